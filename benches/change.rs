@@ -1,8 +1,9 @@
-//! The cost of a change. Claim: a change to later costs one lock section and one reading of the clock. A change to
-//! earlier costs the same, and one system call more only if the timer becomes the earliest of its queue.
+//! The cost of a change. Claim: a change to later costs one lock section and one reading of the
+//! clock. A change to earlier costs the same, and one system call more only if the timer becomes
+//! the earliest of its queue.
 //!
-//! Measured against the baseline of exactly these steps ([`baseline`]), in the same run, with 0 and with 100,000 timers
-//! pending.
+//! Measured against the baseline of exactly these steps ([`baseline`]), in the same run, with 0 and
+//! with 100,000 timers pending.
 
 #![allow(unsafe_code)] // the system call of the baseline
 
@@ -10,7 +11,8 @@
 mod baseline;
 #[path = "common/mod.rs"]
 mod common;
-#[allow(dead_code, unused_imports, unreachable_pub)] // the baseline needs the list and the node only
+// the baseline needs the list and the node only
+#[allow(dead_code, unused_imports, unreachable_pub)]
 #[path = "../src/queue/mod.rs"]
 mod queue;
 #[allow(dead_code, unused_imports)]
@@ -54,8 +56,8 @@ fn later(runtime: &Runtime, times: u64) -> Duration {
     start.elapsed()
 }
 
-/// Changes a timer to earlier, repeatedly: from three hours ahead down to one hour ahead at least. The first change is
-/// not timed.
+/// Changes a timer to earlier, repeatedly: from three hours ahead down to one hour ahead at least.
+/// The first change is not timed.
 fn earlier(runtime: &Runtime, times: u64) -> Duration {
     let timer = idle(runtime);
     let mut due = 180 * MINUTE;
@@ -90,7 +92,8 @@ fn baseline_with_arming(baseline: &Baseline, times: u64) -> Duration {
     took
 }
 
-/// A timer in the queue of each core, due before all measured timers, so no measured timer is the earliest.
+/// A timer in the queue of each core, due before all measured timers, so no measured timer is the
+/// earliest.
 fn guards(runtime: &Runtime) -> Vec<Timer> {
     let made = parking_lot::Mutex::new(Vec::new());
     on_cores(CORES, |_| {
@@ -134,7 +137,8 @@ fn main() {
             add("earlier", |_, runtime, times| earlier(runtime, times));
             if pending == 0 {
                 add("baseline with arming", |baseline, _, times| baseline_with_arming(baseline, times));
-                // An alarm is never set to a later instant, so only a new runtime has no earlier alarm set.
+                // An alarm is never set to a later instant, so only a new runtime has no earlier
+                // alarm set.
                 cases.push(Case::new(format!("earlier, and the earliest, {threads} thread(s)"), move |times| {
                     let alone = start();
                     on_cores(threads, |_| earlier(&alone, times))

@@ -1,16 +1,18 @@
-//! The cost of creating and disposing a timer. Claim: creating, arming and disposing a timer that does not fire costs
-//! one allocation, two short lock sections and one reading of the clock, for any number of pending timers. Threads on
-//! different cores do not slow each other down.
+//! The cost of creating and disposing a timer. Claim: creating, arming and disposing a timer that
+//! does not fire costs one allocation, two short lock sections and one reading of the clock, for
+//! any number of pending timers. Threads on different cores do not slow each other down.
 //!
-//! Measured against the baseline of exactly these steps ([`baseline`]), in the same run, with 0, 10,000 and 1,000,000
-//! timers pending, on one thread and on two. The pending timers lie in the same windows as the measured timers, half of
-//! them in the queue of each used core. They are changed to later before each measurement, and never fire.
+//! Measured against the baseline of exactly these steps ([`baseline`]), in the same run, with 0,
+//! 10,000 and 1,000,000 timers pending, on one thread and on two. The pending timers lie in the
+//! same windows as the measured timers, half of them in the queue of each used core. They are
+//! changed to later before each measurement, and never fire.
 
 #[path = "common/baseline.rs"]
 mod baseline;
 #[path = "common/mod.rs"]
 mod common;
-#[allow(dead_code, unused_imports, unreachable_pub)] // the baseline needs the list and the node only
+// the baseline needs the list and the node only
+#[allow(dead_code, unused_imports, unreachable_pub)]
 #[path = "../src/queue/mod.rs"]
 mod queue;
 #[allow(dead_code, unused_imports)]

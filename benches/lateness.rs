@@ -1,9 +1,11 @@
-//! The lateness of a lone timer, and what it costs. Claim: a timer that fires alone is hardly later than a bare timerfd on the same
-//! machine: p50 within 15 %, p99 within 50 %. Pending timers make no difference.
+//! The lateness of a lone timer, and what it costs. Claim: a timer that fires alone is hardly later
+//! than a bare timerfd on the same machine: p50 within 15 %, p99 within 50 %. Pending timers make
+//! no difference.
 //!
-//! Sparse one-shots, 1 to 10 ms ahead, take turns with a bare timerfd in an epoll set with a thread of its own. Both
-//! get the same waits, [`PART`] samples at a time in the same run, since the lateness of a wake-up varies from day to day. Processor time is that of
-//! the whole process, from the making of a timer to the next, so with both threads.
+//! Sparse one-shots, 1 to 10 ms ahead, take turns with a bare timerfd in an epoll set with a thread
+//! of its own. Both get the same waits, [`PART`] samples at a time in the same run, since the
+//! lateness of a wake-up varies from day to day. Processor time is that of the whole process, from
+//! the making of a timer to the next, so with both threads.
 
 #![allow(unsafe_code)] // the system calls of the bare loop
 
@@ -19,7 +21,8 @@ use self::common::{Random, clock_ns, cpu_ns, is_bench_run, quantile};
 
 const NEAREST: Duration = Duration::from_millis(1);
 const FURTHEST: Duration = Duration::from_millis(10);
-/// Samples in a row of the same timer: what a thread does after its last sample is counted for the other timer.
+/// Samples in a row of the same timer: what a thread does after its last sample is counted for the
+/// other timer.
 const PART: usize = 25;
 /// The due point at which the bare loop ends.
 const END: u64 = 0;
@@ -41,8 +44,8 @@ impl Bare {
         let (due, dues) = channel();
         let (lates, late) = channel();
         let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
-        // SAFETY: the only pointer is to the event, which lives through the call. The descriptors stay open until the
-        // end.
+        // SAFETY: the only pointer is to the event, which lives through the call. The descriptors
+        // stay open until the end.
         let (timer, epoll) = unsafe {
             let timer = checked(libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK));
             let epoll = checked(libc::epoll_create1(libc::EPOLL_CLOEXEC));

@@ -1,8 +1,9 @@
-//! The cost of the queue alone. Claim: the cost per fired timer does not depend on the number of timers in the queue,
-//! and no sweep walks pending timers.
+//! The cost of the queue alone. Claim: the cost per fired timer does not depend on the number of
+//! timers in the queue, and no sweep walks pending timers.
 //!
-//! The queue, without threads, clock and kernel, against the two unordered lists of .NET (`queue/reference.rs`): the
-//! same nodes and calls, on a virtual clock that goes from deadline to deadline. Times are processor time.
+//! The queue, without threads, clock and kernel, against the two unordered lists of .NET
+//! (`queue/reference.rs`): the same nodes and calls, on a virtual clock that goes from deadline to
+//! deadline. Times are processor time.
 
 #![allow(unsafe_code)] // the contract of the queue: nodes outlive it
 
@@ -41,8 +42,8 @@ const SECOND: u64 = 1_000 * MS;
 const START_NS: u64 = 1_000 * SECOND;
 /// The nodes looked at in a lock section.
 const BATCH: usize = 256;
-/// The time between a deadline and its sweep in a real runtime: a wake-up takes some time, and a busy sweep is followed
-/// by a pause (`src/engine/coalesce.rs`).
+/// The time between a deadline and its sweep in a real runtime: a wake-up takes some time, and a
+/// busy sweep is followed by a pause (`src/engine/coalesce.rs`).
 struct Wakeups {
     late_ns: u64,
     busy_from: u64,
@@ -55,7 +56,8 @@ const EXACT: Wakeups = Wakeups { late_ns: 0, busy_from: u64::MAX, pause_ns: 0 };
 const WOKEN: Wakeups = Wakeups { late_ns: 20_000, busy_from: 4, pause_ns: 50_000 };
 
 impl Wakeups {
-    /// The instant of the next sweep. The previous sweep at `now` fired `fired` timers and set the alarm to `next`.
+    /// The instant of the next sweep. The previous sweep at `now` fired `fired` timers and set the
+    /// alarm to `next`.
     fn sweep_at(&self, now: u64, fired: u64, next: u64) -> u64 {
         let pause = if fired >= self.busy_from { self.pause_ns } else { 0 };
         black_box(next).max(now + pause).saturating_add(self.late_ns)
@@ -78,9 +80,9 @@ trait Queue {
     /// # Safety
     /// As [`TimerWheel::unlink`].
     unsafe fn unlink(&mut self, node: NonNull<Plain>);
-    /// Emits all nodes due at `now`, and inserts each again `period` later; without a period the node stays out.
-    /// Returns the number of fired nodes and the next deadline. Calls `section` at the end of each stretch of work that
-    /// is a lock section in the engine.
+    /// Emits all nodes due at `now`, and inserts each again `period` later; without a period the
+    /// node stays out. Returns the number of fired nodes and the next deadline. Calls `section` at
+    /// the end of each stretch of work that is a lock section in the engine.
     fn sweep(&mut self, now: u64, period: Option<u64>, section: impl FnMut()) -> (u64, u64);
 }
 
@@ -157,12 +159,14 @@ impl Queue for Reference {
     }
 
     unsafe fn insert(&mut self, node: NonNull<Plain>) {
-        // SAFETY: the caller keeps the contract of `TimerWheel::insert`, which covers the reference.
+        // SAFETY: the caller keeps the contract of `TimerWheel::insert`, which covers the
+        // reference.
         unsafe { self.lists.insert(node) }
     }
 
     unsafe fn unlink(&mut self, node: NonNull<Plain>) {
-        // SAFETY: the caller keeps the contract of `TimerWheel::unlink`, which covers the reference.
+        // SAFETY: the caller keeps the contract of `TimerWheel::unlink`, which covers the
+        // reference.
         unsafe { self.lists.unlink(node) };
     }
 
@@ -195,7 +199,8 @@ impl<Q: Queue> Stage<Q> {
     fn new(n: usize, after: u64, spread: u64) -> Self {
         let mut nodes: Vec<_> =
             (0..n).map(|_| Box::new(Node::with(1, Kind::Overlapping, MissedTicks::default(), [0; 2]))).collect();
-        // In a process that has run for a while, adjacent nodes of a list are not adjacent in memory.
+        // In a process that has run for a while, adjacent nodes of a list are not adjacent in
+        // memory.
         let mut random = Random::new(13);
         for i in 1..n {
             nodes.swap(i, random.below(i as u64 + 1) as usize);
@@ -215,7 +220,8 @@ impl<Q: Queue> Stage<Q> {
         assert_eq!(self.queue.len(), self.nodes.len(), "all are pending");
     }
 
-    /// Fires at least `times` periodic timers, deadline after deadline; returns the time for `times`.
+    /// Fires at least `times` periodic timers, deadline after deadline; returns the time for
+    /// `times`.
     fn fire(&mut self, times: u64, period: u64, wakeups: &Wakeups) -> Duration {
         let (start, mut fired) = (Stopwatch::start(), 0);
         while fired < times {
@@ -245,7 +251,8 @@ impl<Q: Queue> Stage<Q> {
         start.elapsed()
     }
 
-    /// Lets 29 s pass with timeouts of 30 s and more pending. Returns the mean time per advance of the threshold.
+    /// Lets 29 s pass with timeouts of 30 s and more pending. Returns the mean time per advance of
+    /// the threshold.
     fn advance(mut self) -> Duration {
         const ROLLS: u64 = 29 * SECOND / ROLL_NS;
         let start = Stopwatch::start();
@@ -287,8 +294,8 @@ fn pair<'a, Q: Queue + 'a>(name: &str, pending: usize) -> Case<'a> {
     Case::new(name, move |times| stage.pairs(times))
 }
 
-/// The best of five runs on new queues with `n` timeouts, the first due in 30 s: load of the machine only makes a longest time
-/// longer.
+/// The best of five runs on new queues with `n` timeouts, the first due in 30 s: load of the
+/// machine only makes a longest time longer.
 fn best_of_runs<Q: Queue>(n: usize, spread: u64, run: fn(Stage<Q>) -> Duration) -> Duration {
     (0..5).map(|_| run(Stage::new(n, 30 * SECOND, spread))).min().unwrap_or_default()
 }

@@ -1,8 +1,10 @@
-//! The lateness of a delivery from a delay queue. Claim: p50 within 20 % of a `Delay` on the same executor; and for a thread that blocks, of a
-//! condition variable that the callback of a timer notifies.
+//! The lateness of a delivery from a delay queue. Claim: p50 within 20 % of a `Delay` on the same
+//! executor; and for a thread that blocks, of a condition variable that the callback of a timer
+//! notifies.
 //!
-//! The four take turns with the same waits, 1 to 10 ms, sample by sample in the same run, since the lateness of a wake-up varies from
-//! day to day. Lateness is read by the one who waits, after it has returned.
+//! The four take turns with the same waits, 1 to 10 ms, sample by sample in the same run, since the
+//! lateness of a wake-up varies from day to day. Lateness is read by the one who waits, after it
+//! has returned.
 
 #[path = "common/mod.rs"]
 mod common;

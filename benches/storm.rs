@@ -1,10 +1,11 @@
-//! The cost of firing many timers together. Claim: the more timers fire together, the less each timer costs. The
-//! lateness in a storm is no more than the time to run the callbacks.
+//! The cost of firing many timers together. Claim: the more timers fire together, the less each
+//! timer costs. The lateness in a storm is no more than the time to run the callbacks.
 //!
-//! One-shots are due at random within a second, or all at the same instant. The processor time is the time of all
-//! threads of the pool, from the first due point to the last callback: sweeping, handing over, running, freeing. It
-//! includes the callback, which reads the clock and stores its lateness; the last row prints this cost alone. Criterion
-//! cannot measure such a run, so this bench prints its own table.
+//! One-shots are due at random within a second, or all at the same instant. The processor time is
+//! the time of all threads of the pool, from the first due point to the last callback: sweeping,
+//! handing over, running, freeing. It includes the callback, which reads the clock and stores its
+//! lateness; the last row prints this cost alone. Criterion cannot measure such a run, so this
+//! bench prints its own table.
 
 #[path = "common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! How late a lone timer is on each alarm and clock: 300 timers, one after the other, each due 5 ms after the one before has
-//! fired.
+//! How late a lone timer is on each alarm and clock: 300 timers, one after the other, each due 5 ms
+//! after the one before has fired.
 //!
 //! `cargo run --release --example alarms`
 

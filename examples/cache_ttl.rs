@@ -4,8 +4,9 @@
 //! cargo run --release --example cache_ttl [keys]       # a million; without `--release` a tenth
 //! ```
 //!
-//! The delay queue holds the values, so that there is no second table to keep in step: a value is in the cache exactly as long as in the
-//! queue. One thread removes what has lived long enough. Every second key is read once and lives longer from then on.
+//! The delay queue holds the values, so that there is no second table to keep in step: a value is
+//! in the cache exactly as long as in the queue. One thread removes what has lived long enough.
+//! Every second key is read once and lives longer from then on.
 
 use std::hash::Hash;
 use std::time::{Duration, Instant};

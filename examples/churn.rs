@@ -1,4 +1,5 @@
-//! Timeouts that never fire: creates and disposes a million timers of 30 s, and prints what a pair costs.
+//! Timeouts that never fire: creates and disposes a million timers of 30 s, and prints what a pair
+//! costs.
 //!
 //! ```text
 //! cargo run --release --example churn [pairs]

@@ -1,10 +1,12 @@
-//! Delay queues in use: fire-and-forget tasks with a payload, and reviews that are due 48 hours after a ride.
+//! Delay queues in use: fire-and-forget tasks with a payload, and reviews that are due 48 hours
+//! after a ride.
 //!
 //! ```text
 //! cargo run --example delay_queue
 //! ```
 //!
-//! The tasks run in real time, some hundred milliseconds. The reviews run on virtual time: two days pass at once.
+//! The tasks run in real time, some hundred milliseconds. The reviews run on virtual time: two days
+//! pass at once.
 
 use std::time::Duration;
 
@@ -16,7 +18,8 @@ enum Task {
     CloseOrder { order: u64 },
 }
 
-/// Fire and forget: threads insert, and two workers run the tasks when they are due. A slow task delays no other worker.
+/// Fire and forget: threads insert, and two workers run the tasks when they are due. A slow task
+/// delays no other worker.
 fn tasks() -> Result<(), Box<dyn std::error::Error>> {
     let queue: DelayQueue<String, Task> = DelayQueue::new();
     let workers: Vec<_> = (0..2)
@@ -48,7 +51,8 @@ fn tasks() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// 48 hours after a ride, rate it five stars, unless the user has rated it. The due time is a time of the wall clock.
+/// 48 hours after a ride, rate it five stars, unless the user has rated it. The due time is a time
+/// of the wall clock.
 fn reviews() -> Result<(), Box<dyn std::error::Error>> {
     let clock = ManualClock::new();
     let runtime = Runtime::builder().manual_clock(&clock).start()?;

@@ -1,10 +1,12 @@
-//! Callbacks that block delay nobody else: 1,000 periodic timers of 10 ms tick while 64 callbacks block for 2 s each.
+//! Callbacks that block delay nobody else: 1,000 periodic timers of 10 ms tick while 64 callbacks
+//! block for 2 s each.
 //!
 //! ```text
 //! cargo run --release --example isolation [blockers] [timers]
 //! ```
 //!
-//! Prints the gaps between consecutive ticks of each timer: before the blockers start, while they block, and after.
+//! Prints the gaps between consecutive ticks of each timer: before the blockers start, while they
+//! block, and after.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};

@@ -4,8 +4,8 @@
 //! cargo run --release --example pending [seconds] [timers]
 //! ```
 //!
-//! Prints how often each thread of the process has been switched to, before and after. Only the main thread moves: it
-//! sleeps and comes back.
+//! Prints how often each thread of the process has been switched to, before and after. Only the
+//! main thread moves: it sleeps and comes back.
 
 use std::collections::BTreeMap;
 use std::fs;

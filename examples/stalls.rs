@@ -1,6 +1,8 @@
-//! Callbacks that block, or look as if they did: how late other timers are beside them, and how many threads the pool adds.
+//! Callbacks that block, or look as if they did: how late other timers are beside them, and how
+//! many threads the pool adds.
 //!
-//! `cargo run --release --example stalls [NAME...]`. Nothing is asserted; figures are of this machine, at this moment.
+//! `cargo run --release --example stalls [NAME...]`. Nothing is asserted; figures are of this
+//! machine, at this moment.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -82,7 +84,8 @@ impl Drop for Hogs {
     }
 }
 
-/// One callback sleeps; 99 are due with it; another thread is busy with a timer that never catches up.
+/// One callback sleeps; 99 are due with it; another thread is busy with a timer that never catches
+/// up.
 fn behind() {
     let (runtime, seen) = (runtime(3), Seen::default());
     let busy = runtime.timer_builder().period(us(100)).missed_ticks(MissedTicks::Burst);
@@ -107,7 +110,8 @@ fn behind() {
     seen.say("behind");
 }
 
-/// Twenty thousand callbacks a second that sleep for 0.1 ms each. Lateness of those in the second half.
+/// Twenty thousand callbacks a second that sleep for 0.1 ms each. Lateness of those in the second
+/// half.
 fn trickle() {
     let (runtime, seen) = (runtime(3), Seen::default());
     let begun = runtime.now();
@@ -129,7 +133,8 @@ fn trickle() {
     seen.say("trickle");
 }
 
-/// Callbacks that share a lock, 20 us inside, 20,000 of them, with so many busy threads beside them.
+/// Callbacks that share a lock, 20 us inside, 20,000 of them, with so many busy threads beside
+/// them.
 fn lock(name: &str, workers: usize, max_threads: usize, hogs: usize) {
     let runtime = Runtime::builder().queues(1).workers(workers).max_threads(max_threads).start().unwrap();
     let seen = Seen::default();

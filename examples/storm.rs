@@ -1,4 +1,5 @@
-//! A storm: many one-shots due close together; what creating one costs, what firing one costs, and how late they are.
+//! A storm: many one-shots due close together; what creating one costs, what firing one costs, and
+//! how late they are.
 //!
 //! ```text
 //! cargo run --release --example storm [timers] [span_ms] [leeway_us]     # 100,000 over 1,000 ms; a span of 0: all at one instant
@@ -43,7 +44,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     let runtime = Runtime::builder().start()?;
-    // Lives as long as the process: callbacks keep a plain reference, so that the figures are the timers' alone.
+    // Lives as long as the process: callbacks keep a plain reference, so that the figures are the
+    // timers' alone.
     let late: &'static [AtomicI64] = (0..n).map(|_| AtomicI64::new(NOT_FIRED)).collect::<Vec<_>>().leak();
     // The first is due when all have been made.
     let first_due = runtime.now() + Duration::from_millis(100) + Duration::from_micros(1) * n;

@@ -1,10 +1,12 @@
 //! An echo server under tokio that closes idle connections and shuts down when it is told to.
 //!
-//! Each connection has one [`Delay`], which every read moves on: that costs one short lock section and no system call,
-//! however many connections there are. A [`CancellationToken`] ends them all. The same server under smol is in
-//! `tcp_idle_timeouts_smol.rs`, and on plain threads in `tcp_idle_timeouts_threads.rs`.
+//! Each connection has one [`Delay`], which every read moves on: that costs one short lock section
+//! and no system call, however many connections there are. A [`CancellationToken`] ends them all.
+//! The same server under smol is in `tcp_idle_timeouts_smol.rs`, and on plain threads in
+//! `tcp_idle_timeouts_threads.rs`.
 //!
-//! Run it with `cargo run --example tcp_idle_timeouts`: it brings its own clients and ends by itself.
+//! Run it with `cargo run --example tcp_idle_timeouts`: it brings its own clients and ends by
+//! itself.
 
 mod tcp_clients;
 

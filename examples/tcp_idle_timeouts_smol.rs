@@ -1,6 +1,8 @@
-//! The echo server of `tcp_idle_timeouts.rs` under smol: another executor, the same delay and the same token.
+//! The echo server of `tcp_idle_timeouts.rs` under smol: another executor, the same delay and the
+//! same token.
 //!
-//! Run it with `cargo run --example tcp_idle_timeouts_smol`: it brings its own clients and ends by itself.
+//! Run it with `cargo run --example tcp_idle_timeouts_smol`: it brings its own clients and ends by
+//! itself.
 
 mod tcp_clients;
 

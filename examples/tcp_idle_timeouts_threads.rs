@@ -1,10 +1,12 @@
 //! The echo server of `tcp_idle_timeouts.rs` without an executor: plain threads, blocking sockets.
 //!
-//! A thread that blocks in a read cannot wait for anything else, so the timer comes to it: each connection has a [`Timer`]
-//! that shuts the socket down, and every read moves it on. The token does the same by a registered callback. The main
-//! thread waits for the end in an `async` block, with a `block_on` of ten lines: a [`Delay`] needs no more than that.
+//! A thread that blocks in a read cannot wait for anything else, so the timer comes to it: each
+//! connection has a [`Timer`] that shuts the socket down, and every read moves it on. The token
+//! does the same by a registered callback. The main thread waits for the end in an `async` block,
+//! with a `block_on` of ten lines: a [`Delay`] needs no more than that.
 //!
-//! Run it with `cargo run --example tcp_idle_timeouts_threads`: it brings its own clients and ends by itself.
+//! Run it with `cargo run --example tcp_idle_timeouts_threads`: it brings its own clients and ends
+//! by itself.
 
 mod tcp_clients;
 

@@ -5,14 +5,16 @@
 //! cargo run --example tokio_tests         # the code itself, in real time
 //! ```
 //!
-//! The code under test names no runtime and no clock. Each test has a clock of its own, so the tests run in parallel.
+//! The code under test names no runtime and no clock. Each test has a clock of its own, so the
+//! tests run in parallel.
 
 use std::io;
 use std::time::Duration;
 
 use timerqueue::{Delay, TimerFutureExt};
 
-/// Calls `request` until it succeeds: up to five times, a limit of ten seconds for each, and a pause that doubles.
+/// Calls `request` until it succeeds: up to five times, a limit of ten seconds for each, and a
+/// pause that doubles.
 async fn with_retries<T, F>(mut request: impl FnMut(u32) -> F) -> io::Result<T>
 where
     F: Future<Output = io::Result<T>>,
@@ -71,7 +73,8 @@ mod tests {
         assert_eq!(clock.now().as_duration(), Duration::from_secs(1 + 2));
     }
 
-    /// A task that is spawned gets the runtime by a scope of its own; tokio's threads know nothing of the test.
+    /// A task that is spawned gets the runtime by a scope of its own; tokio's threads know nothing
+    /// of the test.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_spawned_task_counts_on_the_clock_of_the_test() {
         let (clock, runtime) = virtual_time();

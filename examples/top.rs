@@ -1,14 +1,16 @@
-//! A live view of a runtime in a terminal: rates, lateness, threads, and the timers that are due next.
+//! A live view of a runtime in a terminal: rates, lateness, threads, and the timers that are due
+//! next.
 //!
-//! The program makes a load of its own: timeouts that are nearly all cancelled, tasks that sleep, periodic timers with names, and now and
-//! then a callback that blocks.
+//! The program makes a load of its own: timeouts that are nearly all cancelled, tasks that sleep,
+//! periodic timers with names, and now and then a callback that blocks.
 //!
 //! ```text
 //! cargo run --release --example top          # until Ctrl-C
 //! cargo run --release --example top -- 5     # for five seconds
 //! ```
 //!
-//! Written to a file or a pipe, the view is a block of lines per second, without control characters.
+//! Written to a file or a pipe, the view is a block of lines per second, without control
+//! characters.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -39,7 +41,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (now, took) = (runtime.metrics(), at.elapsed());
         at = Instant::now();
         let frame = frame(&before, &now, took, &runtime.dump(8));
-        // Home, the frame with the rest of each line erased, and the rest of the screen erased: nothing flickers.
+        // Home, the frame with the rest of each line erased, and the rest of the screen erased:
+        // nothing flickers.
         let frame = if terminal { format!("\x1b[H{}\x1b[J", frame.replace('\n', "\x1b[K\n")) } else { frame };
         let mut out = std::io::stdout().lock();
         if out.write_all(frame.as_bytes()).and_then(|()| out.flush()).is_err() {

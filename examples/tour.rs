@@ -1,10 +1,12 @@
-//! A tour: timers made, changed and disposed by several threads at once, and a log of what fired when, and how late.
+//! A tour: timers made, changed and disposed by several threads at once, and a log of what fired
+//! when, and how late.
 //!
 //! ```text
 //! cargo run --release --example tour
 //! ```
 //!
-//! Callbacks only note what they saw and send it to the main thread, which prints it: printing takes longer than firing.
+//! Callbacks only note what they saw and send it to the main thread, which prints it: printing
+//! takes longer than firing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -1,4 +1,5 @@
-//! Models of the manual clock: threads arm timers, wait for delays, or end their runtime while the clock advances.
+//! Models of the manual clock: threads arm timers, wait for delays, or end their runtime while the
+//! clock advances.
 //!
 //! ```text
 //!   arms a timer                         advances to 1
@@ -37,11 +38,12 @@ fn advances(clock: &ManualClock, by: Duration) -> thread::JoinHandle<()> {
     })
 }
 
-/// S51. A timer armed while the clock is advanced fires within the advance, or is due after the advance.
+/// S51. A timer armed while the clock is advanced fires within the advance, or is due after the
+/// advance.
 ///
-/// Seen to fail with: `start_at` and `change` that use a reading of the clock from before the lock; `drive` that
-/// reaches its target and does not wait for threads about to arm a timer; `ShardState::now` that reads the clock before
-/// the queue is on the agenda.
+/// Seen to fail with: `start_at` and `change` that use a reading of the clock from before the lock;
+/// `drive` that reaches its target and does not wait for threads about to arm a timer;
+/// `ShardState::now` that reads the clock before the queue is on the agenda.
 #[test]
 fn an_advance_leaves_nothing_behind_that_is_due() {
     for by in [DUE, 2 * DUE] {
@@ -78,7 +80,8 @@ fn an_advance_leaves_nothing_behind_that_is_due() {
 
 /// S35. A delay polled while the clock is advanced is ready, or its task is woken.
 ///
-/// Seen to fail with: `WakerEntry::start` and `look` that use a reading of the clock from before the lock.
+/// Seen to fail with: `WakerEntry::start` and `look` that use a reading of the clock from before
+/// the lock.
 #[test]
 fn a_delay_polled_during_an_advance_is_ready_or_woken() {
     for polled_before in [false, true] {
@@ -104,7 +107,8 @@ fn a_delay_polled_during_an_advance_is_ready_or_woken() {
     }
 }
 
-/// S35, S51. A delay reset while the clock is advanced wakes its task within the advance, or elapses after the advance.
+/// S35, S51. A delay reset while the clock is advanced wakes its task within the advance, or
+/// elapses after the advance.
 ///
 /// Seen to fail with: `reset` that uses a reading of the clock from before the lock.
 #[test]
@@ -126,10 +130,11 @@ fn a_delay_reset_during_an_advance_is_not_left_behind() {
     }
 }
 
-/// S24. The data of a panic handler is dropped with no lock held, and its destructor may use the clock. This holds also
-/// when the runtime ends while its clock is advanced.
+/// S24. The data of a panic handler is dropped with no lock held, and its destructor may use the
+/// clock. This holds also when the runtime ends while its clock is advanced.
 ///
-/// Seen to fail with: `Agenda::wait_for_arming` that drops its reference to the engine with the agenda locked.
+/// Seen to fail with: `Agenda::wait_for_arming` that drops its reference to the engine with the
+/// agenda locked.
 #[test]
 fn a_runtime_that_ends_during_an_advance_is_dropped_outside_of_locks() {
     struct UsesTheClock(ManualClock);
@@ -147,7 +152,8 @@ fn a_runtime_that_ends_during_an_advance_is_dropped_outside_of_locks() {
         let runtime = Runtime::builder().manual_clock(&clock).on_panic(handler).start().expect("nothing to refuse");
         runtime.once(DUE, |_| {}).detach(); // so that the advance looks at this runtime
         let driver = advances(&clock, DUE);
-        // Loom does not see reference counts. It tries this step at each point between the driver's looks for runtimes.
+        // Loom does not see reference counts. It tries this step at each point between the driver's
+        // looks for runtimes.
         let _ = clock.next_due();
         drop(runtime);
         driver.join().unwrap();

@@ -1,8 +1,8 @@
 //! Models of a queue and its alarm: arming, expiry and sweeping against each other.
 //!
-//! Promise (S27): whenever a queue holds a timer that can fire, at least one of these holds. The alarm is set no later
-//! than the earliest due point; or the alarm has gone off and no poller has taken the event yet; or a sweep is pending
-//! or running.
+//! Promise (S27): whenever a queue holds a timer that can fire, at least one of these holds. The
+//! alarm is set no later than the earliest due point; or the alarm has gone off and no poller has
+//! taken the event yet; or a sweep is pending or running.
 //!
 //! The bad interleavings:
 //!
@@ -25,18 +25,21 @@
 //!                                           rests again without an alarm: both timers are lost
 //! ```
 //!
-//! An early alarm ([`Lead`], which is real) is as one that is late to be taken: until the thread has swept, a sweep is pending.
+//! An early alarm ([`Lead`], which is real) is as one that is late to be taken: until the thread
+//! has swept, a sweep is pending.
 //!
-//! The alarm is a toy of a timerfd in an edge-triggered epoll set: like the kernel, arming withdraws an expiry that no
-//! poller has taken. The queue is a toy too: `insert` and `sweep_batch` keep the steps of `ShardState::insert_or_claim`,
-//! `arm_earlier`, `arm_after_sweep` and `Shard::sweep_step` (`src/engine/shard.rs`), with batches of a single timer. A
-//! change of these functions needs the same change here.
+//! The alarm is a toy of a timerfd in an edge-triggered epoll set: like the kernel, arming
+//! withdraws an expiry that no poller has taken. The queue is a toy too: `insert` and `sweep_batch`
+//! keep the steps of `ShardState::insert_or_claim`, `arm_earlier`, `arm_after_sweep` and
+//! `Shard::sweep_step` (`src/engine/shard.rs`), with batches of a single timer. A change of these
+//! functions needs the same change here.
 //!
-//! Seen to fail with: an alarm set after the release of the lock; a sweep that releases the lock before setting the
-//! alarm; a sweep that sets `armed` to `NEVER`, or ends, although its batch was full; a sweep that ends without arming
-//! for the timers left; a sweep that leaves `armed` at `SWEEPING` when no timer is left; `arm_after_sweep` that does
-//! not start from `NEVER`; `arm_earlier` with the comparison reversed; a thread that comes early and rests again, or does not wait until
-//! the timer is due.
+//! Seen to fail with: an alarm set after the release of the lock; a sweep that releases the lock
+//! before setting the alarm; a sweep that sets `armed` to `NEVER`, or ends, although its batch was
+//! full; a sweep that ends without arming for the timers left; a sweep that leaves `armed` at
+//! `SWEEPING` when no timer is left; `arm_after_sweep` that does not start from `NEVER`;
+//! `arm_earlier` with the comparison reversed; a thread that comes early and rests again, or does
+//! not wait until the timer is due.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -145,7 +148,8 @@ impl Toy {
         false
     }
 
-    /// A poller checks for an expiry, once. A sweep is pending from taking the expiry until the sweep ends.
+    /// A poller checks for an expiry, once. A sweep is pending from taking the expiry until the
+    /// sweep ends.
     fn wait(&self) {
         if std::mem::take(&mut self.kernel.lock().edge) {
             while self.sweep_batch() {}
@@ -238,8 +242,8 @@ fn two_sweeps_of_one_queue_leave_an_alarm() {
     explore_bounded(|| {
         let toy = Toy::with(&[1, 3]);
         toy.pass(1);
-        // The first sweep has taken the expiry of 1. A timer inserted late, due earlier, expires at once, for the
-        // second sweep.
+        // The first sweep has taken the expiry of 1. A timer inserted late, due earlier, expires at
+        // once, for the second sweep.
         let first = spawn(&toy, Toy::wait);
         let second = spawn(&toy, |toy| {
             toy.pass(2);

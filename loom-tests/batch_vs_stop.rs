@@ -1,6 +1,8 @@
-//! Models of a batch that several threads run: each tick is run or discarded, by one thread, also beside a callback that blocks.
+//! Models of a batch that several threads run: each tick is run or discarded, by one thread, also
+//! beside a callback that blocks.
 //!
-//! Promise (S31, S33): while ticks of a batch are left, the batch is in a queue of the pool, before any of its callbacks runs.
+//! Promise (S31, S33): while ticks of a batch are left, the batch is in a queue of the pool, before
+//! any of its callbacks runs.
 //!
 //! The bad interleavings:
 //!
@@ -15,10 +17,12 @@
 //!     takes tick 1                         takes tick 1: two callbacks
 //! ```
 //!
-//! The batch is real. The deque is a toy, and `run_batch` keeps the steps of `Engine::run_batch` (`src/engine/sweep.rs`).
+//! The batch is real. The deque is a toy, and `run_batch` keeps the steps of `Engine::run_batch`
+//! (`src/engine/sweep.rs`).
 //!
-//! Seen to fail with: `take` by a load and a store; a batch that is put back after the callback, or not at all by the second
-//! thread; a worker that does not look at `stopping` after putting the batch back.
+//! Seen to fail with: `take` by a load and a store; a batch that is put back after the callback, or
+//! not at all by the second thread; a worker that does not look at `stopping` after putting the
+//! batch back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed};
@@ -49,7 +53,8 @@ impl Toy {
         Arc::new(Self { stopping, deque: Mutex::new(vec![Arc::new(shared)]), taken })
     }
 
-    /// A worker takes up the batch, if it is in the deque; its callback number `blocks` does not return.
+    /// A worker takes up the batch, if it is in the deque; its callback number `blocks` does not
+    /// return.
     fn run_batch(&self, blocks: usize) {
         let popped = self.deque.lock().pop();
         let Some(batch) = popped else { return };

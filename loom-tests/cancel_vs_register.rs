@@ -15,11 +15,11 @@
 
 use super::*;
 
-/// S40, S41, S42. A callback registered while the source is cancelled is called once, and sees the canceller's earlier
-/// writes.
+/// S40, S41, S42. A callback registered while the source is cancelled is called once, and sees the
+/// canceller's earlier writes.
 ///
-/// Seen to fail with: `register` that does not read the status under the lock; a relaxed read of the status; `cancel`
-/// that calls back before it marks.
+/// Seen to fail with: `register` that does not read the status under the lock; a relaxed read of
+/// the status; `cancel` that calls back before it marks.
 #[test]
 fn a_callback_registered_during_a_cancel_is_called_once() {
     explore_all(|| {
@@ -39,7 +39,8 @@ fn a_callback_registered_during_a_cancel_is_called_once() {
     });
 }
 
-/// S40. One of two concurrent cancels wins; each callback is called once, and both cancels find the source cancelled.
+/// S40. One of two concurrent cancels wins; each callback is called once, and both cancels find the
+/// source cancelled.
 ///
 /// Seen to fail with: `mark` in two steps; `cancel` that calls back before it marks.
 #[test]
@@ -85,8 +86,8 @@ fn a_callback_is_called_or_unregistered() {
 
 /// S43. After `unregister_and_wait` the callback neither runs nor will run, also if it panics.
 ///
-/// Seen to fail with: `unregister_and_wait` that does not wait; `tell` that does not publish which callback runs, or
-/// that it has ended; `tell` that ends at a callback that panics.
+/// Seen to fail with: `unregister_and_wait` that does not wait; `tell` that does not publish which
+/// callback runs, or that it has ended; `tell` that ends at a callback that panics.
 #[test]
 fn unregister_and_wait_excludes_the_callback() {
     for panics in [false, true] {
@@ -112,10 +113,11 @@ fn unregister_and_wait_excludes_the_callback() {
     }
 }
 
-/// S43. The callback itself may call `unregister_and_wait`, which then does not wait. A second thread that called it
-/// first waits.
+/// S43. The callback itself may call `unregister_and_wait`, which then does not wait. A second
+/// thread that called it first waits.
 ///
-/// Seen to fail with: `tell` that does not publish the end of a callback; a wait for the own thread.
+/// Seen to fail with: `tell` that does not publish the end of a callback; a wait for the own
+/// thread.
 #[test]
 fn unregistering_inside_a_callback_does_not_wait_for_itself() {
     explore_all(|| {
@@ -167,8 +169,8 @@ fn callbacks_that_unregister_each_other_do_not_hang() {
     });
 }
 
-/// S49. A task that awaits a token, and a thread that blocks on a token, is woken, learns the reason, and sees the
-/// canceller's earlier writes.
+/// S49. A task that awaits a token, and a thread that blocks on a token, is woken, learns the
+/// reason, and sees the canceller's earlier writes.
 ///
 /// ```text
 ///   awaits                               cancels
@@ -177,10 +179,12 @@ fn callbacks_that_unregister_each_other_do_not_hang() {
 ///     stores its waker: waits for ever
 /// ```
 ///
-/// In a spread source the waker lies in a shard of its own; only the fences of both sides order them.
+/// In a spread source the waker lies in a shard of its own; only the fences of both sides order
+/// them.
 ///
-/// Seen to fail with: a relaxed read of the status; `wait_timeout` that reads the status only once; a poll that keeps
-/// the old waker; in a spread source: no read of the status after the waker was stored, no fence before this read.
+/// Seen to fail with: a relaxed read of the status; `wait_timeout` that reads the status only once;
+/// a poll that keeps the old waker; in a spread source: no read of the status after the waker was
+/// stored, no fence before this read.
 #[test]
 fn a_waiter_for_a_token_is_woken() {
     for (blocks, spread) in [(false, false), (false, true), (true, false)] {
@@ -209,8 +213,8 @@ fn a_waiter_for_a_token_is_woken() {
 
 /// S49, S37. A cancel between two polls wakes the waker of the latest poll.
 ///
-/// Seen to fail with: a poll that keeps the old waker, or does not read the status under the lock; in a spread source:
-/// `renew` that keeps the old waker, or no read of the status after `renew`.
+/// Seen to fail with: a poll that keeps the old waker, or does not read the status under the lock;
+/// in a spread source: `renew` that keeps the old waker, or no read of the status after `renew`.
 #[test]
 fn the_latest_waker_of_a_token_is_woken() {
     for spread in [false, true] {
@@ -237,7 +241,8 @@ fn latest_waker(spread: bool) {
     });
 }
 
-/// S43, S46. A registration that a reset has removed, and that is dropped later, removes no newer registration.
+/// S43, S46. A registration that a reset has removed, and that is dropped later, removes no newer
+/// registration.
 ///
 /// Seen to fail with: `Registry::remove` that does not compare the serial number.
 #[test]
@@ -263,7 +268,8 @@ fn a_registration_of_the_past_takes_nothing_along() {
 
 /// S49. A future that is dropped removes its waker in every interleaving.
 ///
-/// Seen to fail with: a poll that does not read the status under the lock; a future dropped without `withdraw`.
+/// Seen to fail with: a poll that does not read the status under the lock; a future dropped without
+/// `withdraw`.
 #[test]
 fn a_task_that_gives_up_is_not_kept() {
     explore_bounded(|| {

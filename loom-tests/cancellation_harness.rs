@@ -1,7 +1,9 @@
-//! Harness for the models of cancellation: registered callbacks that record their calls and their drop.
+//! Harness for the models of cancellation: registered callbacks that record their calls and their
+//! drop.
 //!
-//! The models run the shipped code through its public API; a timed cancel goes by a manual clock. A source that has
-//! spread has a single additional shard, since a model has a single CPU (`src/sys/cpu.rs`).
+//! The models run the shipped code through its public API; a timed cancel goes by a manual clock. A
+//! source that has spread has a single additional shard, since a model has a single CPU
+//! (`src/sys/cpu.rs`).
 
 mod cancel_vs_register;
 mod link_vs_cancel;

@@ -1,7 +1,9 @@
-//! Models of a demand for the stall check that the alarm of a queue covers, beside a thread that takes or replaces this alarm.
+//! Models of a demand for the stall check that the alarm of a queue covers, beside a thread that
+//! takes or replaces this alarm.
 //!
-//! Promise (S31): a job that waits in the deque of a thread whose callback blocks is seen by a look that comes without the help of that
-//! thread. So a thread that has taken the mark looks and sees the job, or the stall check is armed, or the mark is still there.
+//! Promise (S31): a job that waits in the deque of a thread whose callback blocks is seen by a look
+//! that comes without the help of that thread. So a thread that has taken the mark looks and sees
+//! the job, or the stall check is armed, or the mark is still there.
 //!
 //! The bad interleaving:
 //!
@@ -15,11 +17,12 @@
 //!     its callback blocks                  the job waits for ever
 //! ```
 //!
-//! The pool is real. The queue is a toy: a mark under a lock. Loom does not know crossbeam's deques, so pushing and looking are single
-//! steps in a total order here.
+//! The pool is real. The queue is a toy: a mark under a lock. Loom does not know crossbeam's
+//! deques, so pushing and looking are single steps in a total order here.
 //!
-//! Seen to fail with: a demand that does not read the mark again; a demand that reads the mark before it is written; a thread that
-//! replaces the alarm and arms nothing; a poller that does not look.
+//! Seen to fail with: a demand that does not read the mark again; a demand that reads the mark
+//! before it is written; a thread that replaces the alarm and arms nothing; a poller that does not
+//! look.
 
 use std::sync::Arc;
 use std::time::Duration;

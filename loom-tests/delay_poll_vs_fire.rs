@@ -1,8 +1,11 @@
-//! Models of `Delay`, `Interval` and `CancellableDelay`: a poll against a thread that fires, resets or shuts down.
+//! Models of `Delay`, `Interval` and `CancellableDelay`: a poll against a thread that fires, resets
+//! or shuts down.
 //!
-//! The models run the shipped code, on a manual clock, or on a clock of the system as well, where a reset to later takes no lock. A model polls its task once or twice; a lost wake-up shows as a
-//! task not woken although all due timers have fired. In models that block on the future, a lost wake-up is a deadlock. The due point of an entry
-//! is an atomic of std: a reset without the lock is a single step together with the operation before.
+//! The models run the shipped code, on a manual clock, or on a clock of the system as well, where a
+//! reset to later takes no lock. A model polls its task once or twice; a lost wake-up shows as a
+//! task not woken although all due timers have fired. In models that block on the future, a lost
+//! wake-up is a deadlock. The due point of an entry is an atomic of std: a reset without the lock
+//! is a single step together with the operation before.
 //!
 //! ```text
 //!   polls with a new waker               fires
@@ -66,7 +69,8 @@ fn waited_for(manual: &Manual, task: &Task) -> Delay {
 
 /// S35, S37. The waker of the latest poll is woken.
 ///
-/// Seen to fail with: `look` that keeps the old waker, or does not insert the entry; `fire` that leaves the waker.
+/// Seen to fail with: `look` that keeps the old waker, or does not insert the entry; `fire` that
+/// leaves the waker.
 #[test]
 fn the_latest_waker_is_woken() {
     explore_all(|| {
@@ -77,7 +81,8 @@ fn the_latest_waker_is_woken() {
         manual.step();
         let polled = after.poll(&mut delay);
         worker.join().unwrap();
-        // A poll that has read the clock before it was set may have inserted the entry after the sweep.
+        // A poll that has read the clock before it was set may have inserted the entry after the
+        // sweep.
         manual.run(manual.sweep_at(DUE));
         match polled {
             Poll::Ready(()) => {}
@@ -109,10 +114,11 @@ fn a_delay_dropped_while_it_fires_leaves_nothing_behind() {
     });
 }
 
-/// S35. A delay moved to later while it fires for its old deadline wakes at the new deadline, and perhaps also before.
+/// S35. A delay moved to later while it fires for its old deadline wakes at the new deadline, and
+/// perhaps also before.
 ///
-/// Seen to fail with: `take_waker` that forgets an entry whose deadline has moved; `look` that does not insert the entry; `put_off` that
-/// changes nothing.
+/// Seen to fail with: `take_waker` that forgets an entry whose deadline has moved; `look` that does
+/// not insert the entry; `put_off` that changes nothing.
 #[test]
 fn a_delay_moved_later_while_it_fires_fires_again() {
     for clock in CLOCKS {
@@ -139,8 +145,8 @@ fn a_delay_moved_later_while_it_fires_fires_again() {
 
 /// S35. A delay moved to earlier during a sweep of its queue wakes at the new deadline.
 ///
-/// Seen to fail with: `reset` that leaves the entry in its slot; `reset` that does not change the deadline in the
-/// entry, or takes any entry in the queue for queued in time.
+/// Seen to fail with: `reset` that leaves the entry in its slot; `reset` that does not change the
+/// deadline in the entry, or takes any entry in the queue for queued in time.
 #[test]
 fn a_delay_moved_earlier_during_a_sweep_fires() {
     for (clock, later_before) in [(CLOCKS[0], false), (CLOCKS[1], false), (CLOCKS[1], true)] {
@@ -165,8 +171,9 @@ fn a_delay_moved_earlier_during_a_sweep_fires() {
     }
 }
 
-/// S35, S37. A delay is ready by the clock while a sweep waits for the lock, and is then used again. The sweep inserts no
-/// entry without a waiting task, and the next poll does not rely on an entry queued for a later instant.
+/// S35, S37. A delay is ready by the clock while a sweep waits for the lock, and is then used
+/// again. The sweep inserts no entry without a waiting task, and the next poll does not rely on an
+/// entry queued for a later instant.
 ///
 /// ```text
 ///   polls                                sweeps
@@ -179,7 +186,8 @@ fn a_delay_moved_earlier_during_a_sweep_fires() {
 ///     queued, but for too late, or is taken for one that has fired
 /// ```
 ///
-/// Seen to fail with: `look` that does not insert the entry; `take_waker` that forgets an entry whose deadline has moved.
+/// Seen to fail with: `look` that does not insert the entry; `take_waker` that forgets an entry
+/// whose deadline has moved.
 #[test]
 fn a_delay_that_is_used_again_while_it_fires_wakes_at_its_new_deadline() {
     for (clock, polls_again) in CLOCKS.into_iter().flat_map(|clock| [(clock, true), (clock, false)]) {
@@ -211,7 +219,8 @@ fn a_delay_that_is_used_again_while_it_fires_wakes_at_its_new_deadline() {
     }
 }
 
-/// S39. The same as the previous model, for an interval with its period made longer and then shorter.
+/// S39. The same as the previous model, for an interval with its period made longer and then
+/// shorter.
 ///
 /// Seen to fail with the same mutations.
 #[test]
@@ -244,11 +253,12 @@ fn tried(delay: &mut Delay) -> Result<(), RuntimeError> {
     block_on(&mut poll_fn(|context| delay.poll_try_wait(context)))
 }
 
-/// S33. A thread that waits for a delay, or begins to wait, while the runtime ends gets the error. This holds also if
-/// the delay was moved after a sweep had taken its waker, and the pool discards the waker.
+/// S33. A thread that waits for a delay, or begins to wait, while the runtime ends gets the error.
+/// This holds also if the delay was moved after a sweep had taken its waker, and the pool discards
+/// the waker.
 ///
-/// Seen to fail with: `end` that does not wake; `look` that does not check that the shard is open; shards closed after
-/// the flag that makes the pool discard jobs.
+/// Seen to fail with: `end` that does not wake; `look` that does not check that the shard is open;
+/// shards closed after the flag that makes the pool discard jobs.
 #[test]
 fn a_waiting_delay_fails_when_the_runtime_ends() {
     explore_all(|| {
@@ -275,7 +285,8 @@ fn a_waiting_delay_fails_when_the_runtime_ends() {
     });
 }
 
-/// S33, S35. A delay that fires for its old deadline while it is reset is not ready for the new one by that: the runtime ends before.
+/// S33, S35. A delay that fires for its old deadline while it is reset is not ready for the new one
+/// by that: the runtime ends before.
 ///
 /// Seen to fail with: `poll_again` that trusts `has_fired` after a reset.
 #[test]
@@ -303,11 +314,11 @@ fn a_delay_that_has_fired_before_a_reset_is_not_ready_by_it() {
 
 // ---------------------------------------------------------------- with a token
 
-/// S50. The first of deadline and cancellation wakes the task and decides the result; the waker and the queue entry are
-/// removed.
+/// S50. The first of deadline and cancellation wakes the task and decides the result; the waker and
+/// the queue entry are removed.
 ///
-/// Seen to fail with: `CancellableDelay` that asks the token although it is done, does not withdraw the delay, or
-/// leaves its waker with the token; `withdraw` that leaves the delay queued.
+/// Seen to fail with: `CancellableDelay` that asks the token although it is done, does not withdraw
+/// the delay, or leaves its waker with the token; `withdraw` that leaves the delay queued.
 #[test]
 fn the_first_of_token_and_time_wins() {
     explore_bounded(|| {
@@ -339,7 +350,8 @@ fn the_first_of_token_and_time_wins() {
         drop(delay);
         manual.end_counted();
     });
-    // Only the cancellation comes, or only the deadline: a second event cannot hide what the first has left.
+    // Only the cancellation comes, or only the deadline: a second event cannot hide what the first
+    // has left.
     explore_all(|| {
         let manual = Arc::new(Manual::new());
         let task = Task::new();
@@ -374,7 +386,8 @@ fn the_first_of_token_and_time_wins() {
 
 // ---------------------------------------------------------------- interval
 
-/// S39. A stop handle is made while a task waits: the firing, the new handle or the stop wakes the task.
+/// S39. A stop handle is made while a task waits: the firing, the new handle or the stop wakes the
+/// task.
 ///
 /// Seen to fail with: `wake_task` that takes the waker and does not wake.
 #[test]
@@ -410,8 +423,8 @@ fn poll(interval: &mut Interval, task: &Task) -> Poll<Option<u64>> {
 
 /// S39. Each tick is taken, or a later tick counts it as missed; a waiting task is woken.
 ///
-/// Seen to fail with: `look` that does not insert the entry; an interval that does not move its delay on, or forgets
-/// missed ticks.
+/// Seen to fail with: `look` that does not insert the entry; an interval that does not move its
+/// delay on, or forgets missed ticks.
 #[test]
 fn no_tick_of_an_interval_is_lost() {
     explore_all(|| {
@@ -447,8 +460,8 @@ fn no_tick_of_an_interval_is_lost() {
     });
 }
 
-/// S39. A thread that waits for a tick, or begins to wait, while the interval is stopped is woken, also if a tick comes
-/// due.
+/// S39. A thread that waits for a tick, or begins to wait, while the interval is stopped is woken,
+/// also if a tick comes due.
 ///
 /// ```text
 ///   waits                                stops
@@ -457,8 +470,8 @@ fn no_tick_of_an_interval_is_lost() {
 ///     stores its waker: waits for ever
 /// ```
 ///
-/// Seen to fail with: `stopped` that stores no waker, or stores the waker in a second lock section; `stop` that does
-/// not wake; a delay that is kept; `fire` that inserts a disposed entry.
+/// Seen to fail with: `stopped` that stores no waker, or stores the waker in a second lock section;
+/// `stop` that does not wake; a delay that is kept; `fire` that inserts a disposed entry.
 #[test]
 fn a_task_waiting_when_the_interval_is_stopped_is_woken() {
     explore_all(|| {

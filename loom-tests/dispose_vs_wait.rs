@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// S21. A waiter is woken after the payload of the callback has been dropped. `dispose_and_wait` asserts this.
+/// S21. A waiter is woken after the payload of the callback has been dropped. `dispose_and_wait`
+/// asserts this.
 ///
 /// ```text
 ///   a waiter                             the last callback
@@ -14,8 +15,9 @@ use super::*;
 ///                                          drops the payload: too late
 /// ```
 ///
-/// Seen to fail with: `wait_for_dropped` that does not read DROPPED, or does not set WAITED; `gone` that does not read
-/// WAITED; a disposal that sets DROPPED before the drop; `end` that does not read DISPOSED.
+/// Seen to fail with: `wait_for_dropped` that does not read DROPPED, or does not set WAITED; `gone`
+/// that does not read WAITED; a disposal that sets DROPPED before the drop; `end` that does not
+/// read DISPOSED.
 #[test]
 fn waiters_are_woken_after_the_last_callback() {
     for kind in KINDS {
@@ -39,8 +41,9 @@ impl Wake for CountingWaker {
     }
 }
 
-/// S21. The first poll of a waiter races with the end of the timer: either the poll finds the end, or the end finds the
-/// waker. A waiter dropped meanwhile, and a waiter polled again, leave no waker in the list.
+/// S21. The first poll of a waiter races with the end of the timer: either the poll finds the end,
+/// or the end finds the waker. A waiter dropped meanwhile, and a waiter polled again, leave no
+/// waker in the list.
 ///
 /// ```text
 ///   the first poll                       the last callback
@@ -50,7 +53,8 @@ impl Wake for CountingWaker {
 ///     is listed, and never woken
 /// ```
 ///
-/// Seen to fail with: `Waiters::wait` that reads the state word before it locks, or does not read the word.
+/// Seen to fail with: `Waiters::wait` that reads the state word before it locks, or does not read
+/// the word.
 #[test]
 fn a_first_poll_finds_the_end_or_is_woken_by_it() {
     for kind in [Kind::Overlapping, Kind::Once] {

@@ -1,12 +1,15 @@
 //! Exploration of a model: loom runs all its executions.
 //!
-//! Ground rules. A model is a closure that sets up a few objects, spawns a thread or two, joins the threads and
-//! asserts. Models of two threads are explored without a bound; of three threads with [`PREEMPTIONS`] preemptions; of
-//! four threads with a preemption less, or, where they run for long, with one. `LOOM_MAX_PREEMPTIONS` overrides all of these bounds. A model with more than
-//! [`LIMIT`] executions fails; loom's own time limit would stop the model silently, as if the model had passed.
+//! Ground rules. A model is a closure that sets up a few objects, spawns a thread or two, joins the
+//! threads and asserts. Models of two threads are explored without a bound; of three threads with
+//! [`PREEMPTIONS`] preemptions; of four threads with a preemption less, or, where they run for
+//! long, with one. `LOOM_MAX_PREEMPTIONS` overrides all of these bounds. A model with more than
+//! [`LIMIT`] executions fails; loom's own time limit would stop the model silently, as if the model
+//! had passed.
 //!
-//! Counters of a model that loom need not see are atomics and locks of std. Loom switches threads only before its own
-//! operations, so an access to such a counter is a single step together with the preceding operation.
+//! Counters of a model that loom need not see are atomics and locks of std. Loom switches threads
+//! only before its own operations, so an access to such a counter is a single step together with
+//! the preceding operation.
 
 #![allow(unsafe_code)] // `Sync` for plain data in a loom cell
 
@@ -16,9 +19,11 @@ use std::time::Instant;
 
 use loom::cell::UnsafeCell;
 
-/// Preemptions: switches away from a thread that could run on. Nearly all known bugs need at most two.
+/// Preemptions: switches away from a thread that could run on. Nearly all known bugs need at most
+/// two.
 const PREEMPTIONS: usize = 3;
-/// Executions of a single model, which take about a minute. All models together should take a minute or two.
+/// Executions of a single model, which take about a minute. All models together should take a
+/// minute or two.
 const LIMIT: u64 = 400_000;
 
 /// Explores every execution of a model of two threads.

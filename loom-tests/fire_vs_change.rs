@@ -11,7 +11,8 @@ use super::*;
 ///     begins the old tick: too late
 /// ```
 ///
-/// Seen to fail with: `rearm` that keeps CURRENT; `rearm` that reports `withdrawn` from DEFERRED alone.
+/// Seen to fail with: `rearm` that keeps CURRENT; `rearm` that reports `withdrawn` from DEFERRED
+/// alone.
 #[test]
 fn a_changed_tick_never_starts() {
     for kind in KINDS {
@@ -34,8 +35,8 @@ fn a_changed_tick_never_starts() {
     }
 }
 
-/// S15, S16. The tick of the new schedule runs once, also if the void job of the old schedule is still in the pool, and
-/// the new tick needs this job.
+/// S15, S16. The tick of the new schedule runs once, also if the void job of the old schedule is
+/// still in the pool, and the new tick needs this job.
 ///
 /// ```text
 ///   a worker                             change to now               a sweep
@@ -47,8 +48,8 @@ fn a_changed_tick_never_starts() {
 ///     drops the job: no thread settles
 /// ```
 ///
-/// Seen to fail with: `begin` that refuses a void job although a tick is deferred; `claim` that does not see a void
-/// job.
+/// Seen to fail with: `begin` that refuses a void job although a tick is deferred; `claim` that
+/// does not see a void job.
 #[test]
 fn a_new_tick_uses_the_void_job() {
     for kind in KINDS {
@@ -68,8 +69,8 @@ fn a_new_tick_uses_the_void_job() {
 
 /// S15, S16. A change races with a settlement: a tick is deferred when the change comes.
 ///
-/// Seen to fail with: `rearm` that keeps DEFERRED; `settle` that does not read DEFERRED; `settle` that does not clear
-/// QUEUED.
+/// Seen to fail with: `rearm` that keeps DEFERRED; `settle` that does not read DEFERRED; `settle`
+/// that does not clear QUEUED.
 #[test]
 fn a_deferred_tick_is_withdrawn_by_a_change() {
     for kind in [Kind::Overlapping, Kind::Exclusive] {
@@ -96,10 +97,11 @@ fn a_deferred_tick_is_withdrawn_by_a_change() {
     }
 }
 
-/// S11, S15. A callback that restarts its timer runs once more, for any step of a sweep of the old schedule meanwhile.
+/// S11, S15. A callback that restarts its timer runs once more, for any step of a sweep of the old
+/// schedule meanwhile.
 ///
-/// Only this model was seen to fail with: a change refused inside the own callback; a change inside the own callback
-/// that does not insert a timer which is in no list (its tick is deferred).
+/// Only this model was seen to fail with: a change refused inside the own callback; a change inside
+/// the own callback that does not insert a timer which is in no list (its tick is deferred).
 #[test]
 fn a_callback_may_restart_its_own_timer() {
     for kind in [Kind::Overlapping, Kind::Exclusive] {

@@ -14,8 +14,9 @@ use super::*;
 ///     sees no mark: the disposal is to drop the payload
 /// ```
 ///
-/// Seen to fail with: `begin` that does not read DISPOSED; `end` that does not read DISPOSED; `dispose` that gives the
-/// right to drop the payload while a callback runs; `transition` with relaxed orderings.
+/// Seen to fail with: `begin` that does not read DISPOSED; `end` that does not read DISPOSED;
+/// `dispose` that gives the right to drop the payload while a callback runs; `transition` with
+/// relaxed orderings.
 #[test]
 fn a_disposed_timer_never_starts_and_is_cleaned_up_once() {
     for kind in KINDS {
@@ -48,7 +49,8 @@ fn two_disposals_clean_up_once() {
     }
 }
 
-/// S20. A disposal races with a sweep that inserts the next tick, and with a settlement that claims this tick.
+/// S20. A disposal races with a sweep that inserts the next tick, and with a settlement that claims
+/// this tick.
 ///
 /// Seen to fail with: `settle` that does not read DISPOSED.
 #[test]
@@ -90,10 +92,11 @@ fn a_change_does_not_revive_a_disposed_timer() {
     }
 }
 
-/// S23. The last handle is dropped, with no disposal before, while the tick is swept, begins or ends.
+/// S23. The last handle is dropped, with no disposal before, while the tick is swept, begins or
+/// ends.
 ///
-/// Seen to fail with: `release` or `has_only` relaxed; `dispose_last` that does not call `has_only`; `dispose` that
-/// gives the right to drop the payload while a callback runs.
+/// Seen to fail with: `release` or `has_only` relaxed; `dispose_last` that does not call
+/// `has_only`; `dispose` that gives the right to drop the payload while a callback runs.
 #[test]
 fn a_timer_dropped_while_it_fires_is_cleaned_up_once() {
     for kind in KINDS {
@@ -114,11 +117,12 @@ fn a_timer_dropped_while_it_fires_is_cleaned_up_once() {
     }
 }
 
-/// S11, S22. A callback may dispose its timer, or drop the last handle: the payload lives until the callback ends, and
-/// the callback does not wait for itself. A waiter on a second thread is woken at the end of the callback.
+/// S11, S22. A callback may dispose its timer, or drop the last handle: the payload lives until the
+/// callback ends, and the callback does not wait for itself. A waiter on a second thread is woken
+/// at the end of the callback.
 ///
-/// Seen to fail with: a wait for the own callback (a deadlock); `dispose` that gives the right to drop the payload
-/// while a callback runs.
+/// Seen to fail with: a wait for the own callback (a deadlock); `dispose` that gives the right to
+/// drop the payload while a callback runs.
 #[test]
 fn a_callback_may_end_its_own_timer() {
     for kind in KINDS {

@@ -1,9 +1,10 @@
-//! Harness of the models of timers, futures and tokens: a runtime without threads, driven by the model's threads, and tasks. Its clock is a
-//! manual clock, or a clock of the system that the model moves.
+//! Harness of the models of timers, futures and tokens: a runtime without threads, driven by the
+//! model's threads, and tasks. Its clock is a manual clock, or a clock of the system that the model
+//! moves.
 //!
-//! Ground rules. Threads of the model stand for the worker of the pool that runs a job, and for the thread that sweeps.
-//! The time of the clock is an atomic of std: reading or setting the clock is a single step together with the preceding
-//! operation.
+//! Ground rules. Threads of the model stand for the worker of the pool that runs a job, and for the
+//! thread that sweeps. The time of the clock is an atomic of std: reading or setting the clock is a
+//! single step together with the preceding operation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Tally, Ordering::Relaxed};
@@ -21,7 +22,8 @@ use crate::sync::Mutex;
 pub(crate) struct Manual {
     pub(crate) engine: Arc<Engine>,
     pub(crate) virtual_time: Arc<VirtualTime>,
-    /// Loom switches threads only before its own operations; locking this mutex is such an operation.
+    /// Loom switches threads only before its own operations; locking this mutex is such an
+    /// operation.
     step: Mutex<()>,
     _clock: ModelClock,
 }
@@ -61,7 +63,8 @@ impl Manual {
         drop(self.step.lock());
     }
 
-    /// Sets the clock to `now`, unless the clock is later already, and takes due timers out of the queue.
+    /// Sets the clock to `now`, unless the clock is later already, and takes due timers out of the
+    /// queue.
     pub(crate) fn sweep_at(&self, now: u64) -> Vec<InOrder> {
         self.step();
         self.set(now);
@@ -83,7 +86,8 @@ impl Manual {
         self.engine.close();
     }
 
-    /// As [`Self::end`], where no reference to a timer is left. A shard whose count is wrong is freed too early, or never.
+    /// As [`Self::end`], where no reference to a timer is left. A shard whose count is wrong is
+    /// freed too early, or never.
     pub(crate) fn end_counted(&self) {
         for shard in self.engine.shards() {
             assert_eq!(shard.counted_in().unwrap_or(0), 0, "each timer was counted in once, and out once");

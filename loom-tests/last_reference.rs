@@ -1,7 +1,8 @@
-//! Models of the reference count of a timer: the handle is dropped while the tick is swept, queued and run.
+//! Models of the reference count of a timer: the handle is dropped while the tick is swept, queued
+//! and run.
 //!
-//! Promise (S23): the thread with the last reference frees the timer, once; the payload of the callback is dropped
-//! once, after the last callback; and no thread touches the timer afterwards.
+//! Promise (S23): the thread with the last reference frees the timer, once; the payload of the
+//! callback is dropped once, after the last callback; and no thread touches the timer afterwards.
 //!
 //! The bad interleavings:
 //!
@@ -15,13 +16,13 @@
 //!     begins, runs the callback            counts the handle and the list, not the job: frees the timer
 //! ```
 //!
-//! The count is a copy of the count in `src/queue/node.rs`, small enough for all interleavings; `fire` and
-//! `drop_handle` keep the steps of `run_firing`, `dispose_last`, `dispose`, `release` and `free` (`src/engine`). The state
-//! word is the shipped one.
+//! The count is a copy of the count in `src/queue/node.rs`, small enough for all interleavings;
+//! `fire` and `drop_handle` keep the steps of `run_firing`, `dispose_last`, `dispose`, `release`
+//! and `free` (`src/engine`). The state word is the shipped one.
 //!
-//! Seen to fail with: `release` relaxed, or without its acquire load; `has_only` relaxed; `drop_handle` that does not
-//! call `has_only`; `free` that does not call `has_payload`; `begin` or `end` of a thread that takes itself for alone
-//! with the state word while a handle is left.
+//! Seen to fail with: `release` relaxed, or without its acquire load; `has_only` relaxed;
+//! `drop_handle` that does not call `has_only`; `free` that does not call `has_payload`; `begin` or
+//! `end` of a thread that takes itself for alone with the state word while a handle is left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed};
@@ -184,7 +185,8 @@ fn the_last_reference_frees_the_timer() {
     }
 }
 
-/// A second thread sweeps the timer and runs its tick, while this thread calls `lets_go` for the handle.
+/// A second thread sweeps the timer and runs its tick, while this thread calls `lets_go` for the
+/// handle.
 fn swept_while(lets_go: fn(&Toy)) {
     for kind in KINDS {
         explore_all(move || {
@@ -207,7 +209,8 @@ fn a_handle_dropped_during_a_sweep_frees_the_timer_once() {
     swept_while(Toy::drop_handle);
 }
 
-/// From some point on, the thread that sweeps, begins and ends the tick is alone with the state word.
+/// From some point on, the thread that sweeps, begins and ends the tick is alone with the state
+/// word.
 #[test]
 fn a_timer_is_detached_while_its_tick_is_swept_and_run() {
     swept_while(Toy::detach);

@@ -1,8 +1,9 @@
-//! Models of the portable backend (leader/followers): setting, waiting, expiry and waking, in pairs.
+//! Models of the portable backend (leader/followers): setting, waiting, expiry and waking, in
+//! pairs.
 //!
-//! Promise: if an alarm is set or a wake is pending, and threads wait, then a thread leads and waits no longer than
-//! until this alarm, or a thread is on its way out of its wait (`src/alarm/leader_followers.rs`). A lost event shows as
-//! a deadlock: a thread waits for ever.
+//! Promise: if an alarm is set or a wake is pending, and threads wait, then a thread leads and
+//! waits no longer than until this alarm, or a thread is on its way out of its wait
+//! (`src/alarm/leader_followers.rs`). A lost event shows as a deadlock: a thread waits for ever.
 //!
 //! The bad interleavings:
 //!
@@ -20,14 +21,16 @@
 //!     leaves                                                           waits for ever
 //! ```
 //!
-//! The models run the shipped code, with a single event taken at a time, on a clock that a thread of the model sets. A
-//! toy of the timed wait records its end: setting the clock to this end or later, or a notification, ends the wait.
+//! The models run the shipped code, with a single event taken at a time, on a clock that a thread
+//! of the model sets. A toy of the timed wait records its end: setting the clock to this end or
+//! later, or a notification, ends the wait.
 //!
-//! Seen to fail with: `set` that does not wake the leader, or notifies no follower where no thread leads; `hand_over`
-//! that notifies no thread, or looks only at expired alarms, or only at alarms not yet expired, or forgets wakes, or
-//! does not wake the leader where no thread follows; `wait` that still leads when it leaves, or counts itself as a
-//! follower for ever, or waits longer than until the earliest alarm; `wake` that wakes only the leader, or only a
-//! follower; `take` that leaves a taken alarm set, or takes an alarm early.
+//! Seen to fail with: `set` that does not wake the leader, or notifies no follower where no thread
+//! leads; `hand_over` that notifies no thread, or looks only at expired alarms, or only at alarms
+//! not yet expired, or forgets wakes, or does not wake the leader where no thread follows; `wait`
+//! that still leads when it leaves, or counts itself as a follower for ever, or waits longer than
+//! until the earliest alarm; `wake` that wakes only the leader, or only a follower; `take` that
+//! leaves a taken alarm set, or takes an alarm early.
 
 use std::sync::atomic::{AtomicU64 as Plain, Ordering::Relaxed};
 use std::sync::{Arc, Mutex as Record};
@@ -90,7 +93,8 @@ impl Stage {
         self.alarms.wait(|event| self.reported.lock().unwrap().push(event));
     }
 
-    /// Called after all threads have been joined. `all`: the events that were reported, in any order.
+    /// Called after all threads have been joined. `all`: the events that were reported, in any
+    /// order.
     fn end(&self, mut all: Vec<Event>) {
         let mut reported = std::mem::take(&mut *self.reported.lock().unwrap());
         let place = |event: &Event| match event {

@@ -1,4 +1,5 @@
-//! Models of linked sources: a child is linked, dropped or cancelled while its parent is cancelled (S47).
+//! Models of linked sources: a child is linked, dropped or cancelled while its parent is cancelled
+//! (S47).
 //!
 //! ```text
 //!   links a child                        cancels the parent
@@ -11,8 +12,8 @@ use super::*;
 
 /// S47. A source linked while its parent is cancelled is cancelled.
 ///
-/// Seen to fail with: `linked` that does not read the status of its parents again, or without its fence; `cancel`
-/// without its fence.
+/// Seen to fail with: `linked` that does not read the status of its parents again, or without its
+/// fence; `cancel` without its fence.
 #[test]
 fn a_child_linked_during_a_cancel_is_cancelled() {
     for first in [true, false] {
@@ -35,8 +36,8 @@ fn a_child_linked_during_a_cancel_is_cancelled() {
 
 /// S47. The child's parent is cancelled by its own parent.
 ///
-/// Seen to fail with: `cancel` that forgets the children of children; `mark_children` without its fence; `linked` that
-/// does not read the status of its parents again.
+/// Seen to fail with: `cancel` that forgets the children of children; `mark_children` without its
+/// fence; `linked` that does not read the status of its parents again.
 #[test]
 fn a_grandchild_linked_during_a_cancel_is_cancelled() {
     explore_all(|| {
@@ -49,9 +50,11 @@ fn a_grandchild_linked_during_a_cancel_is_cancelled() {
     });
 }
 
-/// S47. Two threads link children of a parent and meet at its lock: the parent spreads while it is cancelled.
+/// S47. Two threads link children of a parent and meet at its lock: the parent spreads while it is
+/// cancelled.
 ///
-/// Seen to fail with: a canceller that skips the shards by core; a poll and `linked` that do not read the status.
+/// Seen to fail with: a canceller that skips the shards by core; a poll and `linked` that do not
+/// read the status.
 #[test]
 fn children_linked_while_their_parent_spreads_are_cancelled() {
     explore_bounded(|| {
@@ -73,8 +76,8 @@ fn children_linked_while_their_parent_spreads_are_cancelled() {
     });
 }
 
-/// S47. All sources linked to a source are cancelled before a callback of the source runs, also sources that a second
-/// canceller has just marked or is about to mark.
+/// S47. All sources linked to a source are cancelled before a callback of the source runs, also
+/// sources that a second canceller has just marked or is about to mark.
 ///
 /// ```text
 ///   cancels the child                    cancels the parent
@@ -84,8 +87,8 @@ fn children_linked_while_their_parent_spreads_are_cancelled() {
 ///     marks the grandchild
 /// ```
 ///
-/// Seen to fail with: `cancel` that calls back before it marks the children of children; `mark_children` that skips
-/// sources marked by a second canceller.
+/// Seen to fail with: `cancel` that calls back before it marks the children of children;
+/// `mark_children` that skips sources marked by a second canceller.
 #[test]
 fn all_linked_sources_are_cancelled_before_a_callback_runs() {
     for other_canceller in [false, true] {
@@ -132,8 +135,8 @@ fn two_parents_cancel_a_child_once() {
     });
 }
 
-/// S47. A child dropped while its parent is cancelled is cancelled or not, is freed once, and removes no newer child
-/// from its slot.
+/// S47. A child dropped while its parent is cancelled is cancelled or not, is freed once, and
+/// removes no newer child from its slot.
 ///
 /// Seen to fail with: `linked` that does not read the status of its parents again.
 #[test]
@@ -159,7 +162,8 @@ fn a_child_dropped_during_a_cancel_is_freed_once() {
 
 /// S47. The slots of dropped children are reused, each by a single child.
 ///
-/// Seen to fail with: `Link::drop` that does not empty the slot; `link` that leaves the slot it takes on the free list.
+/// Seen to fail with: `Link::drop` that does not empty the slot; `link` that leaves the slot it
+/// takes on the free list.
 #[test]
 fn the_slot_of_a_child_is_reused_by_one() {
     explore_all(|| {
@@ -196,7 +200,8 @@ fn the_last_handle_frees_the_source() {
     });
 }
 
-/// S47. A source without handles still links its children to its own parent, and is freed with the last child.
+/// S47. A source without handles still links its children to its own parent, and is freed with the
+/// last child.
 ///
 /// ```text
 ///   drops the last handle                drops the last child
@@ -205,8 +210,8 @@ fn the_last_handle_frees_the_source() {
 ///     the shard keeps the source: for ever
 /// ```
 ///
-/// Seen to fail with: a last handle that makes no shard keep the source; a shard that keeps the source with no child
-/// left; a last child that leaves the source kept.
+/// Seen to fail with: a last handle that makes no shard keep the source; a shard that keeps the
+/// source with no child left; a last child that leaves the source kept.
 #[test]
 fn a_source_without_handles_lives_as_long_as_its_children() {
     explore_all(|| {

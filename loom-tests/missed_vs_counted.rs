@@ -1,9 +1,10 @@
-//! Models of ticks due while a callback runs: each tick runs, or is counted as missed, once (S7 to S9).
+//! Models of ticks due while a callback runs: each tick runs, or is counted as missed, once (S7 to
+//! S9).
 
 use super::*;
 
-/// S9. Callbacks of an exclusive timer do not overlap, each callback sees the writes of the previous callback, and a
-/// tick due meanwhile runs afterwards.
+/// S9. Callbacks of an exclusive timer do not overlap, each callback sees the writes of the
+/// previous callback, and a tick due meanwhile runs afterwards.
 ///
 /// ```text
 ///   a worker                             a sweep
@@ -15,8 +16,9 @@ use super::*;
 ///     runs                                 its job begins: two at once
 /// ```
 ///
-/// Seen to fail with: `claim` that does not read RUNNING; `end` that does not read DEFERRED; `transition` with relaxed
-/// orderings (the next callback may not see the writes of the previous callback); `settle` that does not claim.
+/// Seen to fail with: `claim` that does not read RUNNING; `end` that does not read DEFERRED;
+/// `transition` with relaxed orderings (the next callback may not see the writes of the previous
+/// callback); `settle` that does not claim.
 #[test]
 fn exclusive_callbacks_never_overlap_and_no_tick_is_lost() {
     explore_all(|| {
@@ -31,8 +33,8 @@ fn exclusive_callbacks_never_overlap_and_no_tick_is_lost() {
     });
 }
 
-/// S9. The same at the end of the count of running callbacks, where the callback is the last that may run: a tick due meanwhile
-/// waits for the end of a callback, and is not lost.
+/// S9. The same at the end of the count of running callbacks, where the callback is the last that
+/// may run: a tick due meanwhile waits for the end of a callback, and is not lost.
 ///
 /// Seen to fail with: `claim` that does not read RUNNING; `end` that does not read DEFERRED.
 #[test]
@@ -76,9 +78,11 @@ fn of_two_callbacks_at_the_end_of_the_count_one_settles_the_tick() {
     });
 }
 
-/// S9. Overlapping callbacks: a tick due before the job of the previous tick has begun runs as well.
+/// S9. Overlapping callbacks: a tick due before the job of the previous tick has begun runs as
+/// well.
 ///
-/// Seen to fail with: `begin` that does not read DEFERRED; `begin` that clears QUEUED before the settlement.
+/// Seen to fail with: `begin` that does not read DEFERRED; `begin` that clears QUEUED before the
+/// settlement.
 #[test]
 fn overlapping_ticks_are_never_lost() {
     explore_all(|| {
@@ -93,7 +97,8 @@ fn overlapping_ticks_are_never_lost() {
     });
 }
 
-/// As the two models before, with two sweeps in between, and with each policy that counts all ticks (S8, S13).
+/// As the two models before, with two sweeps in between, and with each policy that counts all ticks
+/// (S8, S13).
 #[test]
 fn every_tick_is_run_or_counted_as_missed() {
     for kind in [Kind::Overlapping, Kind::Exclusive] {
@@ -114,11 +119,11 @@ fn every_tick_is_run_or_counted_as_missed() {
     }
 }
 
-/// The payload of a one-shot is consumed by its single run or dropped, in any order of begin, change and dispose; never
-/// both, never neither.
+/// The payload of a one-shot is consumed by its single run or dropped, in any order of begin,
+/// change and dispose; never both, never neither.
 ///
-/// Seen to fail with: `begin` that does not set CONSUMED; `finish_disposal` that does not read CONSUMED; `rearm` that
-/// does not read CONSUMED.
+/// Seen to fail with: `begin` that does not set CONSUMED; `finish_disposal` that does not read
+/// CONSUMED; `rearm` that does not read CONSUMED.
 #[test]
 fn once_is_consumed_or_dropped() {
     explore_bounded(|| {

@@ -1,6 +1,8 @@
-//! Models of a delay queue: a receiver against a thread that inserts, removes, compares, fires, closes or shuts down.
+//! Models of a delay queue: a receiver against a thread that inserts, removes, compares, fires,
+//! closes or shuts down.
 //!
-//! The models run the shipped code on a manual clock. A lost wake-up shows as a task that was not woken although its entry is due.
+//! The models run the shipped code on a manual clock. A lost wake-up shows as a task that was not
+//! woken although its entry is due.
 //!
 //! ```text
 //!   receives                             inserts an earlier entry
@@ -20,9 +22,9 @@
 //!     gives the pin back, wakes no receiver: the entry is due, and no receiver looks
 //! ```
 //!
-//! Seen to fail with: a sleeping receiver that does not settle; `settle_for` that never arms; a dropped receiver that does not
-//! settle; a search that does not settle after a parked entry; `close` that does not settle; arming that does not tell of the
-//! runtime's end.
+//! Seen to fail with: a sleeping receiver that does not settle; `settle_for` that never arms; a
+//! dropped receiver that does not settle; a search that does not settle after a parked entry;
+//! `close` that does not settle; arming that does not tell of the runtime's end.
 
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;

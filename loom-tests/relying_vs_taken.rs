@@ -1,8 +1,10 @@
-//! Models of a shard that relies on the alarm of another shard, against the poller that takes that alarm.
+//! Models of a shard that relies on the alarm of another shard, against the poller that takes that
+//! alarm.
 //!
-//! Promise (S27): a shard that relies on an alarm has set its own alarm later, so nothing is lost whatever a poller sees. The models
-//! say what the words do on top: after all sweeps the shard is entered with the point of its last sweep, one poller gets the
-//! shard, and a shard that relies on none is given to no poller.
+//! Promise (S27): a shard that relies on an alarm has set its own alarm later, so nothing is lost
+//! whatever a poller sees. The models say what the words do on top: after all sweeps the shard is
+//! entered with the point of its last sweep, one poller gets the shard, and a shard that relies on
+//! none is given to no poller.
 //!
 //! The bad interleavings:
 //!

@@ -1,7 +1,7 @@
 //! Models of the end of a shard: the reference count finds the last thread to leave.
 //!
-//! Promise: the last thread to leave frees the shard, exactly once, and no thread touches the shard afterwards
-//! (`src/engine/shard_refs.rs`).
+//! Promise: the last thread to leave frees the shard, exactly once, and no thread touches the shard
+//! afterwards (`src/engine/shard_refs.rs`).
 //!
 //! The bad interleavings:
 //!
@@ -16,9 +16,10 @@
 //!                                           lock: the shard is gone
 //! ```
 //!
-//! Seen to fail with: `LocalRefs::close` without the runtime's own reference; `leave` that counts out of a closed shard
-//! too; `arrive` that does not count in the shared count; `depart` relaxed instead of release, or without its acquire
-//! load; a thread of the pool that drops its reference to the runtime before its callback has ended.
+//! Seen to fail with: `LocalRefs::close` without the runtime's own reference; `leave` that counts
+//! out of a closed shard too; `arrive` that does not count in the shared count; `depart` relaxed
+//! instead of release, or without its acquire load; a thread of the pool that drops its reference
+//! to the runtime before its callback has ended.
 
 #![allow(unsafe_code)] // the contract of `SharedRefs::depart`
 
@@ -147,8 +148,8 @@ fn a_timer_made_while_the_runtime_closes_is_counted() {
         let shard = Shard::with(1);
         let (old, new) = (Arc::clone(&shard), Arc::clone(&shard));
         let old = thread::spawn(move || old.depart());
-        // A thread that makes a timer holds the runtime. So the runtime's reference is dropped only after the join of
-        // this thread.
+        // A thread that makes a timer holds the runtime. So the runtime's reference is dropped only
+        // after the join of this thread.
         let new = thread::spawn(move || {
             {
                 let mut local_refs = new.local_refs.lock();
@@ -176,9 +177,9 @@ impl Drop for Runtime {
     }
 }
 
-/// The last tick of a detached timer is claimed: the timer is counted out under the lock, which is held anyway. But its
-/// callback still needs the shard, since the callback may insert the timer again. The thread of the pool that runs the
-/// callback holds the runtime.
+/// The last tick of a detached timer is claimed: the timer is counted out under the lock, which is
+/// held anyway. But its callback still needs the shard, since the callback may insert the timer
+/// again. The thread of the pool that runs the callback holds the runtime.
 #[test]
 fn a_timer_counted_out_before_its_callback_has_a_shard_until_the_callback_ends() {
     explore_all(|| {

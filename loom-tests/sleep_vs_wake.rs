@@ -1,7 +1,8 @@
 //! Models of the sleep and wake protocol of the pool.
 //!
-//! Promises (`src/pool/sleep.rs`): *no lost wake-up* (published work is run without the help of a later wake-up) and
-//! *one thread always polls*. A lost wake-up shows as a deadlock: all threads sleep, and a job is left.
+//! Promises (`src/pool/sleep.rs`): *no lost wake-up* (published work is run without the help of a
+//! later wake-up) and *one thread always polls*. A lost wake-up shows as a deadlock: all threads
+//! sleep, and a job is left.
 //!
 //! The bad interleavings:
 //!
@@ -21,13 +22,15 @@
 //!                                          leave with the token: no thread searches ever after
 //! ```
 //!
-//! The queue of the models is a relaxed counter: it orders no memory, so the protocol must do without the help of the
-//! queue. The alarm set is a signal: setting the signal wakes a single poller, now or later.
+//! The queue of the models is a relaxed counter: it orders no memory, so the protocol must do
+//! without the help of the queue. The alarm set is a signal: setting the signal wakes a single
+//! poller, now or later.
 //!
-//! Seen to fail with each of: no fence in `notify`, in `join_poll`, in `park`, in `stop_searching`; no last look
-//! (`stay_awake`) in `park`; `withdraw` that returns `otherwise` in both cases; `leave_poll` that lets the last poller
-//! leave, or reads and writes in two steps; `unpark_all` that does not unpark; `notify` that keeps the token although
-//! it found no idle thread; `woken` set after the unpark.
+//! Seen to fail with each of: no fence in `notify`, in `join_poll`, in `park`, in `stop_searching`;
+//! no last look (`stay_awake`) in `park`; `withdraw` that returns `otherwise` in both cases;
+//! `leave_poll` that lets the last poller leave, or reads and writes in two steps; `unpark_all`
+//! that does not unpark; `notify` that keeps the token although it found no idle thread; `woken`
+//! set after the unpark.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Tally, Ordering::Relaxed};
@@ -93,7 +96,8 @@ impl Toy {
         self.tell();
     }
 
-    /// As `Pool::notify`. Where `Pool::notify` arms the stall check, this toy relies on busy threads to come back.
+    /// As `Pool::notify`. Where `Pool::notify` arms the stall check, this toy relies on busy
+    /// threads to come back.
     fn tell(&self) {
         if let Notified::WakePoller(token) = self.idle.notify() {
             self.sent.store(token.to_word(), Ordering::Release);
@@ -325,8 +329,9 @@ fn the_woken_sees_what_the_waker_did() {
     });
 }
 
-/// The stall check revokes the token of a thread that does not come to search, and gives a new token to a second
-/// thread. No action of the first thread invalidates the new token; only its holder does.
+/// The stall check revokes the token of a thread that does not come to search, and gives a new
+/// token to a second thread. No action of the first thread invalidates the new token; only its
+/// holder does.
 ///
 /// Seen to fail with `stop_searching` that gives back any token, not only its own.
 #[test]

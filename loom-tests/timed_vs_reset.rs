@@ -26,11 +26,11 @@ fn fire(manual: &Arc<Manual>, in_pool: bool) -> JoinHandle<()> {
     thread::spawn(move || manual.run(jobs.unwrap_or_else(|| manual.sweep_at(1))))
 }
 
-/// S46. After a successful reset, the timed cancel from before does not cancel the source; its old callbacks are
-/// dropped.
+/// S46. After a successful reset, the timed cancel from before does not cancel the source; its old
+/// callbacks are dropped.
 ///
-/// Seen to fail with: `try_reset` that does not withdraw, ignores a callback that has begun, or does not read the
-/// status.
+/// Seen to fail with: `try_reset` that does not withdraw, ignores a callback that has begun, or
+/// does not read the status.
 #[test]
 fn a_reset_source_is_not_cancelled_by_its_past() {
     for in_pool in [false, true] {
@@ -48,11 +48,11 @@ fn a_reset_source_is_not_cancelled_by_its_past() {
     }
 }
 
-/// S46, S33. The runtime ends meanwhile: a reset succeeds unless the timed cancel has cancelled the source or is going
-/// to.
+/// S46, S33. The runtime ends meanwhile: a reset succeeds unless the timed cancel has cancelled the
+/// source or is going to.
 ///
-/// Seen to fail with: a timed cancel that does not check whether it was withdrawn, or does not publish that it has
-/// begun.
+/// Seen to fail with: a timed cancel that does not check whether it was withdrawn, or does not
+/// publish that it has begun.
 #[test]
 fn a_source_that_is_reset_at_the_end_of_its_runtime_is_not_cancelled_by_its_past() {
     for again in [false, true] {
@@ -73,7 +73,8 @@ fn a_source_that_is_reset_at_the_end_of_its_runtime_is_not_cancelled_by_its_past
     }
 }
 
-/// S45, S46. The timed cancel is withdrawn or moved after its callback has begun, so too late: a reset fails.
+/// S45, S46. The timed cancel is withdrawn or moved after its callback has begun, so too late: a
+/// reset fails.
 ///
 /// Seen to fail with: `cancel_after` that forgets that the callback had begun.
 #[test]
@@ -97,7 +98,8 @@ fn a_timed_cancel_that_was_moved_too_late_prevents_a_reset() {
 
 /// S45. A timed cancel set while the source is cancelled leaves no timer.
 ///
-/// Seen to fail with: `cancel_after` that does not read the status again; `tell` that leaves the timer.
+/// Seen to fail with: `cancel_after` that does not read the status again; `tell` that leaves the
+/// timer.
 #[test]
 fn a_timed_cancel_set_during_a_cancel_is_withdrawn() {
     for set_before in [false, true] {
@@ -118,7 +120,8 @@ fn a_timed_cancel_set_during_a_cancel_is_withdrawn() {
     }
 }
 
-/// S40, S45, S48. `cancel` races with the timed cancel: one of them wins, and each callback is called once.
+/// S40, S45, S48. `cancel` races with the timed cancel: one of them wins, and each callback is
+/// called once.
 ///
 /// Seen to fail with: `mark` in two steps; a poll that does not read the status under the lock.
 #[test]

@@ -1,9 +1,12 @@
-//! Harness for models of a single timer on a manual clock: firing, changing, disposing and waiting, in pairs.
+//! Harness for models of a single timer on a manual clock: firing, changing, disposing and waiting,
+//! in pairs.
 //!
-//! The models run the shipped engine: handles, state word, queue, locks, settlements, the drop of callbacks. A thread
-//! of the model stands for the worker of the pool that takes a job, and a second thread sweeps.
+//! The models run the shipped engine: handles, state word, queue, locks, settlements, the drop of
+//! callbacks. A thread of the model stands for the worker of the pool that takes a job, and a
+//! second thread sweeps.
 //!
-//! `loom-tests/last_reference.rs` models the reference count alone, small enough for more interleavings.
+//! `loom-tests/last_reference.rs` models the reference count alone, small enough for more
+//! interleavings.
 
 mod dispose_vs_wait;
 mod fire_vs_change;
@@ -34,7 +37,8 @@ const PERIOD: u64 = 10;
 
 /// Records of the calls and the drop of a callback; outlive the callback.
 struct Traces {
-    /// The data of the callback: read by overlapping callbacks, written by exclusive callbacks and by the destructor.
+    /// The data of the callback: read by overlapping callbacks, written by exclusive callbacks and
+    /// by the destructor.
     data: Plain,
     begun: Mutex<Vec<u64>>,
     missed: Tally,
@@ -140,7 +144,8 @@ impl Act {
             }
             Self::Restart => {
                 if let Some(handle) = handle() {
-                    // Inserted for its next tick before the callback began (S10), or the next tick is deferred.
+                    // Inserted for its next tick before the callback began (S10), or the next tick
+                    // is deferred.
                     assert_eq!(handle.change(Duration::ZERO), Changed::WasWaiting);
                 }
             }
@@ -154,10 +159,11 @@ struct Stage {
     engine: Arc<Engine>,
     virtual_time: Arc<VirtualTime>,
     traces: Arc<Traces>,
-    /// `None` after the handle has been dropped. Users clone the handle out of the lock, since loom does not know this
-    /// lock.
+    /// `None` after the handle has been dropped. Users clone the handle out of the lock, since loom
+    /// does not know this lock.
     handle: Arc<Mutex<Option<Arc<Handle>>>>,
-    /// No tick due at or before this instant may start any more: a change or a disposal has returned.
+    /// No tick due at or before this instant may start any more: a change or a disposal has
+    /// returned.
     void: Tally,
 }
 
@@ -234,8 +240,8 @@ impl Stage {
         }
     }
 
-    /// Replaces the schedule by a single tick after `due`, or by none. Returns whether the timer was waiting; `None`:
-    /// the timer has ended.
+    /// Replaces the schedule by a single tick after `due`, or by none. Returns whether the timer
+    /// was waiting; `None`: the timer has ended.
     fn change(&self, due: Duration) -> Option<bool> {
         let now = self.virtual_time.now();
         let changed = self.handle().change(due);

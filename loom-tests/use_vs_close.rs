@@ -1,6 +1,7 @@
 //! Models of the rundown of descriptors: uses against the close.
 //!
-//! Promise (`src/alarm/rundown.rs`): no use runs after the close, and the descriptors are closed once, at the latest when the last use has ended.
+//! Promise (`src/alarm/rundown.rs`): no use runs after the close, and the descriptors are closed
+//! once, at the latest when the last use has ended.
 //!
 //! The bad interleavings:
 //!
@@ -16,8 +17,9 @@
 //!                                          leaves it to the use: none closes
 //! ```
 //!
-//! Seen to fail with: `during` that looks at the bit before it counts itself in; `close` that leaves it to the uses in any case; `is_last`
-//! that marks nothing (closed twice); the subtraction relaxed.
+//! Seen to fail with: `during` that looks at the bit before it counts itself in; `close` that
+//! leaves it to the uses in any case; `is_last` that marks nothing (closed twice); the subtraction
+//! relaxed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed};

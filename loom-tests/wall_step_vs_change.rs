@@ -1,9 +1,10 @@
 //! Models of wall timers: steps of the wall clock, changes, ticks and disposals, in pairs.
 //!
-//! The models run the shipped code on a manual clock. A waiting timer is in the wall list of its shard, so the lock of
-//! the shard orders all events: the tick that takes a timer out of the list runs the callback, and the result of
-//! `change` tells whether the timer was still in the list. In the models a lock section of a step aims a single timer,
-//! so a step of two timers has two sections.
+//! The models run the shipped code on a manual clock. A waiting timer is in the wall list of its
+//! shard, so the lock of the shard orders all events: the tick that takes a timer out of the list
+//! runs the callback, and the result of `change` tells whether the timer was still in the list. In
+//! the models a lock section of a step aims a single timer, so a step of two timers has two
+//! sections.
 //!
 //! The bad interleavings:
 //!
@@ -44,18 +45,19 @@
 //!     scheduled, but this step was not reported
 //! ```
 //!
-//! Seen to fail with: `change` that reads the clocks before the lock, or puts a disposed timer into the list; a step
-//! counted after it was followed, or not counted; a timer aimed with a count that was read after the clocks, or left at
-//! its place in the list; a section of a step that ends at a disposed timer, or reads the clocks before the lock;
-//! `has_come` that leaves the timer in the list, or reads the wall clock before the lock, or does not read it; a
-//! disposal that leaves the list before it disposes; a dropped handle that does not leave the list; an end of the
-//! runtime that empties the lists before the shards are closed; a look that reports "no look scheduled" after it has
-//! read the lists; a timer that checks for a scheduled look before it waits; a timer that checks whether steps are
-//! reported after it has read the clocks.
+//! Seen to fail with: `change` that reads the clocks before the lock, or puts a disposed timer into
+//! the list; a step counted after it was followed, or not counted; a timer aimed with a count that
+//! was read after the clocks, or left at its place in the list; a section of a step that ends at a
+//! disposed timer, or reads the clocks before the lock; `has_come` that leaves the timer in the
+//! list, or reads the wall clock before the lock, or does not read it; a disposal that leaves the
+//! list before it disposes; a dropped handle that does not leave the list; an end of the runtime
+//! that empties the lists before the shards are closed; a look that reports "no look scheduled"
+//! after it has read the lists; a timer that checks for a scheduled look before it waits; a timer
+//! that checks whether steps are reported after it has read the clocks.
 //!
-//! The models cannot show two facts. First, `has_come` aims again when it is too early: on a manual clock the step
-//! itself does so (`tests/process/wall_clock.rs` tests systems that do not report steps). Second, jobs of the pool
-//! continue a step (`src/engine/wall_tests.rs`).
+//! The models cannot show two facts. First, `has_come` aims again when it is too early: on a manual
+//! clock the step itself does so (`tests/process/wall_clock.rs` tests systems that do not report
+//! steps). Second, jobs of the pool continue a step (`src/engine/wall_tests.rs`).
 
 use std::sync::Mutex as Record;
 use std::sync::atomic::{AtomicBool, AtomicUsize as Tally, Ordering::Relaxed, Ordering::Release};
@@ -207,8 +209,8 @@ impl Pair {
         thread::spawn(move || action(&pair))
     }
 
-    /// Checks that each timer fires exactly at its wall time. The wall clock shows `shown` when the runtime's clock is
-    /// at zero.
+    /// Checks that each timer fires exactly at its wall time. The wall clock shows `shown` when the
+    /// runtime's clock is at zero.
     fn fire(&self, shown: u64, times: [u64; 2]) {
         for now in 0..=40 {
             self.stage.run_at(now);
@@ -296,8 +298,9 @@ fn a_timer_disposed_between_two_sections_of_a_step_waits_no_more() {
     }
 }
 
-/// Both timers are due when the step begins, and a worker sweeps them or has swept them. The timers are in two slots:
-/// the order within a slot depends on addresses, and an execution must be repeatable.
+/// Both timers are due when the step begins, and a worker sweeps them or has swept them. The timers
+/// are in two slots: the order within a slot depends on addresses, and an execution must be
+/// repeatable.
 #[test]
 fn timers_that_are_due_between_two_sections_of_a_step_call_back_once() {
     const SECOND: u64 = 1_000_000;
@@ -322,7 +325,8 @@ fn timers_that_are_due_between_two_sections_of_a_step_call_back_once() {
     }
 }
 
-/// A system that does not report steps. The runtime's own look was scheduled and has fired, and no timer waits.
+/// A system that does not report steps. The runtime's own look was scheduled and has fired, and no
+/// timer waits.
 fn untold() -> Arc<Manual> {
     let manual = Arc::new(Manual::new());
     let walls = manual.engine.walls();

@@ -1,16 +1,18 @@
 //! Models of the life of a worker: the shipped worker, with a toy of the alarm set.
 //!
-//! Promise: a job that is submitted, or due when an alarm goes off, is run without the help of a later wake-up; when
-//! the pool stops, the job is run or discarded, once; and every thread ends (S31, S33). A forgotten job shows as a
-//! deadlock, since the threads of a model end when all jobs have been run.
+//! Promise: a job that is submitted, or due when an alarm goes off, is run without the help of a
+//! later wake-up; when the pool stops, the job is run or discarded, once; and every thread ends
+//! (S31, S33). A forgotten job shows as a deadlock, since the threads of a model end when all jobs
+//! have been run.
 //!
-//! `sleep_vs_wake.rs` shows the bad interleavings. These models show that the pool keeps its part of the protocol: a
-//! thread registers, looks again, gives the token back, wakes the next thread. Loom knows neither crossbeam's deques nor the
-//! inboxes, so pushing and looking are single steps in a total order here. Only the models of `sleep_vs_wake.rs` show that the
-//! fences are needed.
+//! `sleep_vs_wake.rs` shows the bad interleavings. These models show that the pool keeps its part
+//! of the protocol: a thread registers, looks again, gives the token back, wakes the next thread.
+//! Loom knows neither crossbeam's deques nor the inboxes, so pushing and looking are single steps
+//! in a total order here. Only the models of `sleep_vs_wake.rs` show that the fences are needed.
 //!
-//! No model depends on the duration of a job. In all models but `a_thread_is_started_beside_a_job_that_blocks` the
-//! stall check is never armed, so it adds no thread; in that model the stall check goes off at once.
+//! No model depends on the duration of a job. In all models but
+//! `a_thread_is_started_beside_a_job_that_blocks` the stall check is never armed, so it adds no
+//! thread; in that model the stall check goes off at once.
 //!
 //! Seen to fail without each of: the last look of `wait`, and of `rest`; the return of the token by
 //! the last poller, by a poller that finds no work, by `run_jobs` that finds no job; the wake-up of
@@ -124,7 +126,8 @@ impl Driver for Toy {
             }
         };
         if event == Event::StallCheck {
-            // The stall check repeats: let the rest of the threads go on, as they do in its half a millisecond.
+            // The stall check repeats: let the rest of the threads go on, as they do in its half a
+            // millisecond.
             thread::yield_now();
         }
         report(event);
@@ -252,9 +255,11 @@ fn two_jobs_submitted_at_once_are_run() {
     });
 }
 
-/// As on a machine with many cores: a thread submits to the inbox of its core, and a worker looks first into that of its own.
+/// As on a machine with many cores: a thread submits to the inbox of its core, and a worker looks
+/// first into that of its own.
 ///
-/// Seen to fail with: `Inboxes::is_empty` that looks into one inbox; `Inboxes::take_some` that takes from one inbox.
+/// Seen to fail with: `Inboxes::is_empty` that looks into one inbox; `Inboxes::take_some` that
+/// takes from one inbox.
 #[test]
 fn a_job_in_each_of_two_inboxes_is_run() {
     explore_bounded(|| {
@@ -292,11 +297,11 @@ fn a_job_is_run_while_a_spare_thread_retires() {
     });
 }
 
-/// S31. The job [`BLOCKS`] waits for the job [`FREES`]. A third thread, started by the last poller, runs [`FREES`]; or
-/// the second thread does, if it has not taken [`BLOCKS`].
+/// S31. The job [`BLOCKS`] waits for the job [`FREES`]. A third thread, started by the last poller,
+/// runs [`FREES`]; or the second thread does, if it has not taken [`BLOCKS`].
 ///
-/// Seen to fail with: a stall check that is never armed, never cleared, or starts no thread; a thread that retires
-/// without a last look.
+/// Seen to fail with: a stall check that is never armed, never cleared, or starts no thread; a
+/// thread that retires without a last look.
 #[test]
 fn a_thread_is_started_beside_a_job_that_blocks() {
     explore_few(|| {
@@ -311,11 +316,12 @@ fn a_thread_is_started_beside_a_job_that_blocks() {
     });
 }
 
-/// S31. The same, with both jobs in the inbox at first, and a third, since a worker brings half of an inbox: it brings two in its deque, and
-/// tells so. The stall check finds that, and the thread which it starts finds [`FREES`].
+/// S31. The same, with both jobs in the inbox at first, and a third, since a worker brings half of
+/// an inbox: it brings two in its deque, and tells so. The stall check finds that, and the thread
+/// which it starts finds [`FREES`].
 ///
-/// Seen to fail with: a batch that is brought and not told, or told after the decision to wake a thread; a worker that tells of an empty
-/// deque after it has brought a batch.
+/// Seen to fail with: a batch that is brought and not told, or told after the decision to wake a
+/// thread; a worker that tells of an empty deque after it has brought a batch.
 #[test]
 fn a_job_that_was_brought_behind_one_that_blocks_is_found() {
     explore_fewest(|| {

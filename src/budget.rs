@@ -1,9 +1,10 @@
 //! The cooperative budget: the number of results in a row that a task gets without waiting.
 //!
-//! Ground rules. A task that awaits only ready futures never returns to its executor, and starves the further tasks of its
-//! thread. So each future of this crate calls [`spend`] before a result for which its task did not wait. A row ends when a future
-//! of another task calls, or when the budget is spent: the future then wakes its own task and is pending once. A waker without
-//! data belongs to no task, but to a poll by hand, and no executor waits for the thread.
+//! Ground rules. A task that awaits only ready futures never returns to its executor, and starves
+//! the further tasks of its thread. So each future of this crate calls [`spend`] before a result
+//! for which its task did not wait. A row ends when a future of another task calls, or when the
+//! budget is spent: the future then wakes its own task and is pending once. A waker without data
+//! belongs to no task, but to a poll by hand, and no executor waits for the thread.
 
 use std::cell::Cell;
 use std::task::{Context, Poll};
@@ -11,8 +12,8 @@ use std::task::{Context, Poll};
 /// The budget: the number of results in a row, without a wait.
 const AT_ONCE: u32 = 128;
 
-/// The task that got the latest unawaited result on this thread, identified by its waker, with the number of its results in a
-/// row. The pointers are compared, never dereferenced.
+/// The task that got the latest unawaited result on this thread, identified by its waker, with the
+/// number of its results in a row. The pointers are compared, never dereferenced.
 #[derive(Clone, Copy)]
 struct Row {
     task: (*const (), *const ()),
@@ -23,8 +24,8 @@ crate::sync::thread_local! {
     static ROW: Cell<Row> = const { Cell::new(Row { task: (std::ptr::null(), std::ptr::null()), results: 0 }) };
 }
 
-/// Called by a future before a result for which its task did not wait. Pending: the future must return pending now; its task has
-/// been woken.
+/// Called by a future before a result for which its task did not wait. Pending: the future must
+/// return pending now; its task has been woken.
 pub(crate) fn spend(context: &Context<'_>) -> Poll<()> {
     let waker = context.waker();
     if waker.data().is_null() {

@@ -1,7 +1,7 @@
 //! Histograms of lengths of time: recorded by one thread without a lock, read by any thread.
 //!
-//! Ground rules. A bucket covers an eighth of a power of two, so a quantile is at most an eighth too great. Lengths below 128 ns share a
-//! bucket, and so do those of some nine hours or more.
+//! Ground rules. A bucket covers an eighth of a power of two, so a quantile is at most an eighth
+//! too great. Lengths below 128 ns share a bucket, and so do those of some nine hours or more.
 
 use std::fmt;
 use std::time::Duration;
@@ -25,14 +25,15 @@ fn bucket(ns: u64) -> usize {
     (place as usize).min(BUCKETS - 1)
 }
 
-/// The end of a bucket: the least length that belongs to the next bucket; `None` for the last bucket.
+/// The end of a bucket: the least length that belongs to the next bucket; `None` for the last
+/// bucket.
 fn end_ns(bucket: usize) -> Option<u64> {
     let (shift, step) = (bucket as u64 / STEPS, bucket as u64 % STEPS);
     (bucket + 1 < BUCKETS).then(|| (((step + STEPS + 1) << shift) - STEPS) << UNIT)
 }
 
-/// A histogram that a thread records. The atomics are not modelled: no other access pairs with them, so a model need not explore their
-/// reads.
+/// A histogram that a thread records. The atomics are not modelled: no other access pairs with
+/// them, so a model need not explore their reads.
 pub(crate) struct Recorder {
     counts: [AtomicU64; BUCKETS],
     max_ns: AtomicU64,
@@ -45,7 +46,8 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Records `times` events of this length. Called by a single thread; a caller with others calls [`Self::record_shared`].
+    /// Records `times` events of this length. Called by a single thread; a caller with others calls
+    /// [`Self::record_shared`].
     pub(crate) fn record(&self, ns: u64, times: u64) {
         let count = &self.counts[bucket(ns)];
         count.store(count.load(Ordering::Relaxed) + times, Ordering::Relaxed);
@@ -70,7 +72,8 @@ impl Recorder {
 
 /// A distribution of lengths of time: how many events took how long.
 ///
-/// A quantile is never too small, and at most an eighth (and 128 ns) too great. [`max`](Self::max) is exact.
+/// A quantile is never too small, and at most an eighth (and 128 ns) too great. [`max`](Self::max)
+/// is exact.
 ///
 /// # Examples
 ///
@@ -107,8 +110,9 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// The length that this part of the events did not exceed: 0.5 for the median, 0.99 for the 99th percentile. Parts below 0 or
-    /// above 1 count as 0 and 1, and so does a part that is no number. Zero if there are no events.
+    /// The length that this part of the events did not exceed: 0.5 for the median, 0.99 for the
+    /// 99th percentile. Parts below 0 or above 1 count as 0 and 1, and so does a part that is no
+    /// number. Zero if there are no events.
     pub fn quantile(&self, part: f64) -> Duration {
         let all = self.count();
         let rank = ((all as f64 * part).ceil() as u64).clamp(1, all.max(1));
@@ -122,13 +126,15 @@ impl Histogram {
         Duration::ZERO
     }
 
-    /// The greatest length; zero if there are no events. In a histogram made by [`since`](Self::since), at most an eighth too great.
+    /// The greatest length; zero if there are no events. In a histogram made by
+    /// [`since`](Self::since), at most an eighth too great.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }
 
-    /// The buckets with events, shortest first: the end of the bucket (its events were shorter), and the number of events. The last
-    /// bucket, of some nine hours and more, ends at [`max`](Self::max).
+    /// The buckets with events, shortest first: the end of the bucket (its events were shorter),
+    /// and the number of events. The last bucket, of some nine hours and more, ends at
+    /// [`max`](Self::max).
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let end = |at| end_ns(at).map_or(self.max(), Duration::from_nanos);
         self.counts.iter().enumerate().filter(|(_, count)| **count > 0).map(move |(at, count)| (end(at), *count))

@@ -1,9 +1,10 @@
 //! Per-core timer queues, armed by native OS timers, fired on a work-stealing pool.
 //!
-//! A timer runs a callback after its *due time*, then once every *period*. Any thread can change or dispose the timer at any
-//! time. Creating and disposing a timer costs some tens of nanoseconds and no system call, however many timers are pending. A
-//! timer fires some tens of microseconds after its due point, never before. A blocking callback delays no further timer. The
-//! crate needs no async runtime and works with any.
+//! A timer runs a callback after its *due time*, then once every *period*. Any thread can change or
+//! dispose the timer at any time. Creating and disposing a timer costs some tens of nanoseconds and
+//! no system call, however many timers are pending. A timer fires some tens of microseconds after
+//! its due point, never before. A blocking callback delays no further timer. The crate needs no
+//! async runtime and works with any.
 //!
 //! ```
 //! use std::time::Duration;
@@ -18,28 +19,34 @@
 //! timer.dispose(); // no callback starts after this
 //! ```
 //!
-//! - [`Timer`]: a callback with due time and period; [`OnceTimer`]: a callback that runs once and is consumed.
-//! - [`Runtime`]: queues, threads, shutdown. Functions that name no runtime use the [current runtime](Runtime::current): usually the
-//!   default runtime, [`Runtime::global`]; in a callback, the callback's own.
+//! - [`Timer`]: a callback with due time and period; [`OnceTimer`]: a callback that runs once and
+//!   is consumed.
+//! - [`Runtime`]: queues, threads, shutdown. Functions that name no runtime use the [current
+//!   runtime](Runtime::current): usually the default runtime, [`Runtime::global`]; in a callback,
+//!   the callback's own.
 //! - [`ManualClock`]: virtual time, for tests that take no time; see
 //!   [a complete example](Delay#testing-with-virtual-time).
-//! - [`WallTimer`]: fires at a time of the wall clock, and follows the wall clock when the clock is set.
+//! - [`WallTimer`]: fires at a time of the wall clock, and follows the wall clock when the clock is
+//!   set.
 //! - [`MissedTicks`]: the policy of a periodic timer for missed periods.
 //! - [`Delay`], [`timeout()`], [`Interval`]: futures for any executor.
 //! - [`DelayQueue`]: values with a key and a due time, delivered to tasks and threads.
-//! - [`CancellationTokenSource`] and [`CancellationToken`]: cancel by hand, after a time, or with a linked source.
+//! - [`CancellationTokenSource`] and [`CancellationToken`]: cancel by hand, after a time, or with a
+//!   linked source.
 //!
 //! # Which thread runs what
 //!
-//! Callbacks run on the threads of the runtime's pool: by default a thread more than there are queues, and further threads while
-//! callbacks block. On a manual clock, callbacks run on the thread that advances the clock. No lock of this crate is held while
-//! user code runs: callbacks, wakers, destructors of values owned by callbacks, panic handlers.
+//! Callbacks run on the threads of the runtime's pool: by default a thread more than there are
+//! queues, and further threads while callbacks block. On a manual clock, callbacks run on the
+//! thread that advances the clock. No lock of this crate is held while user code runs: callbacks,
+//! wakers, destructors of values owned by callbacks, panic handlers.
 //!
 //! # Time
 //!
-//! Due times and periods are exact to the nanosecond. They count on a clock that setting the wall clock does not change. Any
-//! [`Duration`](std::time::Duration) is accepted: a time beyond the range of the clock means *never*, as does `Duration::MAX`. A
-//! [`WallTimer`] waits for a time of the wall clock instead.
+//! Due times and periods are exact to the nanosecond. They count on a clock that setting the wall
+//! clock does not change. Any [`Duration`](std::time::Duration) is accepted: a time beyond the
+//! range of the clock means *never*, as does `Duration::MAX`. A [`WallTimer`] waits for a time of
+//! the wall clock instead.
 //!
 //! The program chooses whether the time in suspend counts:
 //!
@@ -52,49 +59,57 @@
 //! | Windows | unbiased interrupt time: the same | interrupt time: the same |
 //! | [`ManualClock`] | [`suspend`](ManualClock::suspend) does not count | it counts |
 //!
-//! The program also chooses what wakes a runtime: kernel timers or, where a sandbox refuses kernel timers, timed waits
-//! ([`Alarm`]).
+//! The program also chooses what wakes a runtime: kernel timers or, where a sandbox refuses kernel
+//! timers, timed waits ([`Alarm`]).
 //!
 //! # Which runtime is used
 //!
-//! Functions that name no runtime use the [current runtime](Runtime::current): in a callback, the runtime that runs it; in
-//! [`Runtime::enter`] and [`Runtime::scope`], the runtime named there; else the default runtime, which starts on first use, or before
-//! with settings of the program ([`RuntimeBuilder::start_global`]). Plain forms panic if the default runtime cannot be started;
+//! Functions that name no runtime use the [current runtime](Runtime::current): in a callback, the
+//! runtime that runs it; in [`Runtime::enter`] and [`Runtime::scope`], the runtime named there;
+//! else the default runtime, which starts on first use, or before with settings of the program
+//! ([`RuntimeBuilder::start_global`]). Plain forms panic if the default runtime cannot be started;
 //! `try_` forms return the reason.
 //!
 //! # Features
 //!
 //! - `affinity`, on by default: `RuntimeBuilder::pin_workers`.
-//! - `stream`: [`Interval`] and the deliveries of a [`DelayQueue`] as a `futures_core::Stream`; `FusedFuture` and `FusedStream` for the
-//!   futures and streams of this crate, so that `futures::select!` takes them as they are.
+//! - `stream`: [`Interval`] and the deliveries of a [`DelayQueue`] as a `futures_core::Stream`;
+//!   `FusedFuture` and `FusedStream` for the futures and streams of this crate, so that
+//!   `futures::select!` takes them as they are.
 //! - `tracing`: spans of callbacks and events of a runtime, for subscribers of the crate `tracing`.
 //!
 //! # Tracing
 //!
-//! With the feature `tracing`, a timer keeps the span in which it is made, as .NET's execution context flows. Each of its callbacks runs in
-//! a span `callback` of its own (level `INFO`, target `timerqueue`), which follows from that span, and with the subscriber of that span
-//! as the subscriber of the thread. The fields are `timer.name` and `timer.site` ([`TimerBuilder::name`]) and `timer.late_us`, the
-//! lateness in microseconds. This holds for [`Timer`], [`OnceTimer`], [`WallTimer`] and [`Runtime::execute`]. Futures stay in the spans
-//! of their tasks, and callbacks of tokens in the span of the thread that cancels. The span in which a timer was made stays open until
-//! the callback is dropped: when the timer is disposed, or when a once timer has fired.
+//! With the feature `tracing`, a timer keeps the span in which it is made, as .NET's execution
+//! context flows. Each of its callbacks runs in a span `callback` of its own (level `INFO`, target
+//! `timerqueue`), which follows from that span, and with the subscriber of that span as the
+//! subscriber of the thread. The fields are `timer.name` and `timer.site` ([`TimerBuilder::name`])
+//! and `timer.late_us`, the lateness in microseconds. This holds for [`Timer`], [`OnceTimer`],
+//! [`WallTimer`] and [`Runtime::execute`]. Futures stay in the spans of their tasks, and callbacks
+//! of tokens in the span of the thread that cancels. The span in which a timer was made stays open
+//! until the callback is dropped: when the timer is disposed, or when a once timer has fired.
 //!
-//! Events, with the target `timerqueue`: `ERROR` for each panic in user code; `WARN` for a callback that ran for longer than the limit of
-//! [`RuntimeBuilder::on_slow_callback`], or than 100 ms without that hook, and for threads that the system refused; `INFO` for threads
-//! that were added. Those of a callback with a span are in its span. Growth and refusals are told by a job of the pool, a single one at a
-//! time, which is counted as a callback.
+//! Events, with the target `timerqueue`: `ERROR` for each panic in user code; `WARN` for a callback
+//! that ran for longer than the limit of [`RuntimeBuilder::on_slow_callback`], or than 100 ms
+//! without that hook, and for threads that the system refused; `INFO` for threads that were added.
+//! Those of a callback with a span are in its span. Growth and refusals are told by a job of the
+//! pool, a single one at a time, which is counted as a callback.
 //!
-//! A subscriber runs on the thread of the callback, outside of all locks. It may block, as a callback may, and its panics end there. A
-//! timer that a subscriber makes while the crate calls it keeps no span. Without a subscriber, making a timer and a callback costs some
-//! instructions: about 8 of 500 for a pair of create and dispose. In a span, a timer costs two further allocations.
+//! A subscriber runs on the thread of the callback, outside of all locks. It may block, as a
+//! callback may, and its panics end there. A timer that a subscriber makes while the crate calls it
+//! keeps no span. Without a subscriber, making a timer and a callback costs some instructions:
+//! about 8 of 500 for a pair of create and dispose. In a span, a timer costs two further
+//! allocations.
 //!
 //! # How it works
 //!
-//! Each core has a queue of intrusive doubly-linked lists: *short* timers, due within a window of 333 ms, in slots; *long*
-//! timers in a list per later window. Inserting and unlinking are a few instructions under the queue's own lock; the window
-//! advances as time passes. Each queue has an OS timer (a timerfd on Linux, a kqueue timer on BSD and macOS), set when a
-//! timer becomes the earliest of its queue, and at the end of each sweep. The thread woken by the kernel sweeps the queue, offers
-//! the due timers to the work-stealing pool, and runs the first itself. DESIGN.md in the repository has the whole design, the promises
-//! S1, S2, ..., and the proofs.
+//! Each core has a queue of intrusive doubly-linked lists: *short* timers, due within a window of
+//! 333 ms, in slots; *long* timers in a list per later window. Inserting and unlinking are a few
+//! instructions under the queue's own lock; the window advances as time passes. Each queue has an
+//! OS timer (a timerfd on Linux, a kqueue timer on BSD and macOS), set when a timer becomes the
+//! earliest of its queue, and at the end of each sweep. The thread woken by the kernel sweeps the
+//! queue, offers the due timers to the work-stealing pool, and runs the first itself. DESIGN.md in
+//! the repository has the whole design, the promises S1, S2, ..., and the proofs.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(all(test, timerqueue_loom), allow(dead_code))] // a model build runs the models alone

@@ -1,11 +1,14 @@
 //! Synchronization primitives: locks, atomics and thread handles, by the names that the crate uses.
 //!
-//! Ground rules. Everything visible to a loom model comes from here. An ordinary build gets std and parking_lot. A model build
-//! (`--cfg timerqueue_loom`, tests only) gets loom's primitives with the same functions. [`unmodelled`] has the ordinary primitives in
-//! each build: for statics (the default runtime, the counts of cores and forks), values made once (a timerfd on the wall clock),
-//! atomics that a model takes as a single step with the previous operation (the time of a manual clock, the flags of its driver, the due
-//! point of a node), and the inboxes of the pool, which are single steps as its deques.
-//! A build that counts accesses (`--cfg timerqueue_audit`) gets primitives that do so. Tests use std's.
+//! Ground rules. Everything visible to a loom model comes from here. An ordinary build gets std and
+//! parking_lot. A model build (`--cfg timerqueue_loom`, tests only) gets loom's primitives with the
+//! same functions. [`unmodelled`] has the ordinary primitives in each build: for statics (the
+//! default runtime, the counts of cores and forks), values made once (a timerfd on the wall clock),
+//! atomics that a model takes as a single step with the previous operation (the time of a manual
+//! clock, the flags of its driver, the due point of a node), and the inboxes of the pool, which are
+//! single steps as its deques.
+//! A build that counts accesses (`--cfg timerqueue_audit`) gets primitives that do so. Tests use
+//! std's.
 
 #[cfg(timerqueue_audit)]
 #[path = "sync/audit.rs"] // also where a bench mounts this file
@@ -56,10 +59,12 @@ mod imp {
         }
     }
 
-    /// Starts a thread that runs `body`, and `last` after the destructors of all its thread-local values.
+    /// Starts a thread that runs `body`, and `last` after the destructors of all its thread-local
+    /// values.
     ///
-    /// Thread-local destructors run in reverse order of the first use of their values. The thread uses the value with `last`
-    /// first, so `last` runs last. (Only destructors of C code, by `pthread_key_create`, may run later.)
+    /// Thread-local destructors run in reverse order of the first use of their values. The thread
+    /// uses the value with `last` first, so `last` runs last. (Only destructors of C code, by
+    /// `pthread_key_create`, may run later.)
     pub(crate) fn spawn(
         name: String,
         body: impl FnOnce() + Send + 'static,
@@ -88,7 +93,8 @@ mod imp {
     // The models do not check reference counts, which would cost many executions.
     pub(crate) use std::sync::Arc;
 
-    /// The threads of a model are coroutines of a single thread, and would share std's thread-local values.
+    /// The threads of a model are coroutines of a single thread, and would share std's thread-local
+    /// values.
     macro_rules! local_to_threads {
         ($(#[$attr:meta])* static $name:ident: $type:ty = const { $init:expr };) => {
             loom::thread_local! { $(#[$attr])* static $name: $type = $init; }
@@ -192,8 +198,9 @@ mod imp {
         }
     }
 
-    /// The parking token of a thread. Loom's own token wakes a thread from any wait, also for a lock, and is lost when the thread
-    /// takes a lock. This token persists, like std's, and `park` may return once without the token, as with std.
+    /// The parking token of a thread. Loom's own token wakes a thread from any wait, also for a
+    /// lock, and is lost when the thread takes a lock. This token persists, like std's, and `park`
+    /// may return once without the token, as with std.
     #[derive(Clone, Debug)]
     pub(crate) struct Thread(Arc<loom::sync::Notify>);
 

@@ -1,13 +1,15 @@
-//! Instants on the clock of a runtime: [`Timestamp`] in the public interface, nanoseconds inside the crate.
+//! Instants on the clock of a runtime: [`Timestamp`] in the public interface, nanoseconds inside
+//! the crate.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::time::{Duration, Instant};
 
-/// "Never": the due point of an idle timer, the period of a one-shot, the instant of an alarm not set.
+/// "Never": the due point of an idle timer, the period of a one-shot, the instant of an alarm not
+/// set.
 pub(crate) const NEVER: u64 = u64::MAX;
-/// The due point of a delay that never ends. The delay is in the queue, so that the end of its runtime finds the delay. No clock
-/// shows this instant, and no alarm is set to this instant.
+/// The due point of a delay that never ends. The delay is in the queue, so that the end of its
+/// runtime finds the delay. No clock shows this instant, and no alarm is set to this instant.
 pub(crate) const END: u64 = NEVER - 1;
 /// The last instant that a clock shows. A timer with a later due point never fires.
 pub(crate) const LAST: u64 = NEVER - 2;
@@ -27,17 +29,19 @@ pub(crate) fn instant(now: u64, after: Duration) -> u64 {
 
 /// An instant on the clock of a runtime, exact to the nanosecond.
 ///
-/// Different runtimes may count on different clocks, so programs should not compare timestamps of different runtimes. On the
-/// default clock a timestamp counts from an arbitrary point (on Linux: `CLOCK_MONOTONIC`, which stands still while the system is
-/// suspended); on a [`ManualClock`](crate::ManualClock), from the making of the clock. Setting the wall clock changes no
-/// timestamp.
+/// Different runtimes may count on different clocks, so programs should not compare timestamps of
+/// different runtimes. On the default clock a timestamp counts from an arbitrary point (on Linux:
+/// `CLOCK_MONOTONIC`, which stands still while the system is suspended); on a
+/// [`ManualClock`](crate::ManualClock), from the making of the clock. Setting the wall clock
+/// changes no timestamp.
 ///
-/// Operators saturate: at the origin of the clock, and at an instant beyond the range of the clock, 584 years. No clock shows
-/// this last instant: a delay until it does not end. Subtracting a time from it leaves it as it is. The `checked_` forms return
-/// `None` instead.
+/// Operators saturate: at the origin of the clock, and at an instant beyond the range of the clock,
+/// 584 years. No clock shows this last instant: a delay until it does not end. Subtracting a time
+/// from it leaves it as it is. The `checked_` forms return `None` instead.
 ///
-/// `Display` shows seconds since the origin of the clock, or `never`. [`Runtime::elapsed`](crate::Runtime::elapsed) gives the time
-/// since a timestamp, and [`Runtime::instant`](crate::Runtime::instant) converts a timestamp into a `std::time::Instant`.
+/// `Display` shows seconds since the origin of the clock, or `never`.
+/// [`Runtime::elapsed`](crate::Runtime::elapsed) gives the time since a timestamp, and
+/// [`Runtime::instant`](crate::Runtime::instant) converts a timestamp into a `std::time::Instant`.
 ///
 /// # Examples
 ///
@@ -92,28 +96,31 @@ impl Timestamp {
         Some(instant(self.0, after)).filter(|&sum| sum != NEVER).map(Self)
     }
 
-    /// The instant `before` earlier; `None` if the difference lies before the origin of the clock, or if no clock shows this
-    /// instant.
+    /// The instant `before` earlier; `None` if the difference lies before the origin of the clock,
+    /// or if no clock shows this instant.
     #[must_use]
     pub fn checked_sub(self, before: Duration) -> Option<Self> {
         let before = u64::try_from(before.as_nanos()).ok()?;
         if self.0 > LAST { None } else { self.0.checked_sub(before).map(Self) }
     }
 
-    /// The instant `after` later; an instant that never comes if no clock shows the sum. The same as `+`.
+    /// The instant `after` later; an instant that never comes if no clock shows the sum. The same
+    /// as `+`.
     #[must_use]
     pub fn saturating_add(self, after: Duration) -> Self {
         Self(instant(self.0, after).min(END))
     }
 
-    /// The instant `before` earlier; the origin of the clock if the difference lies before the origin. The same as `-`.
+    /// The instant `before` earlier; the origin of the clock if the difference lies before the
+    /// origin. The same as `-`.
     #[must_use]
     pub fn saturating_sub(self, before: Duration) -> Self {
         if self.0 > LAST { self } else { self.checked_sub(before).unwrap_or(Self(0)) }
     }
 }
 
-/// Seconds since the origin of the clock, with nine decimals: `1.500000000s`. An instant that no clock shows is `never`.
+/// Seconds since the origin of the clock, with nine decimals: `1.500000000s`. An instant that no
+/// clock shows is `never`.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0 > LAST {
@@ -157,7 +164,8 @@ impl SubAssign<Duration> for Timestamp {
 impl Sub for Timestamp {
     type Output = Duration;
 
-    /// The time between two instants; see [`saturating_duration_since`](Self::saturating_duration_since).
+    /// The time between two instants; see
+    /// [`saturating_duration_since`](Self::saturating_duration_since).
     fn sub(self, earlier: Self) -> Duration {
         self.saturating_duration_since(earlier)
     }
@@ -165,8 +173,9 @@ impl Sub for Timestamp {
 
 /// A deadline: a [`Timestamp`] of the runtime's clock, or an [`Instant`] of the standard library.
 ///
-/// Functions that wait until a deadline take `impl Into<Deadline>`, and so either. The runtime converts an `Instant` when the
-/// function is called; see [`Runtime::timestamp`](crate::Runtime::timestamp).
+/// Functions that wait until a deadline take `impl Into<Deadline>`, and so either. The runtime
+/// converts an `Instant` when the function is called; see
+/// [`Runtime::timestamp`](crate::Runtime::timestamp).
 ///
 /// # Examples
 ///
@@ -200,7 +209,8 @@ impl From<Instant> for Deadline {
     }
 }
 
-/// A moment on two clocks: the clock of `std::time::Instant`, and nanoseconds of a clock of this crate.
+/// A moment on two clocks: the clock of `std::time::Instant`, and nanoseconds of a clock of this
+/// crate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) instant: Instant,

@@ -49,7 +49,8 @@ pub(crate) fn catch_all(action: impl FnOnce()) {
 
 /// Drops a payload, whose destructor may panic in turn.
 pub(crate) fn discard(mut payload: Payload) {
-    // A payload whose destructor panics yields a further payload. After the limit, the last payload is leaked.
+    // A payload whose destructor panics yields a further payload. After the limit, the last payload
+    // is leaked.
     for _ in 0..MOST_PAYLOADS {
         match catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             Ok(()) => return,
@@ -59,8 +60,8 @@ pub(crate) fn discard(mut payload: Payload) {
     std::mem::forget(payload);
 }
 
-/// Runs user code after which further user code must run in any case. `first` keeps the payload of the first panic, for
-/// [`resume`]; `to` is told of further panics.
+/// Runs user code after which further user code must run in any case. `first` keeps the payload of
+/// the first panic, for [`resume`]; `to` is told of further panics.
 pub(crate) fn catch_first(first: &mut Option<Payload>, to: &impl Tell, action: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
         match first {

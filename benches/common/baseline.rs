@@ -1,7 +1,9 @@
-//! The baseline of creating, changing and disposing a timer: the least that any timer could do on this machine.
+//! The baseline of creating, changing and disposing a timer: the least that any timer could do on
+//! this machine.
 //!
-//! Steps: core number, clock, lock, link; lock, unlink; with or without an allocation. List and node come from the
-//! crate. A timer also needs slots, alarms, state, references and a callback, all of which are missing here.
+//! Steps: core number, clock, lock, link; lock, unlink; with or without an allocation. List and
+//! node come from the crate. A timer also needs slots, alarms, state, references and a callback,
+//! all of which are missing here.
 
 #![allow(unsafe_code)] // the contract of the list
 #![allow(dead_code)] // each bench uses only a part
@@ -32,7 +34,8 @@ pub(crate) struct Baseline {
     lists: Vec<CachePadded<Mutex<List<[usize; 2]>>>>,
 }
 
-// SAFETY: a node is reached only under the lock of its list, and only a single thread has its pointer.
+// SAFETY: a node is reached only under the lock of its list, and only a single thread has its
+// pointer.
 unsafe impl Sync for Baseline {}
 
 fn node() -> Plain {
@@ -74,7 +77,8 @@ impl Baseline {
         let at = NonNull::from(&*plain);
         let start = Instant::now();
         for _ in 0..times {
-            // SAFETY: the box outlives both calls, and the node is unlinked before it is linked again.
+            // SAFETY: the box outlives both calls, and the node is unlinked before it is linked
+            // again.
             unsafe { self.link(black_box(at)).lock().unlink(at, *KEY) };
         }
         start.elapsed()

@@ -1,11 +1,13 @@
 //! Tools of the benches: random numbers, quantiles, pinned threads, and side-by-side measurement.
 //!
-//! Ground rules. A [`Case`] runs its operation a given number of times and returns the time taken, without the set-up.
-//! The same case serves criterion (absolute figures, history) and [`side_by_side`] (ratios). The ratios matter most:
-//! each ratio is taken within a round, between cases that run right after each other, and the median of the rounds is
-//! printed. So load of the machine changes both sides of a ratio alike.
+//! Ground rules. A [`Case`] runs its operation a given number of times and returns the time taken,
+//! without the set-up. The same case serves criterion (absolute figures, history) and
+//! [`side_by_side`] (ratios). The ratios matter most: each ratio is taken within a round, between
+//! cases that run right after each other, and the median of the rounds is printed. So load of the
+//! machine changes both sides of a ratio alike.
 //!
-//! Without `--bench` (as in `cargo test --benches`) each case runs once, with a small size, as a test that it works.
+//! Without `--bench` (as in `cargo test --benches`) each case runs once, with a small size, as a
+//! test that it works.
 
 #![allow(dead_code)] // each bench uses only a part
 
@@ -52,7 +54,8 @@ pub(crate) fn cpu_ns() -> u64 {
     clock_of(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Measures the processor time of the calling thread, so without the load of the machine. For work that never waits.
+/// Measures the processor time of the calling thread, so without the load of the machine. For work
+/// that never waits.
 pub(crate) struct Stopwatch(u64);
 
 impl Stopwatch {
@@ -109,8 +112,8 @@ fn median(values: &mut [f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// Runs `work` on `threads` threads at once, each pinned to a core of its own. Returns the mean of the times that
-/// `work` returns.
+/// Runs `work` on `threads` threads at once, each pinned to a core of its own. Returns the mean of
+/// the times that `work` returns.
 pub(crate) fn on_cores(threads: usize, work: impl Fn(usize) -> Duration + Sync) -> Duration {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     let start = Barrier::new(threads);
@@ -170,8 +173,8 @@ pub(crate) fn measure(criterion: &mut Criterion, title: &str, cases: &mut [Case<
     }
 }
 
-/// Runs all cases in turn, round after round, and prints a table: time per operation, and ratio to the first case. Both
-/// are given for the median round and for the best round.
+/// Runs all cases in turn, round after round, and prints a table: time per operation, and ratio to
+/// the first case. Both are given for the median round and for the best round.
 pub(crate) fn side_by_side(title: &str, cases: &mut [Case<'_>]) {
     let times: Vec<u64> = cases.iter_mut().map(|case| times_per_round(&mut case.run)).collect();
     let mut ns = vec![Vec::with_capacity(ROUNDS); cases.len()];

@@ -1,11 +1,13 @@
-//! A program with .NET's `System.Threading.Timer`, ported: `Program.cs` beside this file is its twin, line by line.
+//! A program with .NET's `System.Threading.Timer`, ported: `Program.cs` beside this file is its
+//! twin, line by line.
 //!
 //! ```text
 //! cargo run --example dotnet_port
 //! ```
 //!
-//! Two things differ. The callback of a .NET timer reaches the timer through a field; here it reaches its own timer through the tick. And
-//! what .NET tests with `FakeTimeProvider` is tested here by the same code on a `ManualClock`: `main` runs it on both clocks.
+//! Two things differ. The callback of a .NET timer reaches the timer through a field; here it
+//! reaches its own timer through the tick. And what .NET tests with `FakeTimeProvider` is tested
+//! here by the same code on a `ManualClock`: `main` runs it on both clocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

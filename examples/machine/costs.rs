@@ -1,22 +1,26 @@
 //! Costs of single steps, in nanoseconds, and the lines of memory that cores share.
 //!
-//! Ground rules. Each figure names its source: `measure` (this example, mode `measure`), `fit` (chosen by
-//! hand so that the processor times of the mode `check` agree), or `assumed`.
+//! Ground rules. Each figure names its source: `measure` (this example, mode `measure`), `fit`
+//! (chosen by hand so that the processor times of the mode `check` agree), or `assumed`.
 
 /// The costs of a machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Costs {
-    /// From the instant of an alarm to the return of `epoll_wait`, on a core that rested for a short or a long time. `measure`
+    /// From the instant of an alarm to the return of `epoll_wait`, on a core that rested for a
+    /// short or a long time. `measure`
     pub(crate) alarm_late: [u64; 2],
     /// From `unpark` to the return of `park`, likewise. `measure`
     pub(crate) unpark_late: [u64; 2],
-    /// A core has rested for long after this time. `measure`: the lateness of alarms rises between gaps of 100 us and 1 ms.
+    /// A core has rested for long after this time. `measure`: the lateness of alarms rises between
+    /// gaps of 100 us and 1 ms.
     pub(crate) long_rest: u64,
-    /// Processor time of a thread for a rest and a wake-up; after a long rest the caches are empty. `measure`
+    /// Processor time of a thread for a rest and a wake-up; after a long rest the caches are empty.
+    /// `measure`
     pub(crate) wake_cpu: [u64; 2],
     /// `epoll_wait` that finds an event. `measure`
     pub(crate) epoll_wait: u64,
-    /// `epoll_ctl` that makes an event for a poller: 390 ns without, and the rest of `unpark` for the wake-up. `measure`
+    /// `epoll_ctl` that makes an event for a poller: 390 ns without, and the rest of `unpark` for
+    /// the wake-up. `measure`
     pub(crate) epoll_ctl: u64,
     /// `unpark` of a parked thread, for the calling thread. `measure`
     pub(crate) unpark: u64,
@@ -26,17 +30,21 @@ pub(crate) struct Costs {
     pub(crate) spawn: [u64; 2],
     /// From one thread to another on the same core. `assumed`
     pub(crate) switch: u64,
-    /// A read-modify-write of a line that the core has; of a line that a near core has; a far core. `measure`, `fit`, `assumed`
+    /// A read-modify-write of a line that the core has; of a line that a near core has; a far core.
+    /// `measure`, `fit`, `assumed`
     pub(crate) line: [u64; 3],
     /// Fence and loads for a look into a deque whose line the core has. `assumed`
     pub(crate) look: u64,
-    /// So many lines are fetched at a time, where no fence stands between their loads. `assumed`: processors fetch ten and more
+    /// So many lines are fetched at a time, where no fence stands between their loads. `assumed`:
+    /// processors fetch ten and more
     pub(crate) at_a_time: u64,
-    /// The code of the crate from the return of `epoll_wait` to the next call, beside sweep, alarm and callback: warm caches. `fit`
+    /// The code of the crate from the return of `epoll_wait` to the next call, beside sweep, alarm
+    /// and callback: warm caches. `fit`
     pub(crate) round: u64,
     /// A lock section of a sweep, without timers. `fit`
     pub(crate) section: u64,
-    /// In a sweep, for each timer: pop, claim, unlink. Few timers, that the caches hold; many in order of memory; many scattered. `fit`
+    /// In a sweep, for each timer: pop, claim, unlink. Few timers, that the caches hold; many in
+    /// order of memory; many scattered. `fit`
     pub(crate) node: [u64; 3],
     /// To take a tick out of its batch and begin it. `fit`
     pub(crate) tick: u64,
@@ -72,7 +80,8 @@ impl Costs {
 }
 
 impl Costs {
-    /// Changes a cost by its name; a cost of several parts has the part after a dot. Returns whether there is such a cost.
+    /// Changes a cost by its name; a cost of several parts has the part after a dot. Returns
+    /// whether there is such a cost.
     pub(crate) fn set(&mut self, name: &str, ns: u64) -> bool {
         let (name, part) = name.split_once('.').unwrap_or((name, "0"));
         let Ok(part) = part.parse::<usize>() else { return false };
@@ -102,7 +111,8 @@ impl Costs {
     }
 }
 
-/// A line of memory: the core that wrote it last, the cores that have a copy, and the instant until which it is taken.
+/// A line of memory: the core that wrote it last, the cores that have a copy, and the instant until
+/// which it is taken.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Line {
     writer: u16,
@@ -119,7 +129,8 @@ impl Line {
         1 + usize::from(core / cache != usize::from(self.writer) / cache)
     }
 
-    /// Returns the time until `core` has written the line, from `now`. `cache`: the cores that share a last-level cache.
+    /// Returns the time until `core` has written the line, from `now`. `cache`: the cores that
+    /// share a last-level cache.
     pub(crate) fn write(&mut self, core: usize, now: u64, cache: usize, costs: &Costs) -> u64 {
         let mut own = [0; 4];
         own[core / 64] = 1 << (core % 64);

@@ -1,6 +1,8 @@
-//! Loads: the timers that come due, the callbacks that they run, and the record of how late they were.
+//! Loads: the timers that come due, the callbacks that they run, and the record of how late they
+//! were.
 //!
-//! Ground rules. All timers were made before, as in `examples/storm.rs`: a load tells when they come due, and on which queue.
+//! Ground rules. All timers were made before, as in `examples/storm.rs`: a load tells when they
+//! come due, and on which queue.
 
 /// Numbers that look random: the same for the same seed.
 #[derive(Clone, Debug)]
@@ -51,7 +53,8 @@ pub(crate) struct Load {
     pub(crate) submitters: (usize, u64),
     /// Timers come due from zero to this instant; those after the first fifth are counted.
     pub(crate) until: u64,
-    /// The place in [`crate::costs::Costs::node`]: few timers, many in order of memory, or many scattered.
+    /// The place in [`crate::costs::Costs::node`]: few timers, many in order of memory, or many
+    /// scattered.
     pub(crate) memory: usize,
     /// The run ends when all timers have fired, instead of at `until`.
     pub(crate) drain: bool,

@@ -1,4 +1,5 @@
-//! A model of the crate on machines with many cores: a discrete-event simulation of alarms, pollers, sweeps, wake-ups and steals.
+//! A model of the crate on machines with many cores: a discrete-event simulation of alarms,
+//! pollers, sweeps, wake-ups and steals.
 //!
 //! ```text
 //! cargo run --release --example machine tables                # 16 to 256 cores, the design that ships beside groups: docs/SCALE.md
@@ -8,7 +9,8 @@
 //! cargo run --release --example machine one cores=64 rate=1e6 shared=8 pollers=4 inbox=16 token=16 work=10000 line.2=60
 //! ```
 //!
-//! `NAME=VALUE` changes a plan, a load or a cost, in each mode. A run is deterministic: its seed decides.
+//! `NAME=VALUE` changes a plan, a load or a cost, in each mode. A run is deterministic: its seed
+//! decides.
 //!
 //! | file | content |
 //! |---|---|
@@ -18,8 +20,8 @@
 //! | `load.rs`, `costs.rs` | what comes due, and what each step costs |
 //! | `real.rs`, `measure.rs` | the crate under the same loads; the costs of steps |
 //!
-//! The stall detector, the pace and the coalescing delay are the crate's own files. To try a change of the protocol, change the function of
-//! the same name here.
+//! The stall detector, the pace and the coalescing delay are the crate's own files. To try a change
+//! of the protocol, change the function of the same name here.
 
 // The files of the crate that decide. Their ground rules: pure, no clocks, no locks.
 #[allow(dead_code)]
@@ -180,7 +182,8 @@ mod tests {
         }
     }
 
-    /// S31: in the model as in the crate. Without the stall check the timers behind the sleeping callbacks would wait for their end.
+    /// S31: in the model as in the crate. Without the stall check the timers behind the sleeping
+    /// callbacks would wait for their end.
     #[test]
     fn callbacks_that_sleep_bring_in_threads_and_delay_no_other_timer_for_long() {
         for plan in [Plan::ships(4), Plan::groups(8, 4)] {
@@ -200,7 +203,8 @@ mod tests {
         assert!(helped.per_second() > 1.2 * alone.per_second(), "{} {}", helped.per_second(), alone.per_second());
     }
 
-    /// The rest of a sweep goes back to the group of its queue. Else that group runs out of jobs beside a full queue.
+    /// The rest of a sweep goes back to the group of its queue. Else that group runs out of jobs
+    /// beside a full queue.
     #[test]
     fn a_group_that_is_helped_keeps_its_own_threads_at_work() {
         let load = Load { spread: Spread::OneQueue, work: 10_000, until: 60_000_000, ..Load::even(2.56e6) };

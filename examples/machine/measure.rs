@@ -1,6 +1,7 @@
 //! The costs of single steps on this machine: what `costs.rs` names `measure`.
 //!
-//! Ground rules. Needs Linux and two cores. Medians of many rounds; each figure is printed with the name of its cost.
+//! Ground rules. Needs Linux and two cores. Medians of many rounds; each figure is printed with the
+//! name of its cost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -23,7 +24,8 @@ pub(crate) fn cpu(of_others: bool) -> u64 {
 
 /// Pins the calling thread to the core of this place, if the process may use so many.
 pub(crate) fn pin(place: usize) {
-    // As they were at the first call: a thread inherits the confinement of the thread that started it.
+    // As they were at the first call: a thread inherits the confinement of the thread that started
+    // it.
     static CORES: OnceLock<Vec<core_affinity::CoreId>> = OnceLock::new();
     let cores = CORES.get_or_init(|| core_affinity::get_core_ids().unwrap_or_default());
     if let Some(core) = cores.get(place % cores.len().max(1)) {
@@ -46,7 +48,8 @@ fn each(rounds: u32, mut act: impl FnMut()) -> u64 {
     begun.elapsed().as_nanos() as u64 / u64::from(rounds)
 }
 
-/// A timerfd in an epoll set: lateness of the return of `epoll_wait`, and processor time of a round.
+/// A timerfd in an epoll set: lateness of the return of `epoll_wait`, and processor time of a
+/// round.
 #[allow(unsafe_code)] // system calls
 mod kernel {
     pub(super) struct Set {

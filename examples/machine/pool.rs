@@ -1,7 +1,9 @@
-//! The pool of a group: jobs and their queues, who is woken (`src/pool/sleep.rs`), and the stall check (`src/pool/stall_check.rs`).
+//! The pool of a group: jobs and their queues, who is woken (`src/pool/sleep.rs`), and the stall
+//! check (`src/pool/stall_check.rs`).
 //!
-//! Ground rules. Functions of the crate are modelled one by one, under their names. Three parts are no model: the stall detector, the
-//! pace and the coalescing delay are compiled from the files that ship.
+//! Ground rules. Functions of the crate are modelled one by one, under their names. Three parts are
+//! no model: the stall detector, the pace and the coalescing delay are compiled from the files that
+//! ship.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +20,8 @@ const STALL_CHECK_NS: u64 = STALL_CHECK.as_nanos() as u64;
 // Constants of `src/pool/mod.rs`, `src/engine/shard.rs` and `src/alarm/timerfd.rs`.
 const ROOM: usize = 64;
 const MAX_THREADS: usize = 512;
-/// A word of `searching` has the bit that is set while a thread searches, the number of the token, and the searches before.
+/// A word of `searching` has the bit that is set while a thread searches, the number of the token,
+/// and the searches before.
 const TOKENS: u64 = 64;
 pub(crate) const BATCH: usize = 40;
 pub(crate) const EVENTS_AT_ONCE: usize = 4;
@@ -80,7 +83,8 @@ pub(crate) struct Group {
     pub(crate) workers: Vec<usize>,
     /// Asks other groups for help.
     pub(crate) asks: bool,
-    /// Shared alarms: for a point and neighbours, the shard that has set its alarm; the shards that rely on a point.
+    /// Shared alarms: for a point and neighbours, the shard that has set its alarm; the shards that
+    /// rely on a point.
     pub(crate) holders: BTreeMap<(u64, usize), usize>,
     pub(crate) relying: Vec<(usize, u64)>,
     pub(crate) relying_line: usize,
@@ -311,8 +315,8 @@ impl World {
         (1..groups).map(|step| (group + step) % groups).find(|&other| self.groups[other].asks)
     }
 
-    /// All threads of a group are busy while jobs wait: a thread of the next group with a parked thread is woken. That thread wakes the
-    /// next in its own group, as long as the group asks.
+    /// All threads of a group are busy while jobs wait: a thread of the next group with a parked
+    /// thread is woken. That thread wakes the next in its own group, as long as the group asks.
     fn ask_for_help(&mut self, group: usize, core: usize) {
         if !self.plan.help {
             return;

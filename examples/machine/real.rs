@@ -1,6 +1,7 @@
 //! The check of the model: the same loads on the crate itself, at one core and at two.
 //!
-//! Ground rules. Each real run is a process of its own, confined by `taskset`. Medians of three rounds stand beside the model's figures.
+//! Ground rules. Each real run is a process of its own, confined by `taskset`. Medians of three
+//! rounds stand beside the model's figures.
 
 use std::process::Command;
 use std::sync::Arc;

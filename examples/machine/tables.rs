@@ -34,8 +34,9 @@ fn grouped(number: f64) -> String {
     out
 }
 
-/// Processor time of a firing in ns; lateness p50 / p99 in us. Also how many were fired a second where that is not what came due, and how
-/// many threads there were at the end where some were added.
+/// Processor time of a firing in ns; lateness p50 / p99 in us. Also how many were fired a second
+/// where that is not what came due, and how many threads there were at the end where some were
+/// added.
 fn cell(plan: Plan, load: Load, costs: Costs) -> String {
     let outcome = World::new(plan, load, costs).run();
     let us = |part| grouped((outcome.late.at(part) as f64 / 1e3).round());

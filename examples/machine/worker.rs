@@ -1,6 +1,8 @@
-//! The life of a thread of the pool, step by step: `src/pool/worker.rs`, `src/engine/sweep.rs`, and `Pool::next_job`.
+//! The life of a thread of the pool, step by step: `src/pool/worker.rs`, `src/engine/sweep.rs`, and
+//! `Pool::next_job`.
 //!
-//! Ground rules. [`World::go`] is one step: it acts at once, pays for the action, and leaves in `at` what the thread does next.
+//! Ground rules. [`World::go`] is one step: it acts at once, pays for the action, and leaves in
+//! `at` what the thread does next.
 
 use crate::coalesce::Coalescer;
 use crate::pool::{BATCH, Demanded, EVENTS_AT_ONCE, Job, Worker};
@@ -8,7 +10,8 @@ use crate::world::{Go, Report, World};
 
 /// A deadline closer than this has the sweep read the clock again (`NEAR_NS`).
 const NEAR_NS: u64 = 20_000;
-/// A shard that relies on the alarm of another sets its own later by this (`src/engine/shared_alarm.rs`).
+/// A shard that relies on the alarm of another sets its own later by this
+/// (`src/engine/shared_alarm.rs`).
 const FALLBACK_NS: u64 = Coalescer::LONGEST_NS;
 
 /// What a thread does next.
@@ -290,7 +293,8 @@ impl World {
         brought
     }
 
-    /// Takes half of the jobs of the first inbox with jobs, up to a limit; all but the first go to the own deque.
+    /// Takes half of the jobs of the first inbox with jobs, up to a limit; all but the first go to
+    /// the own deque.
     fn take_injected(&mut self, thread: usize, group: usize, most: usize) -> Option<Job> {
         let core = self.workers[thread].core;
         let inboxes = self.groups[group].inboxes.len();
@@ -357,7 +361,8 @@ impl World {
         }
     }
 
-    /// `Shard::sweep_step`, and the job of its ticks. If the batch was full, the rest is a job of the own deque.
+    /// `Shard::sweep_step`, and the job of its ticks. If the batch was full, the rest is a job of
+    /// the own deque.
     fn sweep(&mut self, thread: usize, shard: usize) -> Option<Job> {
         let core = self.workers[thread].core;
         let line = self.shards[shard].line;
@@ -409,7 +414,8 @@ impl World {
         job
     }
 
-    /// The rest of a sweep. A thread that helps another group gives the rest back: else the threads of that group would run out of jobs.
+    /// The rest of a sweep. A thread that helps another group gives the rest back: else the threads
+    /// of that group would run out of jobs.
     fn go_on_sweeping(&mut self, thread: usize, shard: usize) {
         let (home, core) = (self.shards[shard].group, self.workers[thread].core);
         if home == self.workers[thread].group {

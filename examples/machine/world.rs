@@ -1,8 +1,9 @@
 //! The machine: time, cores, the scheduler of the system, shared lines, alarms and the epoll sets.
 //!
-//! Ground rules. One event at a time, in order of time, then of making; so a run depends on its seed alone. A thread on a core takes *steps*:
-//! a step has its effect at once, and then its cost passes before the thread's next step. A step that touches a line which another core is
-//! writing waits for that core. Functions that act for a thread add to `spent`; `now()` includes it.
+//! Ground rules. One event at a time, in order of time, then of making; so a run depends on its
+//! seed alone. A thread on a core takes *steps*: a step has its effect at once, and then its cost
+//! passes before the thread's next step. A step that touches a line which another core is writing
+//! waits for that core. Functions that act for a thread add to `spent`; `now()` includes it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -15,20 +16,24 @@ use crate::pool::{Batch, Group, Shard, Worker};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) cores: usize,
-    /// Cores of a group: a group has its own epoll set, pollers, pool and tokens. The design that ships has one group.
+    /// Cores of a group: a group has its own epoll set, pollers, pool and tokens. The design that
+    /// ships has one group.
     pub(crate) group: usize,
     /// `PoolConfig::max_pollers` of `src/pool`.
     pub(crate) pollers: usize,
-    /// Jobs from outside go to a queue that so many cores share, the *inbox*; zero: to one inbox for each group.
+    /// Jobs from outside go to a queue that so many cores share, the *inbox*; zero: to one inbox
+    /// for each group.
     pub(crate) inbox: usize,
     /// So many cores have a search token of their own; zero: one token for each group.
     pub(crate) token: usize,
-    /// A thread tells in a word of its own whether its deque has jobs; a look reads these words without fences. Else it looks into all deques.
+    /// A thread tells in a word of its own whether its deque has jobs; a look reads these words
+    /// without fences. Else it looks into all deques.
     pub(crate) tells: bool,
     /// A group whose threads are all busy while jobs wait has a thread of another group help.
     pub(crate) help: bool,
-    /// So many neighbouring shards may share an alarm: busy shards set their alarms to points of a grid, and one poller sweeps those of
-    /// a point. 1: none do. In the design that ships, eight do.
+    /// So many neighbouring shards may share an alarm: busy shards set their alarms to points of a
+    /// grid, and one poller sweeps those of a point. 1: none do. In the design that ships, eight
+    /// do.
     pub(crate) shared: usize,
     /// Cores that share a last-level cache.
     pub(crate) cache: usize,

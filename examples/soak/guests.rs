@@ -1,6 +1,8 @@
-//! Runtimes that come and go: started in many shapes, filled, used for a moment, shut down or dropped.
+//! Runtimes that come and go: started in many shapes, filled, used for a moment, shut down or
+//! dropped.
 //!
-//! Ground rules. One guest at a time on this thread, so that its threads and descriptors can be counted.
+//! Ground rules. One guest at a time on this thread, so that its threads and descriptors can be
+//! counted.
 
 use std::future::Future;
 use std::pin::Pin;

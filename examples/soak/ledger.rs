@@ -1,8 +1,9 @@
 //! The ledger: what was asked of each timer, what its callbacks saw, and whether the two agree.
 //!
-//! Ground rules. Kept by rules of its own, from outside the crate. A call is known to lie between two readings of the
-//! clock, hence a due point lies in an interval; ticks are matched with the schedules that explain them when the timer
-//! has ended and its callback was dropped. Nothing in here waits for a timer.
+//! Ground rules. Kept by rules of its own, from outside the crate. A call is known to lie between
+//! two readings of the clock, hence a due point lies in an interval; ticks are matched with the
+//! schedules that explain them when the timer has ended and its callback was dropped. Nothing in
+//! here waits for a timer.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -18,7 +19,8 @@ const LOST_AFTER: Duration = Duration::from_secs(30);
 const PULSE: Duration = Duration::from_millis(50);
 static STOPPED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Notices when the whole process is stopped for a while (SIGSTOP, a frozen machine): [`patience`] grows by as much.
+/// Notices when the whole process is stopped for a while (SIGSTOP, a frozen machine): [`patience`]
+/// grows by as much.
 pub(crate) fn pulse() {
     loop {
         let begun = Instant::now();
@@ -84,7 +86,8 @@ pub(crate) struct Figures {
     pub(crate) changed: Count,
     pub(crate) ticks: Count,
     pub(crate) verified: Count,
-    /// Timers that could not be judged: a call was interrupted for so long that two schedules explain one tick.
+    /// Timers that could not be judged: a call was interrupted for so long that two schedules
+    /// explain one tick.
     pub(crate) unclear: Count,
     pub(crate) panics: Count,
     pub(crate) futures: Count,
@@ -284,7 +287,8 @@ impl Page {
         }
     }
 
-    /// Somebody has waited for the end of the timer: nothing runs, and what the callback owned is gone.
+    /// Somebody has waited for the end of the timer: nothing runs, and what the callback owned is
+    /// gone.
     pub(crate) fn waited(&self) {
         if self.running.load(Ordering::SeqCst) != 0 {
             fault("a callback runs although its end was waited for");
@@ -393,8 +397,9 @@ fn match_ticks(kind: Kind, policy: MissedTicks, books: &Books) -> Option<Result<
 
 /// The ticks of a timer in the order of their instants; each is taken once.
 ///
-/// Those of two schedules may be interleaved: a thread that is stopped in the middle of a change has read the clock
-/// before, and its new due point may be earlier than a tick of the old schedule that ran meanwhile.
+/// Those of two schedules may be interleaved: a thread that is stopped in the middle of a change
+/// has read the clock before, and its new due point may be earlier than a tick of the old schedule
+/// that ran meanwhile.
 struct Ticks<'a> {
     seen: &'a [Seen],
     used: Vec<bool>,
@@ -418,7 +423,8 @@ impl<'a> Ticks<'a> {
 fn follows(policy: MissedTicks, period: u64, last: &Seen, tick: &Seen) -> bool {
     let next = tick.scheduled;
     let on_grid = next == last.scheduled.saturating_add(period.saturating_mul(last.missed.saturating_add(1)));
-    // When the late tick before was taken up, if `next` was counted from there: it had been late by `whole` periods.
+    // When the late tick before was taken up, if `next` was counted from there: it had been late by
+    // `whole` periods.
     let taken_up = |whole: u64, ahead: u64| {
         let at = next.saturating_sub(ahead);
         let from = last.scheduled.saturating_add(period.saturating_mul(whole));

@@ -1,15 +1,17 @@
-//! A soak: every feature at random, on real time, for hours, with an outside ledger that must agree.
+//! A soak: every feature at random, on real time, for hours, with an outside ledger that must
+//! agree.
 //!
 //! ```text
 //! cargo run --release --example soak [seconds] [seed]     # 60 s; prints a line a minute and a verdict
 //! ```
 //!
-//! `.ci/soak` builds it with debug assertions and with walks through all queues, once a second. It takes about a third of
-//! one core. What it checks: no callback before its instant; every tick explained by exactly one schedule, and every
-//! schedule by its ticks; none after `change`, `dispose` or a wait said so; everything dropped once; delays, limits,
-//! intervals and tokens by the clock; runtimes that end without leaving threads or descriptors; memory that stays; all of it beside
-//! hostile neighbours. How late
-//! things are is printed and not judged, but what does not come within half a minute counts as lost.
+//! `.ci/soak` builds it with debug assertions and with walks through all queues, once a second. It
+//! takes about a third of one core. What it checks: no callback before its instant; every tick
+//! explained by exactly one schedule, and every schedule by its ticks; none after `change`,
+//! `dispose` or a wait said so; everything dropped once; delays, limits, intervals and tokens by
+//! the clock; runtimes that end without leaving threads or descriptors; memory that stays; all of
+//! it beside hostile neighbours. How late things are is printed and not judged, but what does not
+//! come within half a minute counts as lost.
 
 mod guests;
 mod ledger;

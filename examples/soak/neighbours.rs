@@ -1,8 +1,9 @@
-//! Hostile neighbours: other users of what the crate shares with the whole process, and a machine that is busy or out of
-//! something.
+//! Hostile neighbours: other users of what the crate shares with the whole process, and a machine
+//! that is busy or out of something.
 //!
-//! Ground rules. One scene at a time, on the thread of the guests, which count descriptors. The timers of a scene belong to a runtime of
-//! the neighbours, so that the ledger need not know them; threads of all runtimes run what a neighbour has left behind. What ends a process is played in a
+//! Ground rules. One scene at a time, on the thread of the guests, which count descriptors. The
+//! timers of a scene belong to a runtime of the neighbours, so that the ledger need not know them;
+//! threads of all runtimes run what a neighbour has left behind. What ends a process is played in a
 //! child: this program again, with the name of the scene as its argument.
 
 use std::cell::RefCell;
@@ -40,7 +41,8 @@ pub(crate) fn scene(world: &Arc<World>, runtime: &Runtime, random: &mut Random) 
     FIGURES.neighbours.bump();
 }
 
-/// Leaves closures with the epoch collector that the pool's deques use: any thread that pins it may run them.
+/// Leaves closures with the epoch collector that the pool's deques use: any thread that pins it may
+/// run them.
 fn leave_with_the_collector(world: &Arc<World>, runtime: &Runtime, random: &mut Random) {
     for _ in 0..random.below(200) {
         let (act, runtime, world) = (random.below(5), runtime.clone(), Arc::downgrade(world));
@@ -97,8 +99,8 @@ fn end_threads_with_timers(runtime: &Runtime, random: &mut Random) {
 #[allow(unsafe_code)] // system calls
 fn interrupt_all_threads(random: &mut Random) {
     extern "C" fn nothing(_: libc::c_int) {}
-    // SAFETY: a handler that does nothing, and numbers of threads of this process (a number that has been given to another
-    // process meanwhile is refused, since its group is another).
+    // SAFETY: a handler that does nothing, and numbers of threads of this process (a number that
+    // has been given to another process meanwhile is refused, since its group is another).
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as *const () as usize;
@@ -158,13 +160,15 @@ pub(crate) fn child(scene: &str) -> Option<ExitCode> {
     }
 }
 
-/// All descriptors are closed under a runtime with timers: it ends, and says so; it neither spins nor keeps a thread.
+/// All descriptors are closed under a runtime with timers: it ends, and says so; it neither spins
+/// nor keeps a thread.
 #[allow(unsafe_code)] // a system call
 fn closes_all_descriptors() -> ExitCode {
     let (send, receive) = std::sync::mpsc::channel();
     let runtime = Runtime::builder().on_panic(move |_| _ = send.send(())).start().expect("the system has alarms");
     let timers: Vec<Timer> = (1..100).map(|i| runtime.timer(Duration::from_millis(i), NEVER, |_| {})).collect();
-    // SAFETY: none of these descriptors is used by this child again, but by the runtime, which is the point.
+    // SAFETY: none of these descriptors is used by this child again, but by the runtime, which is
+    // the point.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
     let told = receive.recv_timeout(Duration::from_secs(20)).is_ok();
     drop(timers);
@@ -172,7 +176,8 @@ fn closes_all_descriptors() -> ExitCode {
     if told && ended { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The address space is used up while timers are made: an error, or the end that Rust gives a process without memory.
+/// The address space is used up while timers are made: an error, or the end that Rust gives a
+/// process without memory.
 #[allow(unsafe_code)] // a system call
 fn runs_out_of_memory() -> ExitCode {
     let limit = libc::rlimit { rlim_cur: 256 << 20, rlim_max: 256 << 20 };

@@ -1,7 +1,9 @@
-//! Futures: delays, timeouts, intervals, waits for the end of timers, under the smallest of executors.
+//! Futures: delays, timeouts, intervals, waits for the end of timers, under the smallest of
+//! executors.
 //!
-//! Ground rules. Each task loops through random scenes until the end. A task that waits for an instant says so on the
-//! board, [`Waits`], and whoever reviews the board finds those that were forgotten.
+//! Ground rules. Each task loops through random scenes until the end. A task that waits for an
+//! instant says so on the board, [`Waits`], and whoever reviews the board finds those that were
+//! forgotten.
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};

@@ -1,8 +1,9 @@
-//! Timers of all kinds, in slots that all actors share: made, changed, disposed, dropped, detached, waited for, by threads
-//! and by callbacks.
+//! Timers of all kinds, in slots that all actors share: made, changed, disposed, dropped, detached,
+//! waited for, by threads and by callbacks.
 //!
-//! Ground rules. Whoever uses a timer holds the lock of its slot, so that calls for one timer follow each other; callbacks
-//! only try the locks of other slots and never wait for anything. A timer that changes itself is changed by nobody else.
+//! Ground rules. Whoever uses a timer holds the lock of its slot, so that calls for one timer
+//! follow each other; callbacks only try the locks of other slots and never wait for anything. A
+//! timer that changes itself is changed by nobody else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

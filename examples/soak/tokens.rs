@@ -1,8 +1,8 @@
-//! Cancellation: trees of sources, registrations, timed cancels that are moved and withdrawn, resets, races of `cancel` and
-//! `unregister`.
+//! Cancellation: trees of sources, registrations, timed cancels that are moved and withdrawn,
+//! resets, races of `cancel` and `unregister`.
 //!
-//! Ground rules. Each scene is played by the actor that calls it and leaves nothing behind. Callbacks count their calls
-//! and, by a guard that they own, their drops.
+//! Ground rules. Each scene is played by the actor that calls it and leaves nothing behind.
+//! Callbacks count their calls and, by a guard that they own, their drops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -203,7 +203,8 @@ fn reset(world: &World, random: &mut Random) {
     }
 }
 
-/// A tree that is cancelled at its root, in its middle, by hand or by time; parts of it were dropped before (S47, S48).
+/// A tree that is cancelled at its root, in its middle, by hand or by time; parts of it were
+/// dropped before (S47, S48).
 fn tree(world: &World, random: &mut Random) {
     let root = world.main.cancellation_source();
     let order = Arc::new(AtomicU32::new(0));
@@ -235,7 +236,8 @@ fn tree(world: &World, random: &mut Random) {
     }
     for (i, (card, registration)) in cards {
         let Some((source, _)) = &sources[i] else { continue };
-        // Cancelled with `top`, if `top` is above it and every source between is still there to tell.
+        // Cancelled with `top`, if `top` is above it and every source between is still there to
+        // tell.
         let mut at = i;
         let below = loop {
             match parents[at] {

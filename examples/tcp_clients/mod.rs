@@ -1,8 +1,10 @@
-//! The other end of the echo servers in these examples: three clients on threads of their own, with plain sockets.
+//! The other end of the echo servers in these examples: three clients on threads of their own, with
+//! plain sockets.
 //!
-//! Ground rules. The clients know nothing of timers but how long the server lets a connection be idle. One keeps talking
-//! and leaves, one falls silent and must be closed, one talks until the server shuts down. What they saw is the report, and
-//! a server that did anything else makes the example fail.
+//! Ground rules. The clients know nothing of timers but how long the server lets a connection be
+//! idle. One keeps talking and leaves, one falls silent and must be closed, one talks until the
+//! server shuts down. What they saw is the report, and a server that did anything else makes the
+//! example fail.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -67,7 +69,8 @@ impl Client {
     }
 }
 
-/// Starts the clients. When two of them are done, `shutdown` is cancelled; when the third is, the report is there.
+/// Starts the clients. When two of them are done, `shutdown` is cancelled; when the third is, the
+/// report is there.
 pub(crate) fn start(server: SocketAddr, idle: Duration, shutdown: CancellationTokenSource) -> JoinHandle<Report> {
     let pause = idle / 3;
     let talking = thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! The programs of `tests/model`, made by a fuzzer: bytes in, and the crate must do what the model says.
+//! The programs of `tests/model`, made by a fuzzer: bytes in, and the crate must do what the model
+//! says.
 
 #![no_main]
 

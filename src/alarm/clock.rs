@@ -1,7 +1,8 @@
 //! Clocks: the system's clocks, and the manual clock.
 //!
-//! Ground rules. Nanoseconds in 64 bits, which last for 584 years; no clock runs backwards. Reading a system
-//! clock is on every hot path: a predictable branch and a `clock_gettime`, which on Linux is no system call.
+//! Ground rules. Nanoseconds in 64 bits, which last for 584 years; no clock runs backwards. Reading
+//! a system clock is on every hot path: a predictable branch and a `clock_gettime`, which on Linux
+//! is no system call.
 //!
 //! Each system's clock that stands still while the system is suspended, and its clock that goes on:
 //!
@@ -85,8 +86,8 @@ impl SystemClock {
 }
 
 impl SystemClock {
-    /// As [`now`](Self::now), or up to some milliseconds earlier for a fifth of the price: the instant of the kernel's
-    /// last tick, where the system keeps this instant for the clock.
+    /// As [`now`](Self::now), or up to some milliseconds earlier for a fifth of the price: the
+    /// instant of the kernel's last tick, where the system keeps this instant for the clock.
     #[inline]
     pub(crate) fn floor(self) -> u64 {
         #[cfg(target_os = "linux")]
@@ -97,22 +98,22 @@ impl SystemClock {
     }
 }
 
-/// Whether `std::time::Instant` reads the same clock as [`SystemClock::MONOTONIC`]. Elsewhere the two may drift apart: by the time in
-/// suspend (OpenBSD), or by rate (Windows).
+/// Whether `std::time::Instant` reads the same clock as [`SystemClock::MONOTONIC`]. Elsewhere the
+/// two may drift apart: by the time in suspend (OpenBSD), or by rate (Windows).
 const INSTANT_IS_MONOTONIC: bool = cfg!(not(any(windows, target_os = "openbsd")));
 
 impl SystemClock {
     /// The present moment on the clock of `Instant` and on this clock.
     ///
-    /// `Instant` is read first, so `ns` may be ahead of `instant` by the time between two readings, never behind. So an `Instant`
-    /// converted into nanoseconds is never early.
+    /// `Instant` is read first, so `ns` may be ahead of `instant` by the time between two readings,
+    /// never behind. So an `Instant` converted into nanoseconds is never early.
     fn moment(self) -> Moment {
         let instant = Instant::now();
         Moment { instant, ns: self.now() }
     }
 
-    /// A moment on both clocks, for conversions; always the same one where both clocks are the same, so conversions are inverse to
-    /// each other.
+    /// A moment on both clocks, for conversions; always the same one where both clocks are the
+    /// same, so conversions are inverse to each other.
     fn pair(self) -> Moment {
         static SAME: OnceLock<Moment> = OnceLock::new();
         if !(INSTANT_IS_MONOTONIC && self == Self::MONOTONIC) {
@@ -155,9 +156,10 @@ impl Clock {
         }
     }
 
-    /// The clock's reading with a shard's lock held; `before` is the reading before the lock was taken. A system clock has moved
-    /// a little, and a later sweep is sure to come. A manual clock may have been advanced and the shard swept meanwhile: no
-    /// sweep would come for a timer inserted by the old reading.
+    /// The clock's reading with a shard's lock held; `before` is the reading before the lock was
+    /// taken. A system clock has moved a little, and a later sweep is sure to come. A manual clock
+    /// may have been advanced and the shard swept meanwhile: no sweep would come for a timer
+    /// inserted by the old reading.
     #[inline]
     pub(crate) fn reading_under_lock(&self, before: u64) -> u64 {
         match self {
@@ -198,7 +200,8 @@ impl Clock {
         }
     }
 
-    /// An instant of this clock on the clock that stands still in suspend. A manual clock's driver counts on the latter.
+    /// An instant of this clock on the clock that stands still in suspend. A manual clock's driver
+    /// counts on the latter.
     pub(crate) fn on_monotonic(&self, at: u64) -> u64 {
         match self {
             // An instant that never comes stays such an instant.

@@ -1,8 +1,9 @@
-//! The conformance tests of [`Backend`]. Every backend passes the whole list: each backend's tests call `conformance!(Rig)`.
+//! The conformance tests of [`Backend`]. Every backend passes the whole list: each backend's tests
+//! call `conformance!(Rig)`.
 //!
-//! Ground rules. A [`Rig`] is a backend with its clock, and lets time pass, by sleeping or by advancing its clock. The tests
-//! assert that an alarm comes and is never early, but not that it is near its instant. A test whose event never comes fails
-//! after [`PATIENCE`].
+//! Ground rules. A [`Rig`] is a backend with its clock, and lets time pass, by sleeping or by
+//! advancing its clock. The tests assert that an alarm comes and is never early, but not that it is
+//! near its instant. A test whose event never comes fails after [`PATIENCE`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,7 +97,8 @@ impl<R: Rig> Pollers<R> {
         Self::that(rig, threads, |_, _| {}, |_| {})
     }
 
-    /// As `of`; also calls `during` with each event while it is reported, and `after` with all events of a `wait`.
+    /// As `of`; also calls `during` with each event while it is reported, and `after` with all
+    /// events of a `wait`.
     fn that(
         rig: &Arc<R>,
         threads: usize,
@@ -200,7 +202,8 @@ pub(super) fn the_latest_call_wins<R: Rig>() {
         rig.alarms().arm(0, at);
         rig.pass(ms(5));
         assert!(pollers.expect(Event::Shard(0)) >= at);
-        // Later: the earlier setting is not reported, unless the alarm has expired before the new setting.
+        // Later: the earlier setting is not reported, unless the alarm has expired before the new
+        // setting.
         let first = rig.after(ms(40));
         rig.alarms().arm(0, first);
         let second = rig.after(ms(60));

@@ -1,19 +1,23 @@
-//! The portable backend: leader/followers over a mutex and timed waits, without descriptors or kernel timers.
+//! The portable backend: leader/followers over a mutex and timed waits, without descriptors or
+//! kernel timers.
 //!
-//! For systems and sandboxes that refuse timers or descriptors. A poller *leads*: it waits until the earliest alarm. All
-//! further pollers *follow*: they wait to be told to lead, or to take pending events. Compared to kernel timers, a new earliest
-//! alarm costs a wake-up of the leader instead of a system call that sets a timer. An alarm that expires makes a follower the
-//! next leader.
+//! For systems and sandboxes that refuse timers or descriptors. A poller *leads*: it waits until
+//! the earliest alarm. All further pollers *follow*: they wait to be told to lead, or to take
+//! pending events. Compared to kernel timers, a new earliest alarm costs a wake-up of the leader
+//! instead of a system call that sets a timer. An alarm that expires makes a follower the next
+//! leader.
 //!
-//! Ground rules. All state is behind a single mutex, a leaf: [`Backend::arm`] takes it with a shard's lock held, and events are
-//! reported after its release. A thread on its way out of a wait looks at all state again, so a second notification is not
-//! needed. Invariant whenever the mutex is free: *if an alarm is set or a wake is pending, and threads wait, then a thread leads
-//! and waits no longer than until this alarm, or a thread is on its way out of its wait.* Three places keep this
-//! invariant: `hand_over`, and the notifications in `set` and `wake`.
+//! Ground rules. All state is behind a single mutex, a leaf: [`Backend::arm`] takes it with a
+//! shard's lock held, and events are reported after its release. A thread on its way out of a wait
+//! looks at all state again, so a second notification is not needed. Invariant whenever the mutex
+//! is free: *if an alarm is set or a wake is pending, and threads wait, then a thread leads and
+//! waits no longer than until this alarm, or a thread is on its way out of its wait.* Three places
+//! keep this invariant: `hand_over`, and the notifications in `set` and `wake`.
 //!
-//! Timed waits go by a clock of the system's choice, which may stand still in suspend while the clock of the runtime goes on:
-//! on the boot clock no wait is longer than [`BOOT_RECHECK`]. The runtime's own clock alone decides whether an alarm has expired.
-//! `loom-tests/leader_handover.rs` models all of this.
+//! Timed waits go by a clock of the system's choice, which may stand still in suspend while the
+//! clock of the runtime goes on: on the boot clock no wait is longer than [`BOOT_RECHECK`]. The
+//! runtime's own clock alone decides whether an alarm has expired. `loom-tests/leader_handover.rs`
+//! models all of this.
 
 use std::time::{Duration, Instant};
 use std::{io, iter};
@@ -23,14 +27,17 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::sys::fork::ForkGuard;
 use crate::time::NEVER;
 
-/// The longest wait on the boot clock. An alarm that comes due in suspend is at most this late after the end of the suspend.
+/// The longest wait on the boot clock. An alarm that comes due in suspend is at most this late
+/// after the end of the suspend.
 const BOOT_RECHECK: Duration = Duration::from_secs(5);
-/// Events that one `wait` takes at most. Small, so alarms that expire together spread over the waiting threads.
+/// Events that one `wait` takes at most. Small, so alarms that expire together spread over the
+/// waiting threads.
 const EVENTS_AT_ONCE: usize = if cfg!(all(test, timerqueue_loom)) { 1 } else { 4 };
 
 /// The wait of the leader.
 pub(crate) trait LeaderWait: Send + Sync {
-    /// Waits for `time` (`MAX`: for ever), with the lock released, or until `wake_task`. May return earlier.
+    /// Waits for `time` (`MAX`: for ever), with the lock released, or until `wake_task`. May return
+    /// earlier.
     fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration);
 
     /// Ends the wait of the leader. If no thread waits, the next wait may return at once.
@@ -69,9 +76,11 @@ pub(crate) struct LeaderFollowersOn<L> {
 }
 
 pub(crate) struct State {
-    /// For each shard, and at the end for the stall check: the instant of its alarm; [`NEVER`] if not set.
+    /// For each shard, and at the end for the stall check: the instant of its alarm; [`NEVER`] if
+    /// not set.
     alarms: Box<[u64]>,
-    /// The shard after the last shard taken, to be looked at first: each shard has its turn, however many alarms expire.
+    /// The shard after the last shard taken, to be looked at first: each shard has its turn,
+    /// however many alarms expire.
     turn: usize,
     wakes: usize,
     /// The instant until which the leader waits; `None` without a leader.
@@ -95,8 +104,8 @@ impl State {
         self.alarms.iter().copied().min().unwrap_or(NEVER)
     }
 
-    /// Takes events up to `now`, up to the limit: a wake, the stall check (early, since it must work under overload), then
-    /// shards.
+    /// Takes events up to `now`, up to the limit: a wake, the stall check (early, since it must
+    /// work under overload), then shards.
     fn take(&mut self, now: u64) -> TakenEvents {
         let mut taken = TakenEvents { events: [Event::Wake; EVENTS_AT_ONCE], n: 0 };
         if self.wakes > 0 {
@@ -151,7 +160,8 @@ impl<L: LeaderWait> LeaderFollowersOn<L> {
         }
     }
 
-    /// The calling thread leaves to report its events: wakes a further thread if events are left, or if a leader is needed.
+    /// The calling thread leaves to report its events: wakes a further thread if events are left,
+    /// or if a leader is needed.
     fn hand_over(&self, state: &State, now: u64) {
         let earliest = state.earliest();
         let pending = state.wakes > 0 || earliest <= now;
@@ -178,7 +188,8 @@ impl<L: LeaderWait> Backend for LeaderFollowersOn<L> {
     }
 
     fn wait(&self, mut report: impl FnMut(Event)) {
-        // A forked child that returns from a callback has no alarms to wait for: they are its parent's.
+        // A forked child that returns from a callback has no alarms to wait for: they are its
+        // parent's.
         if !self.origin.is_here() {
             return std::thread::park();
         }
@@ -291,8 +302,8 @@ mod tests {
         }
     }
 
-    /// Two pollers in turn: each takes some events and is then busy until its peer has taken some, too. So a poller that leaves
-    /// must wake its peer for the events left.
+    /// Two pollers in turn: each takes some events and is then busy until its peer has taken some,
+    /// too. So a poller that leaves must wake its peer for the events left.
     fn taken_in_turns(total: usize, counts: fn(Event) -> bool, publish: impl Fn(&LeaderFollowers, u64)) {
         const PATIENCE: Duration = Duration::from_secs(20);
         for round in 0..20 {

@@ -1,13 +1,15 @@
-//! The loss of a backend's alarms: foreign code of the process has closed descriptors, or the system refuses the calls.
+//! The loss of a backend's alarms: foreign code of the process has closed descriptors, or the
+//! system refuses the calls.
 //!
-//! Ground rules. A backend whose call fails notes the loss here, for good. From then on the backend sets no alarm,
-//! and its `wait` reports [`Event::Lost`](super::Event::Lost) at once. `Drop` closes only descriptors that are proven the
-//! backend's own: the other numbers may belong to foreign files by now. If threads in `wait` cannot be woken any more, they are
-//! *cut off*, and `Drop` closes none. The engine decides how the runtime ends. No lock is needed or taken here.
+//! Ground rules. A backend whose call fails notes the loss here, for good. From then on the backend
+//! sets no alarm, and its `wait` reports [`Event::Lost`](super::Event::Lost) at once. `Drop` closes
+//! only descriptors that are proven the backend's own: the other numbers may belong to foreign
+//! files by now. If threads in `wait` cannot be woken any more, they are *cut off*, and `Drop`
+//! closes none. The engine decides how the runtime ends. No lock is needed or taken here.
 //!
-//! A thread blocked in a wait when its descriptor is closed goes on blocking: the kernel keeps the file for this thread, and
-//! without a descriptor no thread can reach the file. Such threads are counted, so a shutdown need not wait for them
-//! ([`Loss::stranded`]).
+//! A thread blocked in a wait when its descriptor is closed goes on blocking: the kernel keeps the
+//! file for this thread, and without a descriptor no thread can reach the file. Such threads are
+//! counted, so a shutdown need not wait for them ([`Loss::stranded`]).
 
 #![cfg_attr(windows, allow(dead_code))] // no descriptors
 
@@ -23,7 +25,8 @@ use crate::sync::unmodelled::{AtomicBool, AtomicUsize, OnceLock};
 pub(super) enum Cause {
     /// The descriptor is not the backend's any more.
     Closed,
-    /// The descriptor is the backend's, or the call fails with any descriptor: a sandbox, or code that stands in for the system.
+    /// The descriptor is the backend's, or the call fails with any descriptor: a sandbox, or code
+    /// that stands in for the system.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code))] // elsewhere not told from the other
     Refused,
 }
@@ -94,7 +97,8 @@ impl Loss {
         result
     }
 
-    /// The number of blocked threads without a way to wake them. They run no user code, and end when their wait ends.
+    /// The number of blocked threads without a way to wake them. They run no user code, and end
+    /// when their wait ends.
     pub(crate) fn stranded(&self) -> usize {
         if self.is_cut_off() { self.waiting.load(Ordering::SeqCst) } else { 0 }
     }

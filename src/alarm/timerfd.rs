@@ -1,47 +1,61 @@
-//! The Linux backend: a timerfd per shard, all in a single epoll set, edge-triggered and never read.
+//! The Linux backend: a timerfd per shard, all in a single epoll set, edge-triggered and never
+//! read.
 //!
 //! Ground rules. Callers hold the lock of the shard in `arm`, and no lock in `wait`. Instants are
 //! absolute, on the clock of the runtime. All descriptors are close-on-exec.
 //!
-//! Where descriptors are scarce, several shards share a timer ([`SharedTimer`]). Its lock, a leaf, guards their instants and is held while
-//! the timer is set, to the earliest of them. No other lock is taken here.
+//! Where descriptors are scarce, several shards share a timer ([`SharedTimer`]). Its lock, a leaf,
+//! guards their instants and is held while the timer is set, to the earliest of them. No other lock
+//! is taken here.
 //!
-//! Why no reads: an expired timerfd that is armed again reports the next expiry as a new edge. Reading the expiry count
-//! would be a further system call per firing, for an unused number. Why a single set: any thread can wait for all alarms, and
-//! the kernel reports each edge to exactly one of the waiting threads.
+//! Why no reads: an expired timerfd that is armed again reports the next expiry as a new edge.
+//! Reading the expiry count would be a further system call per firing, for an unused number. Why a
+//! single set: any thread can wait for all alarms, and the kernel reports each edge to exactly one
+//! of the waiting threads.
 //!
-//! A further timer may be there, on the wall clock, set to the end of time. The kernel cancels this timer at each step of the
-//! wall clock, and after a suspend: a cancelled timer is readable, hence an edge. The timer is set again before the edge is
-//! reported, so a step that the reader of the report does not see yet makes a new edge. A single call to set the timer resets
-//! both the edge and the cancellation; a read would be a further call.
+//! A further timer may be there, on the wall clock, set to the end of time. The kernel cancels this
+//! timer at each step of the wall clock, and after a suspend: a cancelled timer is readable, hence
+//! an edge. The timer is set again before the edge is reported, so a step that the reader of the
+//! report does not see yet makes a new edge. A single call to set the timer resets both the edge
+//! and the cancellation; a read would be a further call.
 //!
 //! # When foreign code closes these descriptors
 //!
-//! A program that closes unknown descriptors (`closefrom`, a number closed twice) closes the backend's too, and files opened next
-//! may get their numbers. So no call here harms a foreign file, as far as the kernel can tell, and each failure is a [`Loss`]:
+//! A program that closes unknown descriptors (`closefrom`, a number closed twice) closes the
+//! backend's too, and files opened next may get their numbers. So no call here harms a foreign
+//! file, as far as the kernel can tell, and each failure is a [`Loss`]:
 //!
-//! - *Waking* changes the set's registration of a descriptor that is always readable: an edge each time. (A write to an eventfd
-//!   would also wake, but could write into a foreign file with the same number.)
-//! - *Closing*: a registration in the set is the pair of a number and its file. A descriptor is closed only if the set
-//!   releases its registration, and the set itself only if it has released any.
-//! - *Events* carry a tag that no foreign set has. An event without this tag comes from a foreign set.
-//! - *Blocked threads* do not notice that the set's descriptor is closed, and closed timers do not wake them.
-//!   So no wait is longer than the age of the runtime (or [`FIRST_LOOK_MS`]), and a wait that ends without an event
-//!   checks all descriptors. These checks soon become rare: seventeen in a day for a thread that waits all the time.
+//! - *Waking* changes the set's registration of a descriptor that is always readable: an edge each
+//!   time. (A write to an eventfd would also wake, but could write into a foreign file with the
+//!   same number.)
+//! - *Closing*: a registration in the set is the pair of a number and its file. A descriptor is
+//!   closed only if the set releases its registration, and the set itself only if it has released
+//!   any.
+//! - *Events* carry a tag that no foreign set has. An event without this tag comes from a foreign
+//!   set.
+//! - *Blocked threads* do not notice that the set's descriptor is closed, and closed timers do not
+//!   wake them. So no wait is longer than the age of the runtime (or [`FIRST_LOOK_MS`]), and a wait
+//!   that ends without an event checks all descriptors. These checks soon become rare: seventeen in
+//!   a day for a thread that waits all the time.
 //!
-//! A failing call is no proof that a descriptor was closed. A sandbox that the program enters late may refuse the call; then the same call
-//! fails without a descriptor in the same way, where the system itself gives `EBADF`: see [`Cause`]. And `EINVAL` tells of an instant:
+//! A failing call is no proof that a descriptor was closed. A sandbox that the program enters late
+//! may refuse the call; then the same call fails without a descriptor in the same way, where the
+//! system itself gives `EBADF`: see [`Cause`]. And `EINVAL` tells of an instant:
 //!
 //! # Clocks that the kernel's timers do not follow
 //!
-//! A program may be shown another clock than the kernel's (libfaketime, which stands in for functions of the C library and shifts each instant
-//! of `timerfd_settime`). Then an alarm at an instant comes too late, at once, or is refused with `EINVAL`. So `new` sets a timer to the
-//! present, which must expire now, and to an instant a little ahead, which must not. If an alarm fails this test, or `EINVAL` comes later, or
-//! alarms come early again and again ([`Backend::distrust`]), then from now on timers are set to *lengths of time*: this costs a reading of
-//! the clock for each alarm, and a thread that is held up between the reading and the call sets the alarm late.
+//! A program may be shown another clock than the kernel's (libfaketime, which stands in for
+//! functions of the C library and shifts each instant of `timerfd_settime`). Then an alarm at an
+//! instant comes too late, at once, or is refused with `EINVAL`. So `new` sets a timer to the
+//! present, which must expire now, and to an instant a little ahead, which must not. If an alarm
+//! fails this test, or `EINVAL` comes later, or alarms come early again and again
+//! ([`Backend::distrust`]), then from now on timers are set to *lengths of time*: this costs a
+//! reading of the clock for each alarm, and a thread that is held up between the reading and the
+//! call sets the alarm late.
 //!
-//! Two cases of foreign descriptors cannot be detected. When an alarm is set: a foreign timerfd with the number of ours. When a thread is woken or the
-//! descriptors are checked: a foreign epoll set with our set's number that holds a foreign file with the number of ours.
+//! Two cases of foreign descriptors cannot be detected. When an alarm is set: a foreign timerfd
+//! with the number of ours. When a thread is woken or the descriptors are checked: a foreign epoll
+//! set with our set's number that holds a foreign file with the number of ours.
 
 #![allow(unsafe_code)] // system calls
 
@@ -59,35 +73,41 @@ use crate::sys::fork::ForkGuard;
 use crate::sys::os::descriptor_limit;
 use crate::time::NEVER;
 
-/// The low bits of the epoll data ([`EVENT_MASK`]) name the event; the high bits are the runtime's [`TimerFd::tag`].
+/// The low bits of the epoll data ([`EVENT_MASK`]) name the event; the high bits are the runtime's
+/// [`TimerFd::tag`].
 const EVENT_MASK: u64 = 0xffff;
 const WAKE: u64 = EVENT_MASK;
 const STALL_CHECK: u64 = EVENT_MASK - 1;
 const WALL: u64 = EVENT_MASK - 2;
-/// Events that one `wait` takes at most. Small, so alarms that expire together spread over the waiting threads.
+/// Events that one `wait` takes at most. Small, so alarms that expire together spread over the
+/// waiting threads.
 const EVENTS_AT_ONCE: usize = 4;
 const NS_PER_SEC: u64 = 1_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
 /// The shortest wait after which a thread checks the descriptors.
 const FIRST_LOOK_MS: u64 = 1_000;
-/// No more than one in so many of the descriptors that the process may open are timers: a program needs some too.
+/// No more than one in so many of the descriptors that the process may open are timers: a program
+/// needs some too.
 const SHARE_OF_DESCRIPTORS: usize = 4;
 /// If descriptors are out all the same, a start tries with so many times fewer timers.
 const FEWER: usize = 8;
-/// The least time to the next expiry of a shared timer that has expired before each of its instants.
+/// The least time to the next expiry of a shared timer that has expired before each of its
+/// instants.
 const PAUSE_NS: u64 = 1_000_000;
-/// A timer that is due expires within this time, else the kernel's clock is taken for another. (A thread without a processor for so long
-/// takes it for another in vain, which does little harm.)
+/// A timer that is due expires within this time, else the kernel's clock is taken for another. (A
+/// thread without a processor for so long takes it for another in vain, which does little harm.)
 const EXPIRES_WITHIN_MS: libc::c_int = 20;
 /// A timer set to a length that has passed expires within this time, else the system has no timers.
 const EXPIRES_SURELY_MS: libc::c_int = 1_000;
-/// The shortest length to which a timer is set: code that stands in for the system may divide it, and zero disarms.
+/// The shortest length to which a timer is set: code that stands in for the system may divide it,
+/// and zero disarms.
 const SHORTEST_NS: u64 = 10_000;
 /// A timer so far ahead does not expire at once.
 const AHEAD_NS: u64 = 250_000_000;
 const EDGE: libc::c_int = libc::EPOLLIN | libc::EPOLLET;
 
-/// 32 or 64 bits. The name is deprecated on musl, where the type is going to be 64 bits wide everywhere.
+/// 32 or 64 bits. The name is deprecated on musl, where the type is going to be 64 bits wide
+/// everywhere.
 #[allow(deprecated)]
 type Seconds = libc::time_t;
 
@@ -107,7 +127,8 @@ pub(crate) struct TimerFd {
     shards_per_timer: usize,
     /// Expires when the wall clock is set. Opened by the first `follow_wall`.
     wall: OnceLock<Descriptor>,
-    /// Marks the events of this set among events of foreign sets: high bits, which neither small numbers nor addresses have.
+    /// Marks the events of this set among events of foreign sets: high bits, which neither small
+    /// numbers nor addresses have.
     tag: u64,
     clock: SystemClock,
     /// Timers are set to lengths of time instead of instants.
@@ -141,8 +162,9 @@ impl SharedTimer {
         }
     }
 
-    /// The timer has expired: takes the alarms that are due, and `set`s the timer for the rest. Whether there are any is the second argument:
-    /// if none is due, the clock stands behind the timer's.
+    /// The timer has expired: takes the alarms that are due, and `set`s the timer for the rest.
+    /// Whether there are any is the second argument: if none is due, the clock stands behind the
+    /// timer's.
     fn take(&self, now: impl FnOnce() -> u64, set: impl FnOnce(u64, bool)) -> Vec<usize> {
         let mut instants = self.0.lock();
         let now = now();
@@ -162,7 +184,8 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 
 fn owned(result: libc::c_int) -> io::Result<OwnedFd> {
     let fd = check(result)?;
-    // SAFETY: the kernel has just opened this descriptor for the caller, so it has no further owner.
+    // SAFETY: the kernel has just opened this descriptor for the caller, so it has no further
+    // owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -171,7 +194,8 @@ fn timerfd(clock: libc::clockid_t) -> io::Result<OwnedFd> {
     owned(unsafe { libc::timerfd_create(clock, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) })
 }
 
-/// Sets a timer to an instant or, without `TFD_TIMER_ABSTIME`, to a length of time; zero disarms. The number is of a timer of ours, or of none.
+/// Sets a timer to an instant or, without `TFD_TIMER_ABSTIME`, to a length of time; zero disarms.
+/// The number is of a timer of ours, or of none.
 fn set_timer(fd: libc::c_int, flags: libc::c_int, ns: u64) -> io::Result<()> {
     // An instant beyond 32 bits of seconds expires early, costs an empty sweep, and is set again.
     let seconds = Seconds::try_from(ns / NS_PER_SEC).unwrap_or(Seconds::MAX);
@@ -206,7 +230,8 @@ fn wait_for(epoll: libc::c_int, room: &mut Room, limit_ms: libc::c_int) -> io::R
     check(unsafe { libc::epoll_wait(epoll, buffer, EVENTS_AT_ONCE as libc::c_int, limit_ms) }).map(|n| n as usize)
 }
 
-/// Whether the timer, which is the only member of the set, expires within this time; disarms the timer.
+/// Whether the timer, which is the only member of the set, expires within this time; disarms the
+/// timer.
 fn expires(epoll: &OwnedFd, timer: &OwnedFd, within_ms: libc::c_int) -> io::Result<bool> {
     let mut room = [const { MaybeUninit::uninit() }; EVENTS_AT_ONCE];
     let expired = loop {
@@ -218,7 +243,8 @@ fn expires(epoll: &OwnedFd, timer: &OwnedFd, within_ms: libc::c_int) -> io::Resu
     set_timer(timer.as_raw_fd(), 0, 0).map(|()| expired)
 }
 
-/// Whether timers set to an instant of this clock expire then: not late, nor much too early. Takes a timer that is the only member of the set.
+/// Whether timers set to an instant of this clock expire then: not late, nor much too early. Takes
+/// a timer that is the only member of the set.
 ///
 /// # Errors
 /// The system refuses a call, or timers do not expire at all.
@@ -302,12 +328,14 @@ impl TimerFd {
 
     /// Closes the descriptors that are proven ours. The caller was told to by [`Rundown`], once.
     fn close(&self) {
-        // A forked child shares the set with its parent: unregistering here would unregister there. The child leaves all open.
+        // A forked child shares the set with its parent: unregistering here would unregister there.
+        // The child leaves all open.
         if !self.origin.is_here() || self.loss.is_cut_off() {
             return;
         }
-        // SAFETY: called once, and no call uses the descriptors afterwards: `Rundown` admits none, and no thread waits or sets an alarm any
-        // more, as `release` demands. `Descriptor` does not close by itself.
+        // SAFETY: called once, and no call uses the descriptors afterwards: `Rundown` admits none,
+        // and no thread waits or sets an alarm any more, as `release` demands. `Descriptor` does
+        // not close by itself.
         let close = |fd: &Descriptor| drop(unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) });
         let mut is_ours = false;
         for fd in self.members() {
@@ -328,7 +356,8 @@ impl TimerFd {
         }
         if !self.by_length.load(Ordering::Relaxed) {
             match set_timer(fd.as_raw_fd(), libc::TFD_TIMER_ABSTIME, at) {
-                // Code that stands in for the system makes something else of the instant. (Or the file is none of ours: the next call tells.)
+                // Code that stands in for the system makes something else of the instant. (Or the
+                // file is none of ours: the next call tells.)
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.distrust(),
                 result => return self.note_unless_set(fd, result),
             }
@@ -355,7 +384,8 @@ impl TimerFd {
         }
     }
 
-    /// A timer accepts each time: the nanoseconds are below a second, and the kernel caps seconds beyond its range. So an error is a loss.
+    /// A timer accepts each time: the nanoseconds are below a second, and the kernel caps seconds
+    /// beyond its range. So an error is a loss.
     fn note_unless_set(&self, fd: &OwnedFd, result: io::Result<()>) {
         let Err(error) = result else { return };
         let refused = is_refused(set_timer(NO_FILE, 0, 0)) || self.is_member(fd).is_ok();
@@ -367,12 +397,14 @@ impl TimerFd {
         control(self.epoll.as_raw_fd(), op, fd.as_raw_fd(), flags, self.tag | event)
     }
 
-    /// An error of [`Self::control`], which the system gives for a descriptor that is not ours, or a sandbox for each.
+    /// An error of [`Self::control`], which the system gives for a descriptor that is not ours, or
+    /// a sandbox for each.
     fn cause_of_refused_control() -> Cause {
         Cause::of(is_refused(control(NO_FILE, libc::EPOLL_CTL_DEL, NO_FILE, 0, 0)))
     }
 
-    /// Checks that a descriptor is registered in the set. (One that is cannot be added again: this fails and changes nothing.)
+    /// Checks that a descriptor is registered in the set. (One that is cannot be added again: this
+    /// fails and changes nothing.)
     fn is_member(&self, fd: &OwnedFd) -> io::Result<()> {
         match self.control(libc::EPOLL_CTL_ADD, fd, 0, WAKE) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
@@ -434,8 +466,8 @@ impl TimerFd {
         let at = libc::timespec { tv_sec: Seconds::MAX, tv_nsec: 0 };
         let spec = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
         let flags = libc::TFD_TIMER_ABSTIME | libc::TFD_TIMER_CANCEL_ON_SET;
-        // SAFETY: the kernel checks the number, and `spec` lives through the call. (ECANCELED reports a cancellation that this
-        // call resets; the timer is set all the same.)
+        // SAFETY: the kernel checks the number, and `spec` lives through the call. (ECANCELED
+        // reports a cancellation that this call resets; the timer is set all the same.)
         match check(unsafe { libc::timerfd_settime(wall.as_raw_fd(), flags, &spec, std::ptr::null_mut()) }) {
             Err(error) if error.raw_os_error() != Some(libc::ECANCELED) => Err(error),
             _ => Ok(()),
@@ -487,7 +519,8 @@ impl Backend for TimerFd {
     }
 
     fn wait(&self, mut report: impl FnMut(Event)) {
-        // A forked child that returns from a callback has no alarms to wait for: they are its parent's.
+        // A forked child that returns from a callback has no alarms to wait for: they are its
+        // parent's.
         if !self.origin.is_here() {
             return std::thread::park();
         }
@@ -510,7 +543,8 @@ impl Backend for TimerFd {
                 }
                 WALL => {
                     if let Some(wall) = self.wall.get() {
-                        self.note_unless_set(wall, self.arm_wall(wall)); // the same call succeeded in `open_wall`
+                        // the same call succeeded in `open_wall`
+                        self.note_unless_set(wall, self.arm_wall(wall));
                     }
                     Event::WallSet
                 }
@@ -540,7 +574,8 @@ impl Backend for TimerFd {
             self.unless_closed(|| {
                 if let Ok(wall) = self.open_wall() {
                     if let Err(second) = self.wall.set(Descriptor::new(wall)) {
-                        // Two threads have opened a timer at the same time: the second closes its own, which also unregisters it.
+                        // Two threads have opened a timer at the same time: the second closes its
+                        // own, which also unregisters it.
                         drop(ManuallyDrop::into_inner(second));
                     }
                 }

@@ -1,7 +1,7 @@
 //! Virtual time: the state of a manual clock.
 //!
-//! Ground rules. Only the clock's driver, a thread, writes `now` and `suspended`; any thread may read. There is no alarm to
-//! arm: the driving thread asks the shards for their deadlines.
+//! Ground rules. Only the clock's driver, a thread, writes `now` and `suspended`; any thread may
+//! read. There is no alarm to arm: the driving thread asks the shards for their deadlines.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,17 +12,20 @@ use crate::time::{LAST, Moment};
 /// The readings of a manual clock, shared by all shards on this clock.
 #[derive(Debug)]
 pub(crate) struct VirtualTime {
-    /// Nanoseconds since the clock was made, without suspends. Written only by the clock's driver. A reader
-    /// that must see the effects of an instant synchronises through a shard's lock, so relaxed is enough.
+    /// Nanoseconds since the clock was made, without suspends. Written only by the clock's driver.
+    /// A reader that must see the effects of an instant synchronises through a shard's lock, so
+    /// relaxed is enough.
     now: AtomicU64,
     /// The time spent in suspend. Written and read as `now`.
     suspended: AtomicU64,
-    /// The last setting of the wall clock, and the boot clock's reading then. Lock and atomics are not modelled: a model
-    /// must count each read as a single step.
+    /// The last setting of the wall clock, and the boot clock's reading then. Lock and atomics are
+    /// not modelled: a model must count each read as a single step.
     wall: Mutex<(SystemTime, u64)>,
-    /// Arming numbers, a single sequence for all shards: the order of timers due at the same instant.
+    /// Arming numbers, a single sequence for all shards: the order of timers due at the same
+    /// instant.
     numbers: AtomicU64,
-    /// The clock of `std::time::Instant` when this clock was made: the zero of this clock, for conversions.
+    /// The clock of `std::time::Instant` when this clock was made: the zero of this clock, for
+    /// conversions.
     origin: Instant,
 }
 
@@ -69,7 +72,8 @@ impl VirtualTime {
         let elapsed_ns = self.boot().saturating_sub(then);
         let at = |ns| set_to.checked_add(Duration::from_nanos(ns));
         at(elapsed_ns).unwrap_or_else(|| {
-            // The wall clock stands still at the last time that fits: a search over 64 bits finds it.
+            // The wall clock stands still at the last time that fits: a search over 64 bits finds
+            // it.
             let fits = (0..u64::BITS).rev().fold(0, |fits, bit| {
                 let more = fits | 1 << bit;
                 if more <= elapsed_ns && at(more).is_some() { more } else { fits }
@@ -82,8 +86,8 @@ impl VirtualTime {
         *self.wall.lock() = (wall, self.boot());
     }
 
-    /// The zero of this clock, which stands still in suspend, as an `Instant`. An `Instant` stands for the same reading of the
-    /// clock, however much real time passes.
+    /// The zero of this clock, which stands still in suspend, as an `Instant`. An `Instant` stands
+    /// for the same reading of the clock, however much real time passes.
     pub(crate) fn origin(&self) -> Moment {
         Moment { instant: self.origin, ns: 0 }
     }

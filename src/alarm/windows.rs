@@ -1,11 +1,13 @@
 //! The Windows backend: leader/followers, with a waitable timer for the leader.
 //!
-//! Ground rules. Locks and states are those of [`leader_followers`](super::leader_followers); only the leader touches the timer.
-//! Due times are relative, rounded up to 100 ns. They do not count the time in suspend, nor does the clock.
+//! Ground rules. Locks and states are those of [`leader_followers`](super::leader_followers); only
+//! the leader touches the timer. Due times are relative, rounded up to 100 ns. They do not count
+//! the time in suspend, nor does the clock.
 //!
-//! Why not a timer per shard: a thread can wait for 64 objects at most, and a machine may have more cores. Why not timed waits
-//! alone: they end with a tick of the system clock, up to 15.6 ms late. A high-resolution waitable timer (Windows 10 1803 and
-//! later; the ordinary kind where the system refuses it) is some 0.5 ms late.
+//! Why not a timer per shard: a thread can wait for 64 objects at most, and a machine may have more
+//! cores. Why not timed waits alone: they end with a tick of the system clock, up to 15.6 ms late.
+//! A high-resolution waitable timer (Windows 10 1803 and later; the ordinary kind where the system
+//! refuses it) is some 0.5 ms late.
 
 #![allow(unsafe_code)] // system calls
 
@@ -46,7 +48,8 @@ unsafe extern "system" {
     fn QueryUnbiasedInterruptTimePrecise(time: *mut u64);
 }
 
-/// The system's count of 100 ns since its start, as exact as its counters are. (The calls without `Precise` move once a tick.)
+/// The system's count of 100 ns since its start, as exact as its counters are. (The calls without
+/// `Precise` move once a tick.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InterruptTime {
     /// Stands still in suspend.
@@ -117,13 +120,15 @@ impl LeaderWait for TimerAndEvent {
         // Only the leader sets the timer, and a single thread leads at a time.
         let handles = [self.event.as_raw_handle(), self.timer.as_raw_handle()];
         let timed = i64::try_from(time.as_nanos().div_ceil(100)).is_ok_and(|due| {
-            // SAFETY: `self` keeps the timer open, the number lives through the call, and there is no routine.
+            // SAFETY: `self` keeps the timer open, the number lives through the call, and there is
+            // no routine.
             unsafe { SetWaitableTimer(handles[1], &-due, 0, ptr::null(), ptr::null(), 0) != 0 }
         });
         // If the timer cannot be set, a limit ends the wait, at a tick of the system's clock.
         let limit_ms = if timed || time == Duration::MAX { INFINITE } else { whole_ms(time) };
         MutexGuard::unlocked(state, || {
-            // SAFETY: the array has at least the given number of handles, and `self` keeps them open.
+            // SAFETY: the array has at least the given number of handles, and `self` keeps them
+            // open.
             unsafe { WaitForMultipleObjects(1 + u32::from(timed), handles.as_ptr(), 0, limit_ms) };
         });
     }

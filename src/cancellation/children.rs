@@ -1,21 +1,26 @@
-//! The shards of a source: lists of linked sources (children), and of wakers when many futures wait for the source.
+//! The shards of a source: lists of linked sources (children), and of wakers when many futures wait
+//! for the source.
 //!
-//! Ground rules. A source has no shard before its first child, then a single shard. When a thread finds the lock of this shard
-//! taken, the source *spreads*, for good. From then on each core has a shard of its own, made at its first use. So threads that
-//! make and drop children of a long-lived source do not contend, and a source with few children costs the same on a machine of
-//! any size. Entries of the first shard stay in the first shard.
+//! Ground rules. A source has no shard before its first child, then a single shard. When a thread
+//! finds the lock of this shard taken, the source *spreads*, for good. From then on each core has a
+//! shard of its own, made at its first use. So threads that make and drop children of a long-lived
+//! source do not contend, and a source with few children costs the same on a machine of any size.
+//! Entries of the first shard stay in the first shard.
 //!
-//! A child holds its shard, not its parent: the parent's reference count would be a cache line contended by all cores. The list
-//! of the shard holds the child weakly. If children remain when the last handle of the parent is dropped, each shard with
-//! children takes a reference to the parent (`keep`) until its last child is unlinked. So the parents and the timed cancel of a
+//! A child holds its shard, not its parent: the parent's reference count would be a cache line
+//! contended by all cores. The list of the shard holds the child weakly. If children remain when
+//! the last handle of the parent is dropped, each shard with children takes a reference to the
+//! parent (`keep`) until its last child is unlinked. So the parents and the timed cancel of a
 //! parent still cancel the child, however short the handles of the parent live.
 //!
-//! Wakers of waiting futures are registered with the callbacks, until two threads meet at the lock of the registry. Then the
-//! source spreads, and later wakers are stored in the shards. (Most tokens have few waiting futures and need no shards.)
+//! Wakers of waiting futures are registered with the callbacks, until two threads meet at the lock
+//! of the registry. Then the source spreads, and later wakers are stored in the shards. (Most
+//! tokens have few waiting futures and need no shards.)
 //!
-//! A child locks shards only to link and to unlink, a single shard at a time. A cancelling parent takes a bounded number of
-//! entries in a lock section, and marks these children after the section. A child linked between two sections sees the parent
-//! cancelled: the child's lock section comes after a section of the canceller, which comes after the parent's mark.
+//! A child locks shards only to link and to unlink, a single shard at a time. A cancelling parent
+//! takes a bounded number of entries in a lock section, and marks these children after the section.
+//! A child linked between two sections sees the parent cancelled: the child's lock section comes
+//! after a section of the canceller, which comes after the parent's mark.
 
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -71,7 +76,8 @@ impl Children {
     }
 }
 
-/// The shards of a source. A shard that the canceller does not see is made after the mark: see the fences in `Inner::cancel`.
+/// The shards of a source. A shard that the canceller does not see is made after the mark: see the
+/// fences in `Inner::cancel`.
 pub(super) struct Shards {
     first: OnceLock<Arc<Shard>>,
 }
@@ -93,7 +99,8 @@ impl Shards {
         self.put(Slot::Child(child))
     }
 
-    /// Stores the waker of a future that found the lock of the registry taken, or the source spread.
+    /// Stores the waker of a future that found the lock of the registry taken, or the source
+    /// spread.
     pub(super) fn wait(&self, waker: Waker) -> Link {
         self.spread();
         self.put(Slot::Waker(waker))
@@ -169,7 +176,8 @@ impl Shards {
     }
 }
 
-/// Applies `choose` to all slots, in lock sections of at most [`PAGE`] slots. Calls `see` with the results after each section.
+/// Applies `choose` to all slots, in lock sections of at most [`PAGE`] slots. Calls `see` with the
+/// results after each section.
 fn pick<'a, T>(
     shards: impl Iterator<Item = &'a Arc<Shard>>,
     choose: impl Fn(&mut Slot) -> Option<T>,
@@ -187,7 +195,8 @@ fn pick<'a, T>(
 }
 
 impl Link {
-    /// Stores the latest waker of a future, and returns the previous in `waker`. No effect once a canceller has taken the waker.
+    /// Stores the latest waker of a future, and returns the previous in `waker`. No effect once a
+    /// canceller has taken the waker.
     pub(super) fn renew(&self, waker: &mut Waker) {
         let Some(shard) = &self.shard else { return };
         if let Some(Slot::Waker(stored)) = shard.list.lock().slots.get_mut(self.index) {
@@ -195,7 +204,8 @@ impl Link {
         }
     }
 
-    /// Frees the slot. Returns the reference to the parent if this was the last child; the caller passes it to [`let_go`].
+    /// Frees the slot. Returns the reference to the parent if this was the last child; the caller
+    /// passes it to [`let_go`].
     fn unlink(&mut self) -> Option<Arc<Inner>> {
         let shard = self.shard.take()?;
         let mut list = shard.list.lock();
@@ -217,8 +227,8 @@ impl Drop for Link {
     }
 }
 
-/// Drops a reference to a parent. The last reference ends the parent and its links, then perhaps the parents of the parent, up
-/// a chain of any length: a loop, not a recursion.
+/// Drops a reference to a parent. The last reference ends the parent and its links, then perhaps
+/// the parents of the parent, up a chain of any length: a loop, not a recursion.
 ///
 /// Each call drops all these sources before it returns, also a nested call made by a destructor.
 fn let_go(parent: Arc<Inner>) {
@@ -227,7 +237,8 @@ fn let_go(parent: Arc<Inner>) {
     while let Some(parent) = next {
         if let Some(mut inner) = Arc::into_inner(parent) {
             let links = std::mem::take(&mut inner.links);
-            // Dropping the state does not unwind: panics in destructors of callbacks and of panic handlers are caught there.
+            // Dropping the state does not unwind: panics in destructors of callbacks and of panic
+            // handlers are caught there.
             drop(inner);
             parents.extend(links.into_iter().filter_map(|mut link| link.unlink()));
         }
@@ -257,7 +268,8 @@ mod tests {
         });
     }
 
-    /// A later cancel of a further parent walks the linked sources: it must not walk sources that were born cancelled.
+    /// A later cancel of a further parent walks the linked sources: it must not walk sources that
+    /// were born cancelled.
     #[test]
     fn s47_a_cancelled_source_links_no_children() {
         let linked = |source: &CancellationTokenSource| {

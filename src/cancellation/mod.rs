@@ -1,15 +1,16 @@
 //! Cancellation: sources, their tokens, and registrations of callbacks.
 //!
-//! Ground rules. A source and its tokens share an [`Inner`]. `status` goes from zero to a reason once, by an atomic step. The
-//! thread that takes this step is the canceller.
+//! Ground rules. A source and its tokens share an [`Inner`]. `status` goes from zero to a reason
+//! once, by an atomic step. The thread that takes this step is the canceller.
 //!
 //! - The canceller first marks all linked sources, direct and indirect.
-//! - Then the canceller calls the callbacks and wakers registered with the source, last in first out, outside all locks.
+//! - Then the canceller calls the callbacks and wakers registered with the source, last in first
+//!   out, outside all locks.
 //! - The canceller does the same for each linked source that it has marked.
 //!
-//! The lock of the registry is a leaf lock. A registering thread checks `status` under this lock. The canceller empties the
-//! registry under the same lock, after the step. So either the registering thread sees the cancellation, or the canceller
-//! finds the callback.
+//! The lock of the registry is a leaf lock. A registering thread checks `status` under this lock.
+//! The canceller empties the registry under the same lock, after the step. So either the
+//! registering thread sees the cancellation, or the canceller finds the callback.
 //!
 //! [`registry`] is the stack of callbacks and wakers; [`children`] holds the linked sources.
 
@@ -82,7 +83,8 @@ impl CancelReason {
     }
 }
 
-/// The error of a cancelled operation, with the reason. Also the output of [`CancellationToken::cancelled`].
+/// The error of a cancelled operation, with the reason. Also the output of
+/// [`CancellationToken::cancelled`].
 ///
 /// # Examples
 ///
@@ -132,17 +134,19 @@ impl From<Cancelled> for std::io::Error {
     }
 }
 
-/// A bit of `Inner::status`, beside the reason: all sources linked to this source, direct and indirect, are marked.
+/// A bit of `Inner::status`, beside the reason: all sources linked to this source, direct and
+/// indirect, are marked.
 const TREE_MARKED: u64 = 4;
 
-/// The limit on the handles of a source, so that a program that forgets handles cannot wrap the count. As with `Arc`, no other
-/// program comes near the limit.
+/// The limit on the handles of a source, so that a program that forgets handles cannot wrap the
+/// count. As with `Arc`, no other program comes near the limit.
 const MOST_HANDLES: u64 = i64::MAX as u64;
 
 /// The state shared by a source and its tokens.
 struct Inner {
-    /// Zero, or the code of the reason, and [`TREE_MARKED`]. The step is a release, and a read is an acquire: a thread that sees
-    /// a token cancelled sees everything that the canceller did before.
+    /// Zero, or the code of the reason, and [`TREE_MARKED`]. The step is a release, and a read is
+    /// an acquire: a thread that sees a token cancelled sees everything that the canceller did
+    /// before.
     status: AtomicU64,
     /// The number of handles: see [`Handle`].
     handles: AtomicU64,
@@ -212,16 +216,17 @@ impl Inner {
         self.status.compare_exchange(0, reason.code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Cancels this source and all linked sources. False: the source was cancelled before. Returns the payload of the first
-    /// panic, after all callbacks have been called.
+    /// Cancels this source and all linked sources. False: the source was cancelled before. Returns
+    /// the payload of the first panic, after all callbacks have been called.
     fn cancel(&self, reason: CancelReason) -> (bool, Option<Box<dyn Any + Send>>) {
         if !self.mark(reason) {
             return (false, None);
         }
-        // Pairs with the fences in `linked` and `wait`: either this thread sees `children`, or the linking or waiting thread
-        // sees the cancellation.
+        // Pairs with the fences in `linked` and `wait`: either this thread sees `children`, or the
+        // linking or waiting thread sees the cancellation.
         fence(Ordering::SeqCst);
-        // All marks before the first call: so a callback that blocks leaves no linked source uncancelled.
+        // All marks before the first call: so a callback that blocks leaves no linked source
+        // uncancelled.
         let marked = if self.children.are_there() { self.mark_tree() } else { Vec::new() };
         let mut panic = None;
         self.tell(&mut panic);
@@ -229,8 +234,9 @@ impl Inner {
         (true, panic)
     }
 
-    /// Marks the sources linked to this source, direct and indirect. Returns the sources that this call has marked, each after
-    /// the parent through which this call found the source. Loops, not a recursion: chains of sources may be long.
+    /// Marks the sources linked to this source, direct and indirect. Returns the sources that this
+    /// call has marked, each after the parent through which this call found the source. Loops, not
+    /// a recursion: chains of sources may be long.
     #[inline(never)]
     fn mark_tree(&self) -> Vec<Arc<Self>> {
         let mut marked = Vec::new();
@@ -253,7 +259,8 @@ impl Inner {
                 None => break,
             }
         }
-        // Release: a thread that sees the bit sees the marks. Sources without shards need no bit: they have no children.
+        // Release: a thread that sees the bit sees the marks. Sources without shards need no bit:
+        // they have no children.
         for parent in parents.iter().map(|parent| &**parent).chain([self]) {
             parent.status.fetch_or(TREE_MARKED, Ordering::Release);
         }
@@ -271,7 +278,8 @@ impl Inner {
             if child.mark(CancelReason::Parent) {
                 marked.push(child);
             } else if child.status.load(Ordering::Acquire) & TREE_MARKED == 0 {
-                fence(Ordering::SeqCst); // as in `cancel`: between the mark that this thread has seen and the children
+                // as in `cancel`: between the mark that this thread has seen and the children
+                fence(Ordering::SeqCst);
                 if child.children.are_there() && seen.insert(Arc::as_ptr(&child)) {
                     others.push(child);
                 }
@@ -280,8 +288,9 @@ impl Inner {
         fence(Ordering::SeqCst); // as in `cancel`, for each marked child
     }
 
-    /// Called by the callback of the timed cancel. False: the timed cancel was withdrawn. The callback must ask here, since a
-    /// runtime that has ended cannot tell the withdrawing thread whether the callback was still under way.
+    /// Called by the callback of the timed cancel. False: the timed cancel was withdrawn. The
+    /// callback must ask here, since a runtime that has ended cannot tell the withdrawing thread
+    /// whether the callback was still under way.
     fn begin_timed(&self) -> bool {
         let mut timed = self.timed.lock();
         timed.begun |= timed.armed;
@@ -290,7 +299,8 @@ impl Inner {
 
     /// Calls all registered callbacks and wakes all registered wakers.
     fn tell(&self, panic: &mut Option<Box<dyn Any + Send>>) {
-        // The source needs no timed cancel any more. (Dropping a timer does not wait, also not in its own callback.)
+        // The source needs no timed cancel any more. (Dropping a timer does not wait, also not in
+        // its own callback.)
         let timer = self.timed.lock().timer.take();
         drop(timer);
         // Before the callbacks, one of which may block. A future that registers later sees that the
@@ -347,8 +357,9 @@ impl Inner {
         in_time
     }
 
-    /// Drops the callbacks that a reset took out. A lock section takes a bounded number; their destructors run outside the lock.
-    /// A destructor that panics keeps no callback from being dropped.
+    /// Drops the callbacks that a reset took out. A lock section takes a bounded number; their
+    /// destructors run outside the lock. A destructor that panics keeps no callback from being
+    /// dropped.
     fn drop_orphans(&self, mut orphans: Orphans) {
         let mut batch = Vec::new();
         while orphans.are_left() {
@@ -365,8 +376,8 @@ impl Inner {
 
 /// A counted handle of an [`Inner`], held by sources, tokens and registrations.
 ///
-/// `Inner::handles` counts the handles, beside the count of the `Arc`: dropping the last handle makes an [`Inner`] with linked
-/// children stay alive for the children.
+/// `Inner::handles` counts the handles, beside the count of the `Arc`: dropping the last handle
+/// makes an [`Inner`] with linked children stay alive for the children.
 struct Handle(Arc<Inner>);
 
 impl Handle {
@@ -406,7 +417,8 @@ mod tests {
     use super::*;
     use crate::sys::assert_aborts;
 
-    /// Safe code can forget handles. Too many handles abort the process long before the count wraps, as with an `Arc`.
+    /// Safe code can forget handles. Too many handles abort the process long before the count
+    /// wraps, as with an `Arc`.
     #[test]
     fn handles_that_are_forgotten_do_not_wrap_their_count() {
         let source = CancellationTokenSource::new();

@@ -6,7 +6,8 @@ use super::Handle;
 use super::registry::Id;
 use crate::engine::Waits;
 
-/// The registration of a callback with a token. Made by [`CancellationToken::register`](crate::CancellationToken::register).
+/// The registration of a callback with a token. Made by
+/// [`CancellationToken::register`](crate::CancellationToken::register).
 ///
 /// **Dropping** the registration unregisters the callback, without waiting for a running callback.
 ///
@@ -76,11 +77,12 @@ impl Registration {
         false
     }
 
-    /// Keeps the callback registered for as long as the source lives: until the last handle (source or token) and the last
-    /// linked source are dropped.
+    /// Keeps the callback registered for as long as the source lives: until the last handle (source
+    /// or token) and the last linked source are dropped.
     ///
-    /// **A detached callback keeps no source alive, nor does a pending [`cancel_after`].** Dropping the last handle withdraws the
-    /// timed cancel, and drops the callback uncalled. For code that must run at a time in any case, detach a [`OnceTimer`].
+    /// **A detached callback keeps no source alive, nor does a pending [`cancel_after`].** Dropping
+    /// the last handle withdraws the timed cancel, and drops the callback uncalled. For code that
+    /// must run at a time in any case, detach a [`OnceTimer`].
     ///
     /// [`cancel_after`]: crate::CancellationTokenSource::cancel_after
     /// [`OnceTimer`]: crate::OnceTimer

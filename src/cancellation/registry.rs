@@ -1,10 +1,11 @@
 //! The registry of a source: a stack of callbacks and wakers, with O(1) removal from the middle.
 //!
-//! Ground rules. Pure: no lock, no thread; the source keeps its registry behind a lock. Callbacks and wakers each have a list,
-//! last registered first, so a reset takes out all callbacks in a single step. Serial numbers order the entries of both lists.
-//! The entries live in a [slab](Slab) and are linked by index. A freed index is used again, under a new serial number, so a
-//! stale id finds nothing. The registry drops no callback and no waker: the caller gets each removed entry, and drops the entry
-//! after releasing the lock.
+//! Ground rules. Pure: no lock, no thread; the source keeps its registry behind a lock. Callbacks
+//! and wakers each have a list, last registered first, so a reset takes out all callbacks in a
+//! single step. Serial numbers order the entries of both lists. The entries live in a [slab](Slab)
+//! and are linked by index. A freed index is used again, under a new serial number, so a stale id
+//! finds nothing. The registry drops no callback and no waker: the caller gets each removed entry,
+//! and drops the entry after releasing the lock.
 
 use std::task::Waker;
 
@@ -55,7 +56,8 @@ pub(super) struct Registry {
     reset: u64,
 }
 
-/// The callbacks that a reset took out and that still wait to be dropped, as a list: the index of the last registered callback.
+/// The callbacks that a reset took out and that still wait to be dropped, as a list: the index of
+/// the last registered callback.
 #[must_use]
 pub(super) struct Orphans(u32);
 

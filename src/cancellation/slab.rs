@@ -1,13 +1,14 @@
 //! A slab: values addressed by index; freed indices are reused and carry no generation.
 //!
-//! Ground rules. Pure. A caller with a possibly stale index must itself know whether the index still names the caller's value.
-//! Values lie in pages of [`PAGE`] places that never move. A page whose last value is removed frees its memory, except for a
-//! spare kept for the next page. So memory follows the number of values, not the peak, and no operation works on more than a
-//! page. A peak leaves a table of a sixtieth of the peak's size. The caller takes out this table by [`Slab::leftover`], and
-//! drops the table after releasing the lock.
+//! Ground rules. Pure. A caller with a possibly stale index must itself know whether the index
+//! still names the caller's value. Values lie in pages of [`PAGE`] places that never move. A page
+//! whose last value is removed frees its memory, except for a spare kept for the next page. So
+//! memory follows the number of values, not the peak, and no operation works on more than a page. A
+//! peak leaves a table of a sixtieth of the peak's size. The caller takes out this table by
+//! [`Slab::leftover`], and drops the table after releasing the lock.
 //!
-//! Indices have 32 bits. More than some two billion values, half of the indices, abort the process, as too many references of
-//! an `Arc` do.
+//! Indices have 32 bits. More than some two billion values, half of the indices, abort the process,
+//! as too many references of an `Arc` do.
 
 use std::mem;
 
@@ -17,7 +18,8 @@ pub(super) const PAGE: usize = 64;
 /// No index.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The limit on pages, without the first: some two billion values, which would take some hundred gigabytes.
+/// The limit on pages, without the first: some two billion values, which would take some hundred
+/// gigabytes.
 const MOST_PAGES: usize = 1 << 25;
 
 pub(super) struct Slab<T> {
@@ -194,8 +196,9 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Takes out the table left by a peak, once only the first page has values, and at most half full. (The condition on the
-    /// first page avoids freeing and allocating the table in turn at the edge of a page.)
+    /// Takes out the table left by a peak, once only the first page has values, and at most half
+    /// full. (The condition on the first page avoids freeing and allocating the table in turn at
+    /// the edge of a page.)
     #[inline]
     pub(super) fn leftover(&mut self) -> Option<Box<More<T>>> {
         match &self.more {
@@ -204,7 +207,8 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Calls `see` with the values from index `from` on, at most [`PAGE`] values. Returns the index at which to continue, if any.
+    /// Calls `see` with the values from index `from` on, at most [`PAGE`] values. Returns the index
+    /// at which to continue, if any.
     ///
     /// Values keep their index, so the caller may insert and remove values between two steps.
     pub(super) fn scan(&mut self, from: usize, mut see: impl FnMut(&mut T)) -> Option<usize> {

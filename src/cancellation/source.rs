@@ -16,7 +16,8 @@ use crate::time::instant;
 use crate::unwind::resume;
 
 impl Runtime {
-    /// A cancellation source whose [`cancel_after`](CancellationTokenSource::cancel_after) counts on this runtime.
+    /// A cancellation source whose [`cancel_after`](CancellationTokenSource::cancel_after) counts
+    /// on this runtime.
     ///
     /// # Examples
     ///
@@ -36,7 +37,8 @@ impl Runtime {
         CancellationTokenSource::on(self.handle())
     }
 
-    /// A cancellation source that is cancelled after `after` on this runtime; see [`CancellationTokenSource::after`].
+    /// A cancellation source that is cancelled after `after` on this runtime; see
+    /// [`CancellationTokenSource::after`].
     ///
     /// # Examples
     ///
@@ -63,8 +65,8 @@ impl Runtime {
 ///
 /// A `CancellationTokenSource` is a handle; clones are the same source.
 ///
-/// **Dropping** a source cancels nothing: only a pending `cancel_after` or a parent can still cancel the remaining tokens. To
-/// cancel on drop, use [`drop_guard`](Self::drop_guard).
+/// **Dropping** a source cancels nothing: only a pending `cancel_after` or a parent can still
+/// cancel the remaining tokens. To cancel on drop, use [`drop_guard`](Self::drop_guard).
 ///
 /// # Examples
 ///
@@ -92,8 +94,8 @@ pub struct CancellationTokenSource {
 }
 
 impl CancellationTokenSource {
-    /// A source, not cancelled. Its timed cancels count on the [current runtime](Runtime::current). (The call does not start the default
-    /// runtime.)
+    /// A source, not cancelled. Its timed cancels count on the [current runtime](Runtime::current).
+    /// (The call does not start the default runtime.)
     pub fn new() -> Self {
         Self::on(RuntimeHandle::current())
     }
@@ -102,11 +104,13 @@ impl CancellationTokenSource {
         Self { handle: Handle::new(Arc::new(Inner::new(source, Vec::new()))) }
     }
 
-    /// A source cancelled after `after`, on the [current runtime](Runtime::current). A later [`cancel_after`](Self::cancel_after) can
-    /// move or withdraw the timed cancel. On a runtime that has ended, the timed cancel never comes.
+    /// A source cancelled after `after`, on the [current runtime](Runtime::current). A later
+    /// [`cancel_after`](Self::cancel_after) can move or withdraw the timed cancel. On a runtime
+    /// that has ended, the timed cancel never comes.
     ///
     /// # Panics
-    /// When the default runtime cannot be started; [`try_after`](Self::try_after) returns the reason.
+    /// When the default runtime cannot be started; [`try_after`](Self::try_after) returns the
+    /// reason.
     ///
     /// # Examples
     ///
@@ -128,7 +132,8 @@ impl CancellationTokenSource {
         source
     }
 
-    /// As [`after`](Self::after), with an error instead of a panic, and instead of a timed cancel that never comes.
+    /// As [`after`](Self::after), with an error instead of a panic, and instead of a timed cancel
+    /// that never comes.
     ///
     /// # Errors
     /// When the runtime has ended, or the default runtime cannot be started.
@@ -149,12 +154,13 @@ impl CancellationTokenSource {
         Ok(source)
     }
 
-    /// A source that is cancelled when any of these tokens, its parents, is cancelled; not the other way round. If a parent is
-    /// cancelled already, so is the new source. Its timed cancels count on the runtime of the first parent except
-    /// [`none`](CancellationToken::none), or else on the [current runtime](Runtime::current).
+    /// A source that is cancelled when any of these tokens, its parents, is cancelled; not the
+    /// other way round. If a parent is cancelled already, so is the new source. Its timed cancels
+    /// count on the runtime of the first parent except [`none`](CancellationToken::none), or else
+    /// on the [current runtime](Runtime::current).
     ///
-    /// **Dropping** the last handle of the linked source unlinks the source from its parents at once, unless sources linked to
-    /// this source live on.
+    /// **Dropping** the last handle of the linked source unlinks the source from its parents at
+    /// once, unless sources linked to this source live on.
     ///
     /// # Examples
     ///
@@ -175,15 +181,16 @@ impl CancellationTokenSource {
         let parents: Vec<&Handle> = parents.into_iter().filter_map(|token| token.handle.as_ref()).collect();
         let source = parents.first().map_or_else(RuntimeHandle::current, |parent| parent.source.clone());
         let is_cancelled = || parents.iter().any(|parent| parent.reason().is_some());
-        // A source that is born cancelled needs no link. So a cancelled source gets no more children, which a later cancel of
-        // another of its parents would have to walk.
+        // A source that is born cancelled needs no link. So a cancelled source gets no more
+        // children, which a later cancel of another of its parents would have to walk.
         let linked_to = if is_cancelled() { &[][..] } else { &parents };
         let inner = Arc::new_cyclic(|child: &Weak<Inner>| {
             let links = linked_to.iter().map(|parent| parent.children.link(Weak::clone(child))).collect();
             Inner::new(source, links)
         });
-        // A parent may have been cancelled before the child was linked, or while the child was incomplete: the canceller then
-        // could not upgrade the link. The fence pairs with the fences of the canceller, which marks, then looks for children.
+        // A parent may have been cancelled before the child was linked, or while the child was
+        // incomplete: the canceller then could not upgrade the link. The fence pairs with the
+        // fences of the canceller, which marks, then looks for children.
         fence(Ordering::SeqCst);
         if is_cancelled() {
             inner.mark(CancelReason::Parent);
@@ -201,12 +208,14 @@ impl CancellationTokenSource {
         self.handle.reason().is_some()
     }
 
-    /// Cancels the source. Returns whether this call has cancelled, rather than an earlier call, a timed cancel or a parent.
+    /// Cancels the source. Returns whether this call has cancelled, rather than an earlier call, a
+    /// timed cancel or a parent.
     ///
-    /// The call first marks the source and all linked sources, direct and indirect, as cancelled. Then the call runs the
-    /// registered callbacks and wakers on this thread, outside all locks: first for this source, last registered first, then
-    /// likewise for each linked source. A linked source comes after the parent through which this call found the source; no
-    /// further order between linked sources is defined.
+    /// The call first marks the source and all linked sources, direct and indirect, as cancelled.
+    /// Then the call runs the registered callbacks and wakers on this thread, outside all locks:
+    /// first for this source, last registered first, then likewise for each linked source. A linked
+    /// source comes after the parent through which this call found the source; no further order
+    /// between linked sources is defined.
     ///
     /// # Panics
     /// With the first panic of a callback or waker, after all callbacks and wakers have run. The
@@ -236,22 +245,26 @@ impl CancellationTokenSource {
         first
     }
 
-    /// Cancels the source after `after` from now: the timed cancel. A source has a single timed cancel, so a further call moves
-    /// the timed cancel. `Duration::MAX`, or a time beyond the range of the clock, withdraws the timed cancel. Zero cancels at
-    /// once, on this thread. On a cancelled source the call does nothing.
+    /// Cancels the source after `after` from now: the timed cancel. A source has a single timed
+    /// cancel, so a further call moves the timed cancel. `Duration::MAX`, or a time beyond the
+    /// range of the clock, withdraws the timed cancel. Zero cancels at once, on this thread. On a
+    /// cancelled source the call does nothing.
     ///
-    /// A timed cancel runs the registered callbacks on the runtime's pool (on a manual clock: on the thread that advances it). A
-    /// panic of a callback goes to the runtime's panic handler.
+    /// A timed cancel runs the registered callbacks on the runtime's pool (on a manual clock: on
+    /// the thread that advances it). A panic of a callback goes to the runtime's panic handler.
     ///
-    /// **Dropping the last handle, source or token, withdraws a pending timed cancel** and drops the registered callbacks
-    /// uncalled, also detached callbacks: see [`Registration::detach`](crate::Registration::detach). (Linked sources that live on
-    /// keep the timed cancel pending.)
+    /// **Dropping the last handle, source or token, withdraws a pending timed cancel** and drops
+    /// the registered callbacks uncalled, also detached callbacks: see
+    /// [`Registration::detach`](crate::Registration::detach). (Linked sources that live on keep the
+    /// timed cancel pending.)
     ///
-    /// When the runtime is shut down, its timed cancels never come, as for a delay time stands still;
-    /// [`try_cancel_after`](Self::try_cancel_after) tells. Work that must end with the runtime is to be cancelled by hand.
+    /// When the runtime is shut down, its timed cancels never come, as for a delay time stands
+    /// still; [`try_cancel_after`](Self::try_cancel_after) tells. Work that must end with the
+    /// runtime is to be cancelled by hand.
     ///
     /// # Panics
-    /// When the default runtime cannot be started; [`try_cancel_after`](Self::try_cancel_after) returns the reason.
+    /// When the default runtime cannot be started; [`try_cancel_after`](Self::try_cancel_after)
+    /// returns the reason.
     ///
     /// # Examples
     ///
@@ -284,11 +297,12 @@ impl CancellationTokenSource {
         }
     }
 
-    /// As [`cancel_after`](Self::cancel_after), with an error instead of a panic, and instead of a timed cancel that never comes.
+    /// As [`cancel_after`](Self::cancel_after), with an error instead of a panic, and instead of a
+    /// timed cancel that never comes.
     ///
     /// # Errors
-    /// When the runtime has ended, or the default runtime cannot be started: the call then cancels nothing. (Zero and
-    /// `Duration::MAX` need no runtime.)
+    /// When the runtime has ended, or the default runtime cannot be started: the call then cancels
+    /// nothing. (Zero and `Duration::MAX` need no runtime.)
     ///
     /// # Examples
     ///
@@ -321,8 +335,8 @@ impl CancellationTokenSource {
             Some(timer) => {
                 let changed = engine::change(timer, after, Duration::ZERO);
                 if changed == Rescheduled::Refused {
-                    // An ended runtime fires no timer, also none armed before: see `begin_timed`. Or an executor of the program's has
-                    // dropped the job of this timer.
+                    // An ended runtime fires no timer, also none armed before: see `begin_timed`.
+                    // Or an executor of the program's has dropped the job of this timer.
                     timed.armed = false;
                     if never {
                         return Ok(());
@@ -340,14 +354,16 @@ impl CancellationTokenSource {
                 timed.armed = true;
             }
         }
-        // A canceller that ran meanwhile has taken no timer, or an older timer. This timer would fire in vain.
+        // A canceller that ran meanwhile has taken no timer, or an older timer. This timer would
+        // fire in vain.
         let leftover = if self.is_cancelled() { timed.timer.take() } else { None };
         drop(timed);
         drop((leftover, ended));
         Ok(())
     }
 
-    /// The timer is the crate's own and keeps no span: a subscriber of `tracing` is code of the program's, and the caller holds a lock.
+    /// The timer is the crate's own and keeps no span: a subscriber of `tracing` is code of the
+    /// program's, and the caller holds a lock.
     fn timer(&self, after: Duration) -> Result<OwnedEntry, RuntimeError> {
         let inner = Arc::downgrade(&self.handle.0);
         let fire = move |_: &Firing| {
@@ -361,11 +377,11 @@ impl CancellationTokenSource {
         Ok(entry::overlapping(self.handle.source.engine()?, MissedTicks::Skip, when, fire))
     }
 
-    /// Makes a source reusable if the source is not cancelled: withdraws the timed cancel and drops all registered callbacks
-    /// without calling them. Tasks that await a token keep waiting.
+    /// Makes a source reusable if the source is not cancelled: withdraws the timed cancel and drops
+    /// all registered callbacks without calling them. Tasks that await a token keep waiting.
     ///
-    /// True only if the source is not cancelled, and an earlier `cancel_after` can no longer cancel it. False: the caller needs
-    /// a new source.
+    /// True only if the source is not cancelled, and an earlier `cancel_after` can no longer cancel
+    /// it. False: the caller needs a new source.
     ///
     /// # Examples
     ///
@@ -444,9 +460,10 @@ impl fmt::Debug for CancellationTokenSource {
 
 /// A guard whose drop cancels a source. Made by [`CancellationTokenSource::drop_guard`].
 ///
-/// **Dropping** the guard runs the registered callbacks on this thread, as [`CancellationTokenSource::cancel`] does, and panics
-/// likewise. A guard dropped while its thread panics cancels too. A panic of a callback then goes
-/// to the panic handler of the source's runtime, since a second panic would abort the process.
+/// **Dropping** the guard runs the registered callbacks on this thread, as
+/// [`CancellationTokenSource::cancel`] does, and panics likewise. A guard dropped while its thread
+/// panics cancels too. A panic of a callback then goes to the panic handler of the source's
+/// runtime, since a second panic would abort the process.
 ///
 /// # Examples
 ///

@@ -14,10 +14,11 @@ use super::{
 use crate::runtime::RuntimeHandle;
 use crate::runtime::wait::{NO_LIMIT, wait};
 
-/// Tells whether its source has been cancelled. Code can poll a token, block on it, await it, or register a callback.
+/// Tells whether its source has been cancelled. Code can poll a token, block on it, await it, or
+/// register a callback.
 ///
-/// Clones are cheap and equal. [`CancellationToken::none`] is never cancelled and costs nothing. **Dropping** a token cancels
-/// nothing.
+/// Clones are cheap and equal. [`CancellationToken::none`] is never cancelled and costs nothing.
+/// **Dropping** a token cancels nothing.
 ///
 /// # Examples
 ///
@@ -54,7 +55,8 @@ impl CancellationToken {
         Self { handle: None }
     }
 
-    /// A token that is cancelled already, by hand. For calls that are to give up at once, and for tests.
+    /// A token that is cancelled already, by hand. For calls that are to give up at once, and for
+    /// tests.
     ///
     /// # Examples
     ///
@@ -93,11 +95,13 @@ impl CancellationToken {
         self.reason().map_or(Ok(()), |reason| Err(Cancelled { reason }))
     }
 
-    /// Registers `callback`, to be called once when the source is cancelled: on the cancelling thread, last registered first. If
-    /// the token is cancelled already, the callback runs at once, on this thread.
+    /// Registers `callback`, to be called once when the source is cancelled: on the cancelling
+    /// thread, last registered first. If the token is cancelled already, the callback runs at once,
+    /// on this thread.
     ///
-    /// **Dropping** the registration unregisters the callback, without waiting. A callback that owns a handle of the same source
-    /// keeps the source alive until the callback is called or unregistered.
+    /// **Dropping** the registration unregisters the callback, without waiting. A callback that
+    /// owns a handle of the same source keeps the source alive until the callback is called or
+    /// unregistered.
     ///
     /// # Examples
     ///
@@ -131,8 +135,8 @@ impl CancellationToken {
         }
     }
 
-    /// A source that is cancelled with this token: [`CancellationTokenSource::linked`] with a single parent. Its timed cancels
-    /// count on the runtime of this token's source.
+    /// A source that is cancelled with this token: [`CancellationTokenSource::linked`] with a
+    /// single parent. Its timed cancels count on the runtime of this token's source.
     ///
     /// # Examples
     ///
@@ -178,8 +182,9 @@ impl CancellationToken {
         CancelledOwned { token: self.clone(), at: None }
     }
 
-    /// Runs `future` until `future` is ready or the source is cancelled. A cancellation gives `None`; dropping the returned
-    /// future then drops `future`. If a poll finds both, the result of `future` counts.
+    /// Runs `future` until `future` is ready or the source is cancelled. A cancellation gives
+    /// `None`; dropping the returned future then drops `future`. If a poll finds both, the result
+    /// of `future` counts.
     ///
     /// # Examples
     ///
@@ -212,10 +217,11 @@ impl CancellationToken {
         WithToken { future, cancelled: self.cancelled_owned() }
     }
 
-    /// Blocks the thread until the source is cancelled; for [`none`](Self::none), for ever. Returns the reason.
+    /// Blocks the thread until the source is cancelled; for [`none`](Self::none), for ever. Returns
+    /// the reason.
     ///
-    /// If the [current runtime](crate::Runtime::current) is on a manual clock, the call moves the clock, as
-    /// [`ManualClock::block_on`](crate::ManualClock::block_on) does.
+    /// If the [current runtime](crate::Runtime::current) is on a manual clock, the call moves the
+    /// clock, as [`ManualClock::block_on`](crate::ManualClock::block_on) does.
     ///
     /// # Examples
     ///
@@ -231,14 +237,18 @@ impl CancellationToken {
         self.block(None).expect(NO_LIMIT)
     }
 
-    /// Blocks the thread until the source is cancelled, or for `limit`; for [`none`](Self::none), always for `limit`.
+    /// Blocks the thread until the source is cancelled, or for `limit`; for [`none`](Self::none),
+    /// always for `limit`.
     ///
-    /// The limit counts in real time, without the time in suspend; also if the source's runtime is on a manual clock. But if the
-    /// [current runtime](crate::Runtime::current) is on a manual clock, the limit counts on this clock: the call moves the clock, as
-    /// [`ManualClock::block_on`](crate::ManualClock::block_on) does. (When that runtime ends, the call returns as at its limit.)
+    /// The limit counts in real time, without the time in suspend; also if the source's runtime is
+    /// on a manual clock. But if the [current runtime](crate::Runtime::current) is on a manual
+    /// clock, the limit counts on this clock: the call moves the clock, as
+    /// [`ManualClock::block_on`](crate::ManualClock::block_on) does. (When that runtime ends, the
+    /// call returns as at its limit.)
     ///
     /// # Errors
-    /// [`Cancelled`], if the source was cancelled in time. (An error, so that `?` leaves the function.)
+    /// [`Cancelled`], if the source was cancelled in time. (An error, so that `?` leaves the
+    /// function.)
     ///
     /// # Examples
     ///
@@ -294,7 +304,8 @@ impl Hash for CancellationToken {
     }
 }
 
-// A panic of user code leaves no state of a source half changed: no callback, waker or destructor runs under its locks.
+// A panic of user code leaves no state of a source half changed: no callback, waker or destructor
+// runs under its locks.
 impl UnwindSafe for CancellationToken {}
 impl RefUnwindSafe for CancellationToken {}
 impl UnwindSafe for CancellationTokenSource {}

@@ -16,7 +16,8 @@ use crate::sync::{Ordering, fence};
 use crate::unwind::contain_drop;
 
 pin_project_lite::pin_project! {
-    /// A future that runs another future until a token is cancelled. Made by [`CancellationToken::run_until_cancelled`].
+    /// A future that runs another future until a token is cancelled. Made by
+    /// [`CancellationToken::run_until_cancelled`].
     ///
     /// # Examples
     ///
@@ -42,10 +43,12 @@ pin_project_lite::pin_project! {
 }
 
 pin_project_lite::pin_project! {
-    /// A future that is given up when a token is cancelled. Made by [`TimerFutureExt::with_token`](crate::TimerFutureExt::with_token).
+    /// A future that is given up when a token is cancelled. Made by
+    /// [`TimerFutureExt::with_token`](crate::TimerFutureExt::with_token).
     ///
-    /// Each poll asks the future first, so a result found together with the cancellation is not lost. The first to come removes the
-    /// waker from the token at once. **Dropping** does the same, and drops the future.
+    /// Each poll asks the future first, so a result found together with the cancellation is not
+    /// lost. The first to come removes the waker from the token at once. **Dropping** does the
+    /// same, and drops the future.
     ///
     /// # Examples
     ///
@@ -119,7 +122,8 @@ pub struct CancelledFuture<'a> {
     pub(super) at: Option<Place>,
 }
 
-/// A future, ready when a token is cancelled, which owns the token. Made by [`CancellationToken::cancelled_owned`].
+/// A future, ready when a token is cancelled, which owns the token. Made by
+/// [`CancellationToken::cancelled_owned`].
 ///
 /// **Dropping** the future removes its waker at once. Once ready, the future stays ready.
 ///
@@ -210,8 +214,9 @@ fn store(handle: &Handle, at: &mut Option<Place>, waker: &mut Option<Waker>) -> 
         }
         *at = waker.take().map(|waker| Place::Shard(handle.children.wait(waker)));
     }
-    // The canceller marks, then looks for wakers. This thread stores a waker, then looks for the mark. The fences of both
-    // threads make sure that the canceller finds the waker, or this thread sees the mark.
+    // The canceller marks, then looks for wakers. This thread stores a waker, then looks for the
+    // mark. The fences of both threads make sure that the canceller finds the waker, or this thread
+    // sees the mark.
     fence(Ordering::SeqCst);
     match handle.reason() {
         Some(reason) => Poll::Ready(Cancelled { reason }),
@@ -239,8 +244,9 @@ impl CancelledOwned {
         has_returned(&self.at)
     }
 
-    /// Polls this future, before the caller polls a second future. `None`: not cancelled, so the caller polls the second future.
-    /// Pending: cancelled, but the task's budget is spent. The task is woken, and must not poll the second future before.
+    /// Polls this future, before the caller polls a second future. `None`: not cancelled, so the
+    /// caller polls the second future. Pending: cancelled, but the task's budget is spent. The task
+    /// is woken, and must not poll the second future before.
     pub(crate) fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Option<Cancelled>> {
         match poll_cancelled(&self.token, &mut self.at, context) {
             Poll::Ready(cancelled) => Poll::Ready(Some(cancelled)),

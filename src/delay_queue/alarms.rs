@@ -1,10 +1,13 @@
-//! The core timers of a delay queue: one on the runtime's clock, one on the wall clock, armed while a receiver sleeps.
+//! The core timers of a delay queue: one on the runtime's clock, one on the wall clock, armed while
+//! a receiver sleeps.
 //!
-//! Ground rules. Under the lock of the queue, which comes before the lock of a shard. A core timer fires on a thread of the pool
-//! and *rings*: it locks the queue and wakes receivers. While a receiver sleeps, the timer of the runtime's clock is queued even
-//! if no entry comes due, in the endless list, where it costs nothing: so the end of the runtime finds the receiver.
+//! Ground rules. Under the lock of the queue, which comes before the lock of a shard. A core timer
+//! fires on a thread of the pool and *rings*: it locks the queue and wakes receivers. While a
+//! receiver sleeps, the timer of the runtime's clock is queued even if no entry comes due, in the
+//! endless list, where it costs nothing: so the end of the runtime finds the receiver.
 //!
-//! A timer may be armed too early, after its entry was removed or moved. Then it fires once for nothing, and is armed anew.
+//! A timer may be armed too early, after its entry was removed or moved. Then it fires once for
+//! nothing, and is armed anew.
 //!
 //! Arming can ring on the same thread: if the runtime has just ended, the engine disposes the entry
 //! at once and wakes its task. The lock of the queue is held, so [`Bell`] only makes a note
@@ -31,7 +34,8 @@ pub(super) trait Ring: Send + Sync + 'static {
 struct Bell<R>(Weak<R>);
 
 crate::sync::thread_local! {
-    /// The queue whose timer this thread arms, by the address of its bell; null, or the address plus 1 after a ring.
+    /// The queue whose timer this thread arms, by the address of its bell; null, or the address
+    /// plus 1 after a ring.
     static ARMING: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -152,7 +156,8 @@ impl Alarms {
                 looked
             }
             Some(entry) => {
-                // The timer may be queued, or have fired while a thread is about to ring: `reset` serves the first, `look` the second.
+                // The timer may be queued, or have fired while a thread is about to ring: `reset`
+                // serves the first, `look` the second.
                 entry.reset(Some(now), |_| at);
                 entry.look(&self.waker, at, now)
             }

@@ -87,15 +87,17 @@ impl<'a, S> DelayQueueBuilder<'a, S> {
     /// The greatest number of entries. Default: no limit. Zero counts as one.
     ///
     /// A full queue refuses new keys ([`Refusal::Full`](crate::Refusal::Full));
-    /// [`insert_wait`](DelayQueue::insert_wait) and [`insert_blocking`](DelayQueue::insert_blocking) wait for room.
+    /// [`insert_wait`](DelayQueue::insert_wait) and
+    /// [`insert_blocking`](DelayQueue::insert_blocking) wait for room.
     pub fn capacity(mut self, entries: usize) -> Self {
         self.capacity = entries.max(1);
         self
     }
 
-    /// How much later than its due time an entry may be delivered, so that entries share wake-ups. Default: zero. Entries are
-    /// delivered at points of a grid, as timers with [leeway](crate::TimerBuilder::leeway) fire; in order of their due times all the
-    /// same. An entry that is overdue at insertion by more than the leeway is delivered at once.
+    /// How much later than its due time an entry may be delivered, so that entries share wake-ups.
+    /// Default: zero. Entries are delivered at points of a grid, as timers with
+    /// [leeway](crate::TimerBuilder::leeway) fire; in order of their due times all the same. An
+    /// entry that is overdue at insertion by more than the leeway is delivered at once.
     #[doc(alias = "slack")]
     #[doc(alias = "tolerance")]
     pub fn leeway(mut self, leeway: Duration) -> Self {
@@ -103,8 +105,9 @@ impl<'a, S> DelayQueueBuilder<'a, S> {
         self
     }
 
-    /// Refuses entries whose due time has passed when they are inserted ([`Refusal::Overdue`](crate::Refusal::Overdue)). Default:
-    /// such entries are delivered at once. A delay of zero is never refused, and a moved entry neither.
+    /// Refuses entries whose due time has passed when they are inserted
+    /// ([`Refusal::Overdue`](crate::Refusal::Overdue)). Default: such entries are delivered at
+    /// once. A delay of zero is never refused, and a moved entry neither.
     ///
     /// # Examples
     ///

@@ -139,9 +139,11 @@ pub(super) fn give_back<K, V>(section: Section<'_, K, V>, found: Option<Entry<K,
     drop(section);
 }
 
-/// Inserts an entry once the queue has room. Made by [`DelayQueue::insert_wait`](crate::DelayQueue::insert_wait).
+/// Inserts an entry once the queue has room. Made by
+/// [`DelayQueue::insert_wait`](crate::DelayQueue::insert_wait).
 ///
-/// Works under any executor. **Dropping** the future before it is ready drops the key and the value: nothing was inserted.
+/// Works under any executor. **Dropping** the future before it is ready drops the key and the
+/// value: nothing was inserted.
 #[must_use = "futures do nothing unless polled"]
 pub struct InsertWait<'a, K, V> {
     queue: &'a Shared<K, V>,

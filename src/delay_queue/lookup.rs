@@ -1,17 +1,20 @@
 //! Finding an entry by its key, with the user's `Hash` and `Eq` called outside of the lock.
 //!
-//! Ground rules. `Hash` is called before the lock is taken. If no entry has the same hash, no key is compared. Else the entries
-//! with this hash are pinned, the lock is released, and the keys are compared. A second lock section gives the pins back, and
-//! checks the result:
+//! Ground rules. `Hash` is called before the lock is taken. If no entry has the same hash, no key
+//! is compared. Else the entries with this hash are pinned, the lock is released, and the keys are
+//! compared. A second lock section gives the pins back, and checks the result:
 //!
 //! - The matching entry must still be in the queue, else the search begins anew.
-//! - If no key has matched, all entries with this hash must be among the compared ones, else the search begins anew.
+//! - If no key has matched, all entries with this hash must be among the compared ones, else the
+//!   search begins anew.
 //!
-//! Keys whose `Eq` is the standard library's ([`is_plain`]) are compared at once, in the first section.
+//! Keys whose `Eq` is the standard library's ([`is_plain`]) are compared at once, in the first
+//! section.
 //!
-//! Else `Eq` may panic (the pins go back on the way), take long, or call the queue. A pinned entry can be removed, replaced and
-//! moved. It is not delivered before the comparison ends; `drain` waits for that. A call of `drain` inside of `Eq` would wait for
-//! itself, so on a thread that compares ([`COMPARING`]) it leaves pinned entries in the queue.
+//! Else `Eq` may panic (the pins go back on the way), take long, or call the queue. A pinned entry
+//! can be removed, replaced and moved. It is not delivered before the comparison ends; `drain`
+//! waits for that. A call of `drain` inside of `Eq` would wait for itself, so on a thread that
+//! compares ([`COMPARING`]) it leaves pinned entries in the queue.
 
 use std::any::TypeId;
 use std::borrow::Borrow;
@@ -33,7 +36,8 @@ pub(super) fn is_comparing() -> bool {
     COMPARING.try_with(Cell::get).unwrap_or(0) > 0
 }
 
-/// The hash of a key for the table. Mixed, since the table uses the low and the high bits, and a hasher may be weak.
+/// The hash of a key for the table. Mixed, since the table uses the low and the high bits, and a
+/// hasher may be weak.
 #[inline]
 pub(super) fn hash_of<Q: Hash + ?Sized>(hasher: &impl BuildHasher, key: &Q) -> u64 {
     let hash = hasher.hash_one(key);
@@ -41,8 +45,8 @@ pub(super) fn hash_of<Q: Hash + ?Sized>(hasher: &impl BuildHasher, key: &Q) -> u
     hash ^ hash >> 29
 }
 
-/// Whether comparing such values runs no code but the standard library's, and takes no time to speak of: so it may run under the lock.
-/// Known to the compiler: costs nothing at run time.
+/// Whether comparing such values runs no code but the standard library's, and takes no time to
+/// speak of: so it may run under the lock. Known to the compiler: costs nothing at run time.
 #[inline]
 fn is_plain<T: ?Sized + 'static>() -> bool {
     let id = TypeId::of::<T>();
@@ -114,8 +118,8 @@ impl Drop for Inside {
 }
 
 impl<K, V> Shared<K, V> {
-    /// A lock section, and the entry with this key. The caller gives the entry's reference back before the section ends, unless it
-    /// has removed the entry.
+    /// A lock section, and the entry with this key. The caller gives the entry's reference back
+    /// before the section ends, unless it has removed the entry.
     #[inline]
     pub(super) fn find<Q>(&self, hash: u64, key: &Q) -> (Section<'_, K, V>, Option<Entry<K, V>>)
     where
@@ -178,8 +182,8 @@ impl<K, V> Shared<K, V> {
 }
 
 impl<K, V> Section<'_, K, V> {
-    /// Whether each entry with this hash is one of the pinned. A new entry becomes the first, and the order of the others stays: so if
-    /// the first is known, all are.
+    /// Whether each entry with this hash is one of the pinned. A new entry becomes the first, and
+    /// the order of the others stays: so if the first is known, all are.
     fn all_are_among(&self, hash: u64, pinned: &Pinned<'_, K, V>) -> bool {
         self.first_with(hash).is_none_or(|first| pinned.iter().any(|known| known.is(first)))
     }

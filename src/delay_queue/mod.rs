@@ -1,9 +1,10 @@
 //! Delay queues: values with a key and a due time, delivered to receivers when they are due.
 //!
-//! Ground rules. A queue is a lock around its entries ([`state`]), which stand in timing wheels of their own
-//! ([`crate::engine::item_wheel`]): one for the runtime's clock, one for the wall clock. Core timers wake receivers
-//! ([`alarms`]); no thread polls. `Hash`, `Eq` and `Drop` of the user's types, and wakers, run outside of the lock: [`lookup`] for
-//! comparing, [`shared`] for the end of a lock section. The handles are here; [`insert`] and [`receive`] have the futures.
+//! Ground rules. A queue is a lock around its entries ([`state`]), which stand in timing wheels of
+//! their own ([`crate::engine::item_wheel`]): one for the runtime's clock, one for the wall clock.
+//! Core timers wake receivers ([`alarms`]); no thread polls. `Hash`, `Eq` and `Drop` of the user's
+//! types, and wakers, run outside of the lock: [`lookup`] for comparing, [`shared`] for the end of
+//! a lock section. The handles are here; [`insert`] and [`receive`] have the futures.
 
 mod alarms;
 mod builder;
@@ -42,35 +43,41 @@ const LOOK_AGAIN: Duration = Duration::from_micros(20);
 
 /// A queue of values with a key and a due time, each delivered once when it is due.
 ///
-/// The replacement for "spawn a task, sleep, act": one queue has any number of pending entries, without a task or timer for each.
-/// An entry can be replaced, moved and removed by its key. A `DelayQueue` is a handle: clones share the same queue. Any number
-/// of threads and tasks may insert and receive; none needs an async runtime.
+/// The replacement for "spawn a task, sleep, act": one queue has any number of pending entries,
+/// without a task or timer for each. An entry can be replaced, moved and removed by its key. A
+/// `DelayQueue` is a handle: clones share the same queue. Any number of threads and tasks may
+/// insert and receive; none needs an async runtime.
 ///
-/// **Due times** ([`Due`]): a `Duration` or a [`Timestamp`](crate::Timestamp) counts on the runtime's clock. A `SystemTime` is a
-/// time of the wall clock. It follows steps of that clock in both directions, and time in suspend counts. An entry that has been
-/// delivered is not delivered again after a step back. Any horizon will do.
+/// **Due times** ([`Due`]): a `Duration` or a [`Timestamp`](crate::Timestamp) counts on the
+/// runtime's clock. A `SystemTime` is a time of the wall clock. It follows steps of that clock in
+/// both directions, and time in suspend counts. An entry that has been delivered is not delivered
+/// again after a step back. Any horizon will do.
 ///
-/// **Delivery.** No entry is delivered early. Entries are delivered in order of their due times, and ties in order of insertion
-/// (of both clocks: the later entry first). An entry overdue at insertion is delivered at once. Waiting receivers are woken in
-/// the order in which they began to wait. A receiver that calls while an entry is due takes the entry, even if another receiver
-/// was woken for it and has not run yet; the latter then waits again, as the first. An entry goes to one receiver. (A receiver
-/// that waits and is [forgotten](std::mem::forget) keeps its place, and uses up one wake-up. The entry is there for the next call.)
+/// **Delivery.** No entry is delivered early. Entries are delivered in order of their due times,
+/// and ties in order of insertion (of both clocks: the later entry first). An entry overdue at
+/// insertion is delivered at once. Waiting receivers are woken in the order in which they began to
+/// wait. A receiver that calls while an entry is due takes the entry, even if another receiver was
+/// woken for it and has not run yet; the latter then waits again, as the first. An entry goes to
+/// one receiver. (A receiver that waits and is [forgotten](std::mem::forget) keeps its place, and
+/// uses up one wake-up. The entry is there for the next call.)
 ///
-/// **At rest** a queue costs nothing. While a receiver waits, the queue has one timer per clock in use, set to the next due time.
-/// Without a receiver it has none.
+/// **At rest** a queue costs nothing. While a receiver waits, the queue has one timer per clock in
+/// use, set to the next due time. Without a receiver it has none.
 ///
-/// **Costs.** Inserting, removing and moving take constant time, with one lock section; with two, if the queue has the key, and the key is not
-/// a number, text, bytes or address of the standard library. (The table of keys grows at times, as a `HashMap` does.) A step back of the wall clock costs a visit of each entry on that clock, in
-/// short lock sections.
+/// **Costs.** Inserting, removing and moving take constant time, with one lock section; with two,
+/// if the queue has the key, and the key is not a number, text, bytes or address of the standard
+/// library. (The table of keys grows at times, as a `HashMap` does.) A step back of the wall clock
+/// costs a visit of each entry on that clock, in short lock sections.
 ///
-/// **Keys.** `Hash` and `Eq` of a key may panic, block, or call the queue: no lock is held. While a thread compares a key, its
-/// entry is not delivered. Keys and values are dropped outside of the lock.
+/// **Keys.** `Hash` and `Eq` of a key may panic, block, or call the queue: no lock is held. While a
+/// thread compares a key, its entry is not delivered. Keys and values are dropped outside of the
+/// lock.
 ///
-/// **Dropping** the last handle closes the queue, as [`close`](Self::close) does. A stream of a queue that goes on delivers what
-/// is there. Without a stream, the entries are dropped.
+/// **Dropping** the last handle closes the queue, as [`close`](Self::close) does. A stream of a
+/// queue that goes on delivers what is there. Without a stream, the entries are dropped.
 ///
-/// **When its runtime ends**, receivers end with `None` at once, and insertions are refused. [`drain`](Self::drain) hands back what
-/// is there.
+/// **When its runtime ends**, receivers end with `None` at once, and insertions are refused.
+/// [`drain`](Self::drain) hands back what is there.
 ///
 /// # Examples
 ///
@@ -127,10 +134,12 @@ impl<K, V> Drop for Owner<K, V> {
 }
 
 impl<K: Send + Sync + 'static, V: Send + 'static> DelayQueue<K, V> {
-    /// A queue on the [current runtime](Runtime::current). [`Runtime::delay_queue`] makes a queue on a runtime named by the program.
+    /// A queue on the [current runtime](Runtime::current). [`Runtime::delay_queue`] makes a queue
+    /// on a runtime named by the program.
     ///
     /// # Panics
-    /// When the default runtime is needed and cannot be started; [`try_new`](Self::try_new) returns the reason.
+    /// When the default runtime is needed and cannot be started; [`try_new`](Self::try_new) returns
+    /// the reason.
     #[expect(clippy::new_without_default, reason = "a runtime may have to be started")]
     pub fn new() -> Self {
         Runtime::current().delay_queue()
@@ -174,8 +183,9 @@ impl<K, V, S> DelayQueue<K, V, S> {
         self.lock().closed
     }
 
-    /// The instant at which the next entry is delivered: its due time, or the point of the grid with leeway. `None`: no entry comes
-    /// due. Visits the entries due about the same time, in short lock sections: for tests and displays.
+    /// The instant at which the next entry is delivered: its due time, or the point of the grid
+    /// with leeway. `None`: no entry comes due. Visits the entries due about the same time, in
+    /// short lock sections: for tests and displays.
     ///
     /// # Examples
     ///
@@ -203,8 +213,8 @@ impl<K, V, S> DelayQueue<K, V, S> {
 
     /// Waits for the next entry. `None`: the queue is closed and empty, or its runtime has ended.
     ///
-    /// Cancel-safe: dropping the future loses no entry. If a receiver was woken and is dropped before it runs, the next waiting
-    /// receiver is woken.
+    /// Cancel-safe: dropping the future loses no entry. If a receiver was woken and is dropped
+    /// before it runs, the next waiting receiver is woken.
     ///
     /// # Examples
     ///
@@ -224,7 +234,8 @@ impl<K, V, S> DelayQueue<K, V, S> {
         Recv::new(self.shared())
     }
 
-    /// Blocks the thread until an entry is due. `None`: the queue is closed and empty, or its runtime has ended.
+    /// Blocks the thread until an entry is due. `None`: the queue is closed and empty, or its
+    /// runtime has ended.
     ///
     /// If the [current runtime](Runtime::current) is on a manual clock, the call moves the clock,
     /// as [`ManualClock::block_on`](crate::ManualClock::block_on) does.
@@ -252,8 +263,8 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// does.
     ///
     /// # Errors
-    /// [`RecvTimeoutError::Timeout`] when no entry came due within the limit. [`RecvTimeoutError::Closed`] when the queue is closed
-    /// and empty, or its runtime has ended.
+    /// [`RecvTimeoutError::Timeout`] when no entry came due within the limit.
+    /// [`RecvTimeoutError::Closed`] when the queue is closed and empty, or its runtime has ended.
     ///
     /// # Examples
     ///
@@ -277,14 +288,14 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// Takes an entry that is due, without waiting.
     ///
     /// # Errors
-    /// [`TryRecvError::Empty`] when no entry is due. [`TryRecvError::Closed`] when the queue is closed and empty, or its runtime has
-    /// ended.
+    /// [`TryRecvError::Empty`] when no entry is due. [`TryRecvError::Closed`] when the queue is
+    /// closed and empty, or its runtime has ended.
     pub fn try_recv(&self) -> Result<Expired<K, V>, TryRecvError> {
         self.shared().try_recv()
     }
 
-    /// The deliveries as a [`Stream`](futures_core::Stream). It ends as [`recv`](Self::recv) does, and is cancel-safe. A queue may
-    /// have any number of streams and receivers.
+    /// The deliveries as a [`Stream`](futures_core::Stream). It ends as [`recv`](Self::recv) does,
+    /// and is cancel-safe. A queue may have any number of streams and receivers.
     ///
     /// # Examples
     ///
@@ -310,16 +321,19 @@ impl<K, V, S> DelayQueue<K, V, S> {
         Expirations::new(self.shared())
     }
 
-    /// Closes the queue: it takes no more entries, and delivers those that are there, each when it is due. Receivers end with
-    /// `None` when the queue is empty. Inserters that wait are refused. Closing again does nothing.
+    /// Closes the queue: it takes no more entries, and delivers those that are there, each when it
+    /// is due. Receivers end with `None` when the queue is empty. Inserters that wait are refused.
+    /// Closing again does nothing.
     pub fn close(&self) {
         self.shared().close();
     }
 
-    /// Closes the queue and hands back all entries, in order of delivery. Receivers end with `None`. Works on a closed queue too.
+    /// Closes the queue and hands back all entries, in order of delivery. Receivers end with
+    /// `None`. Works on a closed queue too.
     ///
-    /// The call is done in short lock sections. It waits while other threads compare keys of the queue. A call inside of a key's
-    /// own `Eq` is a single lock section, and leaves the entries that are being compared in the queue.
+    /// The call is done in short lock sections. It waits while other threads compare keys of the
+    /// queue. A call inside of a key's own `Eq` is a single lock section, and leaves the entries
+    /// that are being compared in the queue.
     ///
     /// # Examples
     ///
@@ -341,8 +355,9 @@ impl<K, V, S> DelayQueue<K, V, S> {
         self.drain()
     }
 
-    /// Takes all entries out of the queue, undelivered, in order of delivery. The queue goes on. Entries inserted during the call
-    /// may stay. Waits as [`close_and_drain`](Self::close_and_drain) does.
+    /// Takes all entries out of the queue, undelivered, in order of delivery. The queue goes on.
+    /// Entries inserted during the call may stay. Waits as
+    /// [`close_and_drain`](Self::close_and_drain) does.
     pub fn drain(&self) -> Vec<Pending<K, V>> {
         let shared = self.shared();
         let (now, wall) = (shared.clock.now(), wall_instant(shared.clock.wall()));
@@ -399,14 +414,15 @@ impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// Inserts a value with a key.
     ///
     /// # Errors
-    /// [`Refused`], with key and value given back: the queue has the key, is full, or is closed. Or the due time has passed, and the
-    /// queue [refuses](DelayQueueBuilder::refuse_overdue) such entries.
+    /// [`Refused`], with key and value given back: the queue has the key, is full, or is closed. Or
+    /// the due time has passed, and the queue [refuses](DelayQueueBuilder::refuse_overdue) such
+    /// entries.
     pub fn insert(&self, key: K, value: V, due: impl Into<Due>) -> Result<(), Refused<K, V>> {
         self.put(key, value, due.into(), IfOccupied::Refuse).map(drop)
     }
 
-    /// Inserts a value, or replaces value and due time of the key's entry; it then counts as inserted now. Returns the former value.
-    /// The entry keeps its former key.
+    /// Inserts a value, or replaces value and due time of the key's entry; it then counts as
+    /// inserted now. Returns the former value. The entry keeps its former key.
     ///
     /// # Errors
     /// As for [`insert`](Self::insert), but not for a key that the queue has.
@@ -437,7 +453,8 @@ impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
         shared.put(new, now, occupied)
     }
 
-    /// Inserts a value, and waits while the queue is [full](DelayQueueBuilder::capacity). A duration counts from this call.
+    /// Inserts a value, and waits while the queue is [full](DelayQueueBuilder::capacity). A
+    /// duration counts from this call.
     ///
     /// # Errors
     /// As for [`insert`](Self::insert), but not for a full queue.
@@ -474,8 +491,8 @@ impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
         self.block(None, self.insert_wait(key, value, due)).expect(NO_LIMIT)
     }
 
-    /// Inserts many entries with few lock sections, such as after a restart. Durations count from the call. Returns the refused
-    /// entries; an empty result means that all are in.
+    /// Inserts many entries with few lock sections, such as after a restart. Durations count from
+    /// the call. Returns the refused entries; an empty result means that all are in.
     ///
     /// The iterator runs to its end first, outside of the lock.
     ///
@@ -508,8 +525,8 @@ impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
         self.shared().find(hash_of(&self.hasher, key), key)
     }
 
-    /// Removes an entry, which will never be delivered, and returns its value. `None`: the queue does not have the key, or the entry
-    /// was delivered.
+    /// Removes an entry, which will never be delivered, and returns its value. `None`: the queue
+    /// does not have the key, or the entry was delivered.
     #[doc(alias = "cancel")]
     pub fn remove<Q: Hash + Eq + ?Sized + 'static>(&self, key: &Q) -> Option<V>
     where
@@ -527,8 +544,8 @@ impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
         value
     }
 
-    /// Gives an entry a new due time, in one step; it then counts as inserted now. False: the queue does not have the key, or the
-    /// entry was delivered. Works on a closed queue too.
+    /// Gives an entry a new due time, in one step; it then counts as inserted now. False: the queue
+    /// does not have the key, or the entry was delivered. Works on a closed queue too.
     ///
     /// # Examples
     ///
@@ -563,7 +580,8 @@ impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
         true
     }
 
-    /// The due time of an entry: [`Due::At`] or [`Due::Wall`]. `None`: the queue does not have the key.
+    /// The due time of an entry: [`Due::At`] or [`Due::Wall`]. `None`: the queue does not have the
+    /// key.
     pub fn due<Q: Hash + Eq + ?Sized + 'static>(&self, key: &Q) -> Option<Due>
     where
         K: Borrow<Q>,

@@ -1,7 +1,8 @@
 //! Receiving: by `.await`, as a stream, blocking, and without waiting.
 //!
-//! Ground rules. A receiver takes an entry in the poll that returns it, never before: a dropped future loses nothing. A sleeping
-//! receiver has a ticket of the wait list; a dropped receiver gives it back, and passes on a wake-up that it has not used.
+//! Ground rules. A receiver takes an entry in the poll that returns it, never before: a dropped
+//! future loses nothing. A sleeping receiver has a ticket of the wait list; a dropped receiver
+//! gives it back, and passes on a wake-up that it has not used.
 
 use std::fmt;
 use std::future::Future;
@@ -181,7 +182,8 @@ impl<K, V> fmt::Debug for Recv<'_, K, V> {
 /// The deliveries of a queue as a stream, with the feature `stream`. Made by
 /// [`DelayQueue::stream`](crate::DelayQueue::stream).
 ///
-/// The stream ends when the queue is closed and empty, or its runtime has ended. Dropping the stream loses no entry.
+/// The stream ends when the queue is closed and empty, or its runtime has ended. Dropping the
+/// stream loses no entry.
 #[cfg(feature = "stream")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 #[must_use = "streams do nothing unless polled"]

@@ -7,10 +7,11 @@
 //! too long:
 //!
 //! - for each entry that is due, a receiver has been notified, as long as receivers sleep; and
-//! - while a receiver sleeps, each core timer is armed for the next due point of its clock, or earlier.
+//! - while a receiver sleeps, each core timer is armed for the next due point of its clock, or
+//!   earlier.
 //!
-//! A notified receiver that is dropped settles too, and so passes its wake-up on. An inserter that sleeps has a core timer
-//! queued as well, which finds the inserter at the end of the runtime.
+//! A notified receiver that is dropped settles too, and so passes its wake-up on. An inserter that
+//! sleeps has a core timer queued as well, which finds the inserter at the end of the runtime.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
@@ -128,8 +129,8 @@ impl<K, V> Section<'_, K, V> {
         self.must_settle = true;
     }
 
-    /// As [`Self::settle`], after an entry was inserted or moved to `due`: if that is no earlier than the core timer, there is
-    /// nothing to do.
+    /// As [`Self::settle`], after an entry was inserted or moved to `due`: if that is no earlier
+    /// than the core timer, there is nothing to do.
     #[inline]
     pub(super) fn settle_for(mut self, (axis, due): (Axis, u64)) {
         let is_earlier = || self.shared.policy.fires_at(due) < self.alarms.armed_for(axis);

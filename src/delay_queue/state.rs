@@ -1,7 +1,9 @@
-//! The state of a delay queue under its lock: entries on two axes, the table of keys, waiters, core timers.
+//! The state of a delay queue under its lock: entries on two axes, the table of keys, waiters, core
+//! timers.
 //!
-//! Ground rules. All code here runs with the lock of the queue held, and calls no user code: hashes come from the caller, the keys of
-//! users' types are compared by [`super::lookup`], and whatever must be woken or dropped goes into the [`Outbox`], for after the lock.
+//! Ground rules. All code here runs with the lock of the queue held, and calls no user code: hashes
+//! come from the caller, the keys of users' types are compared by [`super::lookup`], and whatever
+//! must be woken or dropped goes into the [`Outbox`], for after the lock.
 //!
 //! An entry is in one of these stages:
 //!
@@ -17,9 +19,9 @@
 //!      Removed, Claimed
 //! ```
 //!
-//! While a thread compares a key, the entry is *pinned*: the thread holds a reference, and the key cannot be moved out to a
-//! receiver. References for comparing are made and given back with the lock held, so an entry without pins, taken out of wheel
-//! and table, has a single reference.
+//! While a thread compares a key, the entry is *pinned*: the thread holds a reference, and the key
+//! cannot be moved out to a receiver. References for comparing are made and given back with the
+//! lock held, so an entry without pins, taken out of wheel and table, has a single reference.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -35,7 +37,8 @@ use crate::time::END;
 
 /// Items looked at in a lock section.
 pub(super) const SECTION: usize = 96;
-/// A step back of the wall clock by more than this begins a new wheel. (A smaller step leaves the wheel a little ahead.)
+/// A step back of the wall clock by more than this begins a new wheel. (A smaller step leaves the
+/// wheel a little ahead.)
 const STEP_BACK_NS: u64 = 500_000_000;
 /// With fewer places than this, the table keeps its memory.
 const SMALL_TABLE: usize = 1024;
@@ -136,7 +139,8 @@ pub(super) enum Take<K, V> {
 /// See the module's ground rules.
 pub(super) struct State<K, V> {
     entries: ItemWheel<Keyed<K>, Body<K, V>>,
-    /// Entries that are [`Stage::Ready`], in order of delivery: by due point and number of insertion. One map for each axis.
+    /// Entries that are [`Stage::Ready`], in order of delivery: by due point and number of
+    /// insertion. One map for each axis.
     ready: [BTreeMap<(u64, u64), Entry<K, V>>; 2],
     /// Entries that are [`Stage::Parked`], by number of insertion.
     parked: BTreeMap<u64, Entry<K, V>>,
@@ -289,7 +293,8 @@ impl<K, V> State<K, V> {
         self.schedule(entry.clone(), due, clock, now);
     }
 
-    /// Removes an entry for good, and returns its value. The caller drops its reference after the lock, and the key with it.
+    /// Removes an entry for good, and returns its value. The caller drops its reference after the
+    /// lock, and the key with it.
     pub(super) fn remove(&mut self, entry: &Entry<K, V>) -> Option<V> {
         self.unschedule(entry);
         self.unlink_key(entry);
@@ -307,7 +312,8 @@ impl<K, V> State<K, V> {
         }
     }
 
-    /// Wakes as many inserters as there is room for, and one for each of `fresh` places; all of them, if the queue is closed.
+    /// Wakes as many inserters as there is room for, and one for each of `fresh` places; all of
+    /// them, if the queue is closed.
     pub(super) fn admit(&mut self, mut fresh: usize) {
         let room = if self.closed { usize::MAX } else { self.capacity.saturating_sub(self.len) };
         while self.inserters.notified() < room || fresh > 0 {
@@ -336,7 +342,8 @@ impl<K, V> State<K, V> {
         self.entries.body(entry).pins += 1;
     }
 
-    /// Gives back a pin, and the reference that goes with it. True: an entry that was due meanwhile is ready.
+    /// Gives back a pin, and the reference that goes with it. True: an entry that was due meanwhile
+    /// is ready.
     pub(super) fn unpin(&mut self, entry: Entry<K, V>) -> bool {
         let body = self.entries.body(&entry);
         body.pins -= 1;
@@ -365,7 +372,8 @@ impl<K, V> State<K, V> {
 
     // ---------------------------------------------------------------- delivery
 
-    /// The reading of the wall clock, as an instant of the wall axis. Begins a new wheel after a step back.
+    /// The reading of the wall clock, as an instant of the wall axis. Begins a new wheel after a
+    /// step back.
     fn wall_now(&mut self, clock: &Clock) -> u64 {
         let now = wall_instant(clock.wall());
         if now < self.wall_seen.saturating_sub(STEP_BACK_NS) {
@@ -384,7 +392,8 @@ impl<K, V> State<K, V> {
         }
     }
 
-    /// Moves due entries from a wheel to its map. False: the work is used up, and more entries may be due.
+    /// Moves due entries from a wheel to its map. False: the work is used up, and more entries may
+    /// be due.
     fn pull(&mut self, axis: Axis, now: u64, work: &mut usize) -> bool {
         loop {
             match self.entries.next_due(axis, now, work) {
@@ -408,7 +417,8 @@ impl<K, V> State<K, V> {
             }
         }
         loop {
-            // By lateness: an instant of the wall clock counts by the present distance of both clocks.
+            // By lateness: an instant of the wall clock counts by the present distance of both
+            // clocks.
             let mut best = None;
             for axis in AXES {
                 let (Some(now), Some((due, number))) = (nows[axis as usize], self.first_ready(axis)) else {
@@ -449,8 +459,9 @@ impl<K, V> State<K, V> {
         self.ready[axis as usize].first_key_value().map(|(&first, _)| first)
     }
 
-    /// Wakes a sleeping receiver for each entry that is due. Returns the instants at which a core timer must fire, for receivers
-    /// that still sleep: by the runtime's clock, and by the wall clock. `None`: the work is used up; call again.
+    /// Wakes a sleeping receiver for each entry that is due. Returns the instants at which a core
+    /// timer must fire, for receivers that still sleep: by the runtime's clock, and by the wall
+    /// clock. `None`: the work is used up; call again.
     pub(super) fn wake_receivers(&mut self, clock: &Clock, now: u64) -> Option<[u64; 2]> {
         let mut work = SECTION;
         let (mut due, mut next) = (0, [END; 2]);
@@ -467,7 +478,8 @@ impl<K, V> State<K, V> {
                 _ => due += self.ready[axis as usize].len(),
             }
         }
-        // One for each entry that has become ready, even if notified receivers have not looked yet: those may have been forgotten.
+        // One for each entry that has become ready, even if notified receivers have not looked yet:
+        // those may have been forgotten.
         let most = if self.is_over() { usize::MAX } else { due };
         let mut fresh = std::mem::take(&mut self.fresh).min(due);
         while self.receivers.notified() < most || fresh > 0 {
@@ -485,8 +497,8 @@ impl<K, V> State<K, V> {
         }
     }
 
-    /// The instant at which the next entry is delivered: of both clocks, the one with less time to go. `None`: no entry comes due.
-    /// `Err`: the work is used up.
+    /// The instant at which the next entry is delivered: of both clocks, the one with less time to
+    /// go. `None`: no entry comes due. `Err`: the work is used up.
     pub(super) fn next_due(&mut self, clock: &Clock, now: u64) -> Result<Option<super::Due>, ()> {
         let mut work = SECTION;
         let mut best: Option<(i128, (Axis, u64))> = None;
@@ -506,8 +518,8 @@ impl<K, V> State<K, V> {
 
     // ---------------------------------------------------------------- handing back
 
-    /// Takes any entry out of wheel or map. Its key may be pinned. The caller goes on with [`Self::claim`], or puts the entry back
-    /// by [`Self::put_back`] before it releases the lock.
+    /// Takes any entry out of wheel or map. Its key may be pinned. The caller goes on with
+    /// [`Self::claim`], or puts the entry back by [`Self::put_back`] before it releases the lock.
     pub(super) fn pop_any(&mut self) -> Option<Entry<K, V>> {
         let ready = self.ready.iter_mut().find_map(BTreeMap::pop_first).map(|(_, entry)| entry);
         let parked = || self.parked.pop_first().map(|(_, entry)| entry);
@@ -524,7 +536,8 @@ impl<K, V> State<K, V> {
         self.schedule(entry, due, clock, now);
     }
 
-    /// Takes an entry of [`Self::pop_any`] out of the table. The entry is the caller's once it is [unpinned](Self::own).
+    /// Takes an entry of [`Self::pop_any`] out of the table. The entry is the caller's once it is
+    /// [unpinned](Self::own).
     pub(super) fn claim(&mut self, entry: &Entry<K, V>) {
         self.unlink_key(entry);
         self.left();
@@ -534,7 +547,8 @@ impl<K, V> State<K, V> {
         self.entries.body(entry).pins > 0
     }
 
-    /// Makes a claimed entry without pins the caller's own. Returns its due point and its number of insertion.
+    /// Makes a claimed entry without pins the caller's own. Returns its due point and its number of
+    /// insertion.
     pub(super) fn own(&mut self, entry: &Entry<K, V>) -> ((Axis, u64), u64) {
         let (due, number) = (self.entries.due(entry), self.entries.body(entry).number);
         self.entries.disown(entry);

@@ -1,4 +1,5 @@
-//! The values that go into a delay queue and come out of it: due times, delivered entries, refusals.
+//! The values that go into a delay queue and come out of it: due times, delivered entries,
+//! refusals.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,7 +9,8 @@ use crate::time::{END, Timestamp};
 
 /// When an entry of a [`DelayQueue`](crate::DelayQueue) is due.
 ///
-/// Made from a [`Duration`], a [`Timestamp`] or a [`SystemTime`] by `into()`; the methods of a queue take any of them.
+/// Made from a [`Duration`], a [`Timestamp`] or a [`SystemTime`] by `into()`; the methods of a
+/// queue take any of them.
 ///
 /// # Examples
 ///
@@ -25,9 +27,9 @@ pub enum Due {
     After(Duration),
     /// An instant of the runtime's clock.
     At(Timestamp),
-    /// A time of the wall clock. It follows steps of that clock, and time in suspend counts. Kept exactly from the year 1897 to
-    /// 2481: an earlier time counts as 1897, and a later time never comes. (On a wall clock beyond these years an entry is delivered at
-    /// once.)
+    /// A time of the wall clock. It follows steps of that clock, and time in suspend counts. Kept
+    /// exactly from the year 1897 to 2481: an earlier time counts as 1897, and a later time never
+    /// comes. (On a wall clock beyond these years an entry is delivered at once.)
     Wall(SystemTime),
 }
 
@@ -49,7 +51,8 @@ impl From<SystemTime> for Due {
     }
 }
 
-/// The instant of the wall axis that stands for 1970: 73 years of nanoseconds, so earlier times have instants too.
+/// The instant of the wall axis that stands for 1970: 73 years of nanoseconds, so earlier times
+/// have instants too.
 const EPOCH: u64 = 1 << 61;
 
 /// A time of the wall clock as an instant of the wall axis, saturated at its ends.
@@ -108,8 +111,8 @@ pub struct Expired<K, V> {
     pub lateness: Duration,
 }
 
-/// An entry handed back before it was delivered, by [`DelayQueue::drain`](crate::DelayQueue::drain) or
-/// [`DelayQueue::close_and_drain`](crate::DelayQueue::close_and_drain).
+/// An entry handed back before it was delivered, by [`DelayQueue::drain`](crate::DelayQueue::drain)
+/// or [`DelayQueue::close_and_drain`](crate::DelayQueue::close_and_drain).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pending<K, V> {
@@ -136,7 +139,8 @@ pub enum Refusal {
     Closed,
 }
 
-/// An entry that a [`DelayQueue`](crate::DelayQueue) has refused, with its key and value given back.
+/// An entry that a [`DelayQueue`](crate::DelayQueue) has refused, with its key and value given
+/// back.
 ///
 /// # Examples
 ///

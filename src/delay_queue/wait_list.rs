@@ -1,12 +1,15 @@
-//! The list of waiting receivers, or of waiting inserters: wakers in the order in which the waits began.
+//! The list of waiting receivers, or of waiting inserters: wakers in the order in which the waits
+//! began.
 //!
-//! Ground rules. Under the lock of the queue. Wakers go in and come out, and are cloned, called and dropped by the caller outside
-//! of the lock. A *notified* waiter has been given a wake-up and has not looked since. It keeps its ticket: if it finds no entry,
-//! it sleeps in its old place, before all later waiters. A waiter that leaves while notified passes the wake-up on; that is the
+//! Ground rules. Under the lock of the queue. Wakers go in and come out, and are cloned, called and
+//! dropped by the caller outside of the lock. A *notified* waiter has been given a wake-up and has
+//! not looked since. It keeps its ticket: if it finds no entry, it sleeps in its old place, before
+//! all later waiters. A waiter that leaves while notified passes the wake-up on; that is the
 //! caller's duty.
 //!
-//! The list has the sleeping waiters alone: a waiter with a ticket that is not in the list is notified. So no operation passes
-//! over waiters, however many there are, and a waiter that leaves gives its memory back.
+//! The list has the sleeping waiters alone: a waiter with a ticket that is not in the list is
+//! notified. So no operation passes over waiters, however many there are, and a waiter that leaves
+//! gives its memory back.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -39,7 +42,8 @@ impl WaitList {
         ticket.and_then(|ticket| self.asleep.get(&ticket)).is_some_and(|stored| stored.will_wake(waker))
     }
 
-    /// Lets a waiter sleep, at the end of the list if it has no ticket yet. Returns the ticket and the waiter's former waker.
+    /// Lets a waiter sleep, at the end of the list if it has no ticket yet. Returns the ticket and
+    /// the waiter's former waker.
     pub(super) fn sleep(&mut self, ticket: Option<u64>, waker: Waker) -> (u64, Option<Waker>) {
         let own = ticket.unwrap_or(self.next_ticket);
         let before = self.asleep.insert(own, waker);
@@ -113,7 +117,8 @@ mod tests {
         assert!(list.notify().is_some() && list.leave(late).is_none() && list.is_empty());
     }
 
-    /// With a search, or with a shift of the waiters behind the one that leaves, these are more than ten billion steps.
+    /// With a search, or with a shift of the waiters behind the one that leaves, these are more
+    /// than ten billion steps.
     #[test]
     fn waiters_that_leave_from_the_middle_cost_nothing() {
         const MANY: u64 = 400_000;
@@ -126,7 +131,8 @@ mod tests {
         assert!(list.is_empty());
     }
 
-    /// A search for the first that sleeps passes over the others each time: these are more than ten billion steps.
+    /// A search for the first that sleeps passes over the others each time: these are more than ten
+    /// billion steps.
     #[test]
     fn waiters_that_do_not_look_cost_nothing_when_the_first_sleeps_again() {
         const MANY: u64 = 150_000;

@@ -1,12 +1,14 @@
 //! The agenda of a manual clock: the instants at which its queues are to be swept next.
 //!
-//! Ground rules. The agenda replaces the alarms of a runtime on a clock of the system. A queue has at most a single entry, set
-//! with the lock of the queue held: at or before the earliest due point, unless a sweep is pending or running (I7). The driver
-//! takes each entry whose instant has come, and sweeps the queue. So idle queues add nothing to the cost of a step of the clock.
+//! Ground rules. The agenda replaces the alarms of a runtime on a clock of the system. A queue has
+//! at most a single entry, set with the lock of the queue held: at or before the earliest due
+//! point, unless a sweep is pending or running (I7). The driver takes each entry whose instant has
+//! come, and sweeps the queue. So idle queues add nothing to the cost of a step of the clock.
 //!
-//! A thread that arms a timer reads the clock with the queue's lock held. The driver may move the clock past the due point, and
-//! find no entry, before the thread has inserted the timer. So the thread first puts the queue on a list (`touch`). The driver,
-//! at its target, waits for the lock of each queue on the list before looking for entries again ([`Agenda::wait_for_arming`]):
+//! A thread that arms a timer reads the clock with the queue's lock held. The driver may move the
+//! clock past the due point, and find no entry, before the thread has inserted the timer. So the
+//! thread first puts the queue on a list (`touch`). The driver, at its target, waits for the lock
+//! of each queue on the list before looking for entries again ([`Agenda::wait_for_arming`]):
 //!
 //! ```text
 //!   arms a timer, with the queue's lock         drives the clock to 5
@@ -15,9 +17,11 @@
 //!     T3  inserts the timer, sets the entry       D3  looks for entries
 //! ```
 //!
-//! If T1 comes before D2, the lock section ends before D3, which sees the entry. If D2 comes before T1, T2 reads 5.
+//! If T1 comes before D2, the lock section ends before D3, which sees the entry. If D2 comes before
+//! T1, T2 reads 5.
 //!
-//! The locks here are leaves. The lock of the entries may be taken with the lock of a queue held, or of the clock's driver.
+//! The locks here are leaves. The lock of the entries may be taken with the lock of a queue held,
+//! or of the clock's driver.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Weak;
@@ -41,11 +45,12 @@ struct Entries {
     next_member: u64,
     /// Of all members.
     queues: usize,
-    /// Instant, member, queue: of runtimes on the clock that stands still in suspend, and of runtimes on the boot clock. Each set
-    /// ends with [`NO_ENTRY`], which keeps the memory of the tree when the last entry is taken: arming a timer allocates nothing.
+    /// Instant, member, queue: of runtimes on the clock that stands still in suspend, and of
+    /// runtimes on the boot clock. Each set ends with [`NO_ENTRY`], which keeps the memory of the
+    /// tree when the last entry is taken: arming a timer allocates nothing.
     order: [BTreeSet<(u64, u64, usize)>; 2],
-    /// Member and queue, each once: the queues where timers were armed since the driver was last at its target. There is room for
-    /// all.
+    /// Member and queue, each once: the queues where timers were armed since the driver was last at
+    /// its target. There is room for all.
     touched: VecDeque<(u64, usize)>,
 }
 
@@ -83,12 +88,14 @@ impl Membership {
         self.agenda.entries().set(self.member, queue, |_| at);
     }
 
-    /// Puts a queue, where a timer is about to be armed, on the driver's list. Caller: holds the lock of the queue.
+    /// Puts a queue, where a timer is about to be armed, on the driver's list. Caller: holds the
+    /// lock of the queue.
     pub(crate) fn touch(&self, queue: usize) {
         self.agenda.entries().touched.push_back((self.member, queue));
     }
 
-    /// Sets the entry of a queue, if the queue has an entry. False: it has none. Caller: holds the lock of the queue.
+    /// Sets the entry of a queue, if the queue has an entry. False: it has none. Caller: holds the
+    /// lock of the queue.
     pub(crate) fn replace(&self, queue: usize, at: u64) -> bool {
         let mut entries = self.agenda.entries();
         let has_one = entries.members.get(&self.member).is_some_and(|member| member.at[queue] != NEVER);
@@ -127,7 +134,8 @@ impl Entries {
         }
     }
 
-    /// The earliest entry: its instant on the clock which stands still in suspend, member and queue.
+    /// The earliest entry: its instant on the clock which stands still in suspend, member and
+    /// queue.
     fn first(&self, virtual_time: &VirtualTime) -> Option<(u64, u64, usize)> {
         let first = |boot: usize| self.order[boot].first().copied().filter(|&entry| entry != NO_ENTRY);
         let on_boot = first(1).map(|(at, member, queue)| (at.saturating_sub(virtual_time.suspended()), member, queue));
@@ -145,7 +153,8 @@ impl Agenda {
         let id = entries.next_member;
         entries.next_member += 1;
         if entries.touched.len() > entries.queues {
-            // Some belong to runtimes that have ended. The list is longer than there are queues, so the cost is amortized.
+            // Some belong to runtimes that have ended. The list is longer than there are queues, so
+            // the cost is amortized.
             let Entries { members, touched, .. } = &mut *entries;
             touched.retain(|(member, _)| members.contains_key(member));
         }
@@ -157,23 +166,26 @@ impl Agenda {
         Membership { agenda: std::sync::Arc::clone(self), member: id }
     }
 
-    /// The runtimes on this clock. A returned reference may be the last, and dropping the runtime drops a panic handler of the
-    /// user's: the caller drops the references with no lock held.
+    /// The runtimes on this clock. A returned reference may be the last, and dropping the runtime
+    /// drops a panic handler of the user's: the caller drops the references with no lock held.
     pub(crate) fn engines(&self) -> Vec<Arc<Engine>> {
         self.entries().members.values().filter_map(|member| member.engine.upgrade()).collect()
     }
 
-    /// The earliest instant of all entries, on the clock which stands still in suspend; [`NEVER`]: no entry.
+    /// The earliest instant of all entries, on the clock which stands still in suspend; [`NEVER`]:
+    /// no entry.
     pub(crate) fn first(&self) -> u64 {
         self.entries().first(&self.virtual_time).map_or(NEVER, |(at, ..)| at)
     }
 
-    /// The queue of [`Self::first`]. The reference to its runtime may be the last, and is dropped with no lock held.
+    /// The queue of [`Self::first`]. The reference to its runtime may be the last, and is dropped
+    /// with no lock held.
     pub(crate) fn first_queue(&self) -> Option<(u64, Arc<Engine>, usize)> {
         self.find(NEVER, false)
     }
 
-    /// Takes an entry whose instant has come: the caller sweeps the queue. As to the reference, see [`Self::first_queue`].
+    /// Takes an entry whose instant has come: the caller sweeps the queue. As to the reference, see
+    /// [`Self::first_queue`].
     pub(crate) fn take_due(&self) -> Option<(Arc<Engine>, usize)> {
         let (_, engine, queue) = self.find(self.virtual_time.now(), true)?;
         Some((engine, queue))
@@ -221,7 +233,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A step does not even lock the queues of idle runtimes: a simulation may have a runtime for each of its machines.
+    /// A step does not even lock the queues of idle runtimes: a simulation may have a runtime for
+    /// each of its machines.
     #[test]
     fn s53_a_step_of_the_clock_has_nothing_to_do_with_queues_that_are_idle() {
         let clock = ManualClock::new();
@@ -229,7 +242,8 @@ mod tests {
         let (busy, idle, empty) = (start(2), start(3), start(1));
         let _timers: Vec<_> = (0..3).map(|_| idle.timer(3600 * SECOND, SECOND, |_| {})).collect();
         let ticks: Vec<_> = (0..2).map(|_| busy.timer(SECOND, SECOND, |_| {})).collect();
-        // After timers have been armed in a queue, the driver takes its lock once: see `wait_for_arming`.
+        // After timers have been armed in a queue, the driver takes its lock once: see
+        // `wait_for_arming`.
         assert_eq!(clock.advance(Duration::ZERO), 0);
         let locked: Vec<_> =
             [&idle, &empty].iter().flat_map(|runtime| runtime.engine().shards().map(|shard| shard.lock())).collect();
@@ -265,7 +279,8 @@ mod tests {
         assert_eq!((entries(), clock.next_due().map(|at| at.as_duration())), ((2, 1, 1), Some(SECOND)));
         clock.suspend(SECOND / 2);
         assert_eq!(clock.next_due().map(|at| at.as_duration()), Some(SECOND / 2), "earlier, on the boot clock");
-        // A disposed timer leaves the entry of its queue behind until `next_due` asks, or the clock passes the entry.
+        // A disposed timer leaves the entry of its queue behind until `next_due` asks, or the clock
+        // passes the entry.
         drop((timers, on_boot));
         assert_eq!((entries(), clock.next_due(), entries()), ((2, 1, 1), None, (2, 0, 0)));
         let timers = [&runtime, &boot].map(|runtime| runtime.timer(SECOND, SECOND, |_| {}));

@@ -1,12 +1,14 @@
 //! Timer coalescing: by how much a busy shard delays its alarm, so that timers share wake-ups.
 //!
-//! Ground rules. Pure arithmetic under the shard's lock: input is when sweeps end and how many timers they fired, output is the
-//! delay of the next alarm. This module knows neither queue nor alarm.
+//! Ground rules. Pure arithmetic under the shard's lock: input is when sweeps end and how many
+//! timers they fired, output is the delay of the next alarm. This module knows neither queue nor
+//! alarm.
 
 use crate::time::NEVER;
 
-/// The coalescing delay of a shard. A wake-up costs some ten microseconds of processor time, so a busy shard delays the alarm: by
-/// [`Coalescer::PER_RATE_NS`] for each timer fired per millisecond, up to [`Coalescer::LONGEST_NS`].
+/// The coalescing delay of a shard. A wake-up costs some ten microseconds of processor time, so a
+/// busy shard delays the alarm: by [`Coalescer::PER_RATE_NS`] for each timer fired per millisecond,
+/// up to [`Coalescer::LONGEST_NS`].
 pub(crate) struct Coalescer {
     /// Time per timer fired, a moving average over sweeps.
     gap_ns: u64,
@@ -14,7 +16,8 @@ pub(crate) struct Coalescer {
     seen_at: u64,
     /// The number of timers that the running sweep has fired.
     fired: u64,
-    /// The shortest period among the timers that fired lately, and the instant until which it counts.
+    /// The shortest period among the timers that fired lately, and the instant until which it
+    /// counts.
     period_ns: u64,
     period_until: u64,
 }
@@ -50,8 +53,9 @@ impl Coalescer {
         true
     }
 
-    /// The instant of the next alarm, with the next deadline at `next`. A shard with the longest delay, and without so many timers that
-    /// it fills a thread, sets its alarm to a point of a grid: so such shards wake one thread.
+    /// The instant of the next alarm, with the next deadline at `next`. A shard with the longest
+    /// delay, and without so many timers that it fills a thread, sets its alarm to a point of a
+    /// grid: so such shards wake one thread.
     pub(crate) fn aim(&self, next: u64, now: u64) -> u64 {
         let wait_ns = self.wait_ns();
         if wait_ns == Self::LONGEST_NS && self.gap_ns >= Self::DENSE_NS {
@@ -61,8 +65,8 @@ impl Coalescer {
         }
     }
 
-    /// The delay of the next alarm: at most a quarter of the shortest period, so that ticks of a fast timer neither bunch up nor
-    /// are missed.
+    /// The delay of the next alarm: at most a quarter of the shortest period, so that ticks of a
+    /// fast timer neither bunch up nor are missed.
     pub(crate) fn wait_ns(&self) -> u64 {
         if self.gap_ns >= Self::SPARSE_NS {
             return 0;

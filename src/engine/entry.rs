@@ -1,12 +1,13 @@
-//! Entries: a timer as the engine knows it. An entry is a single allocation: a header ([`Node`]), followed by the payload, which
-//! is usually the callback.
+//! Entries: a timer as the engine knows it. An entry is a single allocation: a header ([`Node`]),
+//! followed by the payload, which is usually the callback.
 //!
-//! Ground rules. The engine uses an entry through its header. Code with knowledge of the payload's type provides a table of
-//! functions ([`VTable`]). The payload is a `ManuallyDrop`: the state word decides which thread drops it, and when (I12).
+//! Ground rules. The engine uses an entry through its header. Code with knowledge of the payload's
+//! type provides a table of functions ([`VTable`]). The payload is a `ManuallyDrop`: the state word
+//! decides which thread drops it, and when (I12).
 //!
-//! The thread that gives back the last reference frees the entry, with no lock held (I15). This thread also drops a payload
-//! that was neither dropped before nor consumed (I12),
-//! and the destructor may run any code.
+//! The thread that gives back the last reference frees the entry, with no lock held (I15). This
+//! thread also drops a payload that was neither dropped before nor consumed (I12), and the
+//! destructor may run any code.
 
 #![allow(unsafe_code)] // lifetime of entries, and the payload behind the header
 
@@ -46,22 +47,26 @@ pub(crate) type Entry = Node<EntryMeta>;
 
 /// The functions for the payload behind a header.
 pub(crate) struct VTable {
-    /// Runs the callback. Caller: between `begin` and `end` of the state word, which ensure exclusiveness.
+    /// Runs the callback. Caller: between `begin` and `end` of the state word, which ensure
+    /// exclusiveness.
     pub(super) call: unsafe fn(NonNull<Entry>, &Firing),
-    /// Drops the payload in place; `None`: there is nothing to drop. Caller: once, when no callback runs or will run (I12).
+    /// Drops the payload in place; `None`: there is nothing to drop. Caller: once, when no callback
+    /// runs or will run (I12).
     pub(super) drop_payload: Option<unsafe fn(NonNull<Entry>)>,
     /// The layout with which header and payload were allocated.
     pub(super) layout: Layout,
     /// The payload is a callback of the program's, which may run on an executor of the program's.
     pub(super) is_callback: bool,
-    /// The place of the name in the allocation, an `Arc<Label>`; `None`: no such timer has a name. Unlike the callback, the name stays
-    /// until the entry is freed.
+    /// The place of the name in the allocation, an `Arc<Label>`; `None`: no such timer has a name.
+    /// Unlike the callback, the name stays until the entry is freed.
     pub(super) label_at: Option<usize>,
-    /// Takes a disposed timer out of further lists than the queue's; `None`: there are none. Caller: holds no lock.
+    /// Takes a disposed timer out of further lists than the queue's; `None`: there are none.
+    /// Caller: holds no lock.
     pub(super) leave_lists: Option<unsafe fn(&EntryRef)>,
 }
 
-/// A due tick on its way to the callback, and what the callback learns of the tick. Carries a reference.
+/// A due tick on its way to the callback, and what the callback learns of the tick. Carries a
+/// reference.
 pub(crate) struct Firing {
     pub(crate) entry: EntryRef,
     /// The instant at which the tick was due.
@@ -91,7 +96,8 @@ pub(super) fn allocate<P>(header: Entry, payload: P) -> NonNull<Entry> {
 /// `entry` was made by [`allocate`] with a `P`, and is alive.
 #[inline]
 pub(super) unsafe fn payload<P>(entry: NonNull<Entry>) -> *mut ManuallyDrop<P> {
-    // SAFETY: the header is the first field of the allocation (`repr(C)`), and the pointer was made from the whole allocation.
+    // SAFETY: the header is the first field of the allocation (`repr(C)`), and the pointer was made
+    // from the whole allocation.
     unsafe { UnsafeCell::raw_get(&raw const (*entry.cast::<Allocation<P>>().as_ptr()).payload) }
 }
 
@@ -108,11 +114,12 @@ pub(super) const fn layout<P>() -> Layout {
 /// Frees the memory; the payload is not dropped.
 ///
 /// # Safety
-/// `entry` was made by [`allocate`] with a payload of this [`layout`]; the caller has the last reference.
+/// `entry` was made by [`allocate`] with a payload of this [`layout`]; the caller has the last
+/// reference.
 #[inline]
 pub(super) unsafe fn deallocate(entry: NonNull<Entry>, layout: Layout) {
-    // SAFETY: a box leaked by `allocate`, so allocated with this layout; no other reference is left, and the header has nothing
-    // to drop.
+    // SAFETY: a box leaked by `allocate`, so allocated with this layout; no other reference is
+    // left, and the header has nothing to drop.
     unsafe { dealloc(entry.as_ptr().cast(), layout) }
 }
 
@@ -155,8 +162,8 @@ impl<P: Carrier<Callback: Fn(&Firing)>> Calls<P> {
     /// # Safety
     /// As [`VTable::call`]; the payload is a `P`.
     unsafe fn call(entry: NonNull<Entry>, firing: &Firing) {
-        // SAFETY: the payload is alive between `begin` and `end`; only overlapping calls share it, and `overlapping` asks for `F:
-        // Sync`.
+        // SAFETY: the payload is alive between `begin` and `end`; only overlapping calls share it,
+        // and `overlapping` asks for `F: Sync`.
         unsafe { (*Self::callback(entry))(firing) }
     }
 }
@@ -167,7 +174,8 @@ impl<P: Carrier<Callback: FnMut(&Firing)>> Calls<P> {
     /// # Safety
     /// As [`VTable::call`]; the payload is a `P`, and the entry is exclusive.
     unsafe fn call_mut(entry: NonNull<Entry>, firing: &Firing) {
-        // SAFETY: the payload is alive between `begin` and `end`, and an exclusive timer runs one callback at a time.
+        // SAFETY: the payload is alive between `begin` and `end`, and an exclusive timer runs one
+        // callback at a time.
         unsafe { (*Self::callback(entry))(firing) }
     }
 }
@@ -178,8 +186,8 @@ impl<P: Carrier<Callback: FnOnce(&Firing)>> Calls<P> {
     /// # Safety
     /// As [`VTable::call`]; the payload is a `P`, and the entry fires once.
     unsafe fn call_once(entry: NonNull<Entry>, firing: &Firing) {
-        // SAFETY: `begin` marks the callback as consumed in the same step that allows this call. So the callback is taken once,
-        // and no thread drops it in place (I12).
+        // SAFETY: `begin` marks the callback as consumed in the same step that allows this call. So
+        // the callback is taken once, and no thread drops it in place (I12).
         unsafe { Self::callback(entry).read()(firing) }
     }
 }
@@ -256,14 +264,16 @@ where
 /// # Safety
 /// The entry is alive.
 unsafe fn label_place(entry: NonNull<Entry>) -> Option<*mut Arc<Label>> {
-    // SAFETY: alive, as the caller promises. The pointer was made from the whole allocation, and the place is that of the field.
+    // SAFETY: alive, as the caller promises. The pointer was made from the whole allocation, and
+    // the place is that of the field.
     unsafe { entry.as_ref().extra().vtable.label_at.map(|at| entry.as_ptr().byte_add(at).cast()) }
 }
 
 /// The name of a queued timer; `lock` proves that the entry's lock is held.
 pub(super) fn label_of(linked: Linked<'_, EntryMeta>, _lock: &ShardState) -> Option<Arc<Label>> {
-    // SAFETY: linked, so alive by the reference of the list, while the lock is held. (The callback may be gone: a thread drops it
-    // without the lock, perhaps before the disposing thread unlinks the entry. The label stays.)
+    // SAFETY: linked, so alive by the reference of the list, while the lock is held. (The callback
+    // may be gone: a thread drops it without the lock, perhaps before the disposing thread unlinks
+    // the entry. The label stays.)
     unsafe { label_place(linked.as_ptr()).map(|label| Arc::clone(&*label)) }
 }
 
@@ -272,18 +282,20 @@ pub(super) fn label_of(linked: Linked<'_, EntryMeta>, _lock: &ShardState) -> Opt
 impl Entry {
     /// Gives back a reference; true: the last reference, and the caller frees the entry (I15).
     ///
-    /// Release publishes the caller's use of the entry to the thread that frees the entry; the acquire load there pairs with all
-    /// these releases. (An acquire load instead of a fence, since race detectors understand loads.) The owner of the only
-    /// reference need not count down.
+    /// Release publishes the caller's use of the entry to the thread that frees the entry; the
+    /// acquire load there pairs with all these releases. (An acquire load instead of a fence, since
+    /// race detectors understand loads.) The owner of the only reference need not count down.
     ///
-    /// The argument is a pointer: a `&Node` would have to stay valid until this returns, but another thread may free
-    /// the entry right after the subtraction.
+    /// The argument is a pointer: a `&Node` would have to stay valid until this returns, but
+    /// another thread may free the entry right after the subtraction.
     ///
     /// # Safety
-    /// The caller owns the reference. After `false` the caller uses the entry by a further reference, or not at all.
+    /// The caller owns the reference. After `false` the caller uses the entry by a further
+    /// reference, or not at all.
     #[must_use]
     pub(crate) unsafe fn release(node: NonNull<Self>) -> bool {
-        // SAFETY: the caller's reference keeps the entry alive up to the subtraction. Only the atomic is borrowed.
+        // SAFETY: the caller's reference keeps the entry alive up to the subtraction. Only the
+        // atomic is borrowed.
         let refs = unsafe { &(*node.as_ptr()).refs };
         if refs.load(Ordering::Acquire) == 1 {
             return true;
@@ -299,9 +311,9 @@ impl Entry {
 /// A counted reference to an entry.
 pub(crate) struct EntryRef(NonNull<Entry>);
 
-// SAFETY: the fields of a header are atomics, constant, or under the lock of the shard: a `Key` is needed to reach those, and
-// only a locked queue lends one. The functions that make entries ask for a callback that is `Send`, and `Sync` where callbacks
-// may overlap.
+// SAFETY: the fields of a header are atomics, constant, or under the lock of the shard: a `Key` is
+// needed to reach those, and only a locked queue lends one. The functions that make entries ask for
+// a callback that is `Send`, and `Sync` where callbacks may overlap.
 unsafe impl Send for EntryRef {}
 // SAFETY: see `Send`.
 unsafe impl Sync for EntryRef {}
@@ -327,8 +339,8 @@ impl EntryRef {
 
     #[inline]
     pub(crate) fn shard(&self) -> &Shard {
-        // SAFETY: a shard outlives its entries, which are counted in. Only a thread that holds the engine, and so the shard, uses an
-        // entry that was counted out.
+        // SAFETY: a shard outlives its entries, which are counted in. Only a thread that holds the
+        // engine, and so the shard, uses an entry that was counted out.
         unsafe { self.get().extra().shard.as_ref() }
     }
 
@@ -397,8 +409,8 @@ impl Running<'_> {
     pub(super) fn call(&self) {
         let Self(firing) = self;
         let entry = &firing.entry;
-        // SAFETY: between `begin`, which made this value, and `end`, which takes it. (`Engine::run_firing`, the only caller, calls
-        // once.)
+        // SAFETY: between `begin`, which made this value, and `end`, which takes it.
+        // (`Engine::run_firing`, the only caller, calls once.)
         unsafe { (entry.get().extra().vtable.call)(entry.as_ptr(), firing) }
     }
 
@@ -472,15 +484,15 @@ pub(super) unsafe fn free(node: NonNull<Entry>, counted_out: Option<EngineNumber
     }
 }
 
-/// The rest of [`free`], where `counted_in` says whether the entry is counted in still. A function of its own, so that the path of a timer with
-/// nothing to drop is straight.
+/// The rest of [`free`], where `counted_in` says whether the entry is counted in still. A function
+/// of its own, so that the path of a timer with nothing to drop is straight.
 ///
 /// # Safety
 /// As [`free`].
 #[inline(never)]
 unsafe fn free_with_payload(node: NonNull<Entry>, counted_in: bool, counted_out: Option<EngineNumber>) {
-    // SAFETY: with the last reference, the caller alone uses header and payload. The shard outlives the entry, which is counted
-    // in until `depart` or `is_counted_out`.
+    // SAFETY: with the last reference, the caller alone uses header and payload. The shard outlives
+    // the entry, which is counted in until `depart` or `is_counted_out`.
     unsafe {
         let &EntryMeta { shard, vtable } = node.as_ref().extra();
         if vtable.drop_payload.is_some() && node.as_ref().state.has_payload() {
@@ -533,14 +545,14 @@ unsafe fn tell_of(node: NonNull<Entry>, counted_out: Option<EngineNumber>, panic
 
 // ---------------------------------------------------------------- the code that a thread is inside of
 
-/// Code that the current thread is inside of: the callback of a timer or its payload's destructor; a
-/// handed-over callback of an engine; the callbacks of a source; the driving of a manual clock.
+/// Code that the current thread is inside of: the callback of a timer or its payload's destructor;
+/// a handed-over callback of an engine; the callbacks of a source; the driving of a manual clock.
 /// Frames nest where a callback drives a manual clock or runs another handed-over callback, or a
 /// destructor disposes another timer.
 struct Frame {
-    /// The address of the timer's entry, of the engine, of the source, of the agenda, or, for a panic
-    /// handler, the engine's plus 1; compared, never followed. All are alive meanwhile, so no two are
-    /// equal.
+    /// The address of the timer's entry, of the engine, of the source, of the agenda, or, for a
+    /// panic handler, the engine's plus 1; compared, never followed. All are alive meanwhile, so no
+    /// two are equal.
     of: *const (),
     outer: *const Frame,
 }

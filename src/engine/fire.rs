@@ -15,7 +15,8 @@ use crate::unwind::{Payload, contain};
 /// The output of a sweep for a due entry.
 pub(crate) enum Expired {
     Tick(Firing),
-    /// The waker of a waiting future. The future alone has the entry now, so the waker needs no claim and no reference.
+    /// The waker of a waiting future. The future alone has the entry now, so the waker needs no
+    /// claim and no reference.
     Waker(Waker),
 }
 
@@ -85,7 +86,8 @@ impl Drop for HandedOver {
 }
 
 impl Engine {
-    /// Runs a callback, or calls a waker. Returns whether a callback or waker ran. `put` takes the firing of a deferred tick.
+    /// Runs a callback, or calls a waker. Returns whether a callback or waker ran. `put` takes the
+    /// firing of a deferred tick.
     #[inline]
     pub(super) fn run_expired(&self, expired: Expired, put: impl FnMut(Firing)) -> bool {
         match expired {
@@ -102,8 +104,8 @@ impl Engine {
         contain(self, || waker.wake());
     }
 
-    /// Calls wakers of several tasks. In real time all but the first are jobs of the pool, so that a waker that blocks delays no other
-    /// (S37). Called with no lock held.
+    /// Calls wakers of several tasks. In real time all but the first are jobs of the pool, so that
+    /// a waker that blocks delays no other (S37). Called with no lock held.
     pub(crate) fn wake_each(&self, wakers: impl IntoIterator<Item = Waker>) {
         let mut wakers = wakers.into_iter();
         let Some(first) = wakers.next() else { return };
@@ -118,7 +120,8 @@ impl Engine {
         self.wake(first);
     }
 
-    /// The address that identifies the engine, for [`inside`]: the thread is inside of a callback that was handed over.
+    /// The address that identifies the engine, for [`inside`]: the thread is inside of a callback
+    /// that was handed over.
     pub(super) fn address(&self) -> *const () {
         std::ptr::from_ref(self).cast()
     }
@@ -131,7 +134,8 @@ impl Engine {
         contain(self, || executor(job));
     }
 
-    /// The runtime has ended: disposes the timer of a tick; wakes a task, which may wait for the error (S33).
+    /// The runtime has ended: disposes the timer of a tick; wakes a task, which may wait for the
+    /// error (S33).
     pub(super) fn discard_one(&self, expired: Expired) {
         match expired {
             Expired::Tick(firing) => dispose(&firing.entry),
@@ -139,8 +143,8 @@ impl Engine {
         }
     }
 
-    /// Runs the callback of a claimed tick, unless a change or a disposal came between (I10). Returns whether the callback ran.
-    /// `put` takes the firing of a deferred tick.
+    /// Runs the callback of a claimed tick, unless a change or a disposal came between (I10).
+    /// Returns whether the callback ran. `put` takes the firing of a deferred tick.
     pub(super) fn run_firing(&self, firing: Firing, mut put: impl FnMut(Firing)) -> bool {
         let node = &firing.entry;
         let running = match firing.begin() {
@@ -200,7 +204,8 @@ impl Engine {
     }
 }
 
-/// The thread that took the timer's job, or ended its callback, claims the deferred tick, if it is still deferred (I11).
+/// The thread that took the timer's job, or ended its callback, claims the deferred tick, if it is
+/// still deferred (I11).
 fn settle(node: &EntryRef, put: &mut impl FnMut(Firing)) {
     let shard = node.shard();
     let mut inner = shard.lock();
@@ -209,7 +214,8 @@ fn settle(node: &EntryRef, put: &mut impl FnMut(Firing)) {
     }
     if !inner.is_open() {
         drop(inner);
-        dispose(node); // the runtime was shut down: the callback will not run, and the waiters are woken
+        // the runtime was shut down: the callback will not run, and the waiters are woken
+        dispose(node);
     } else {
         let firing = inner.take_deferred_tick(node);
         drop(inner);

@@ -1,7 +1,8 @@
 //! New timers of the program: with the span in which they are made, if there is one.
 //!
-//! Ground rules. Timers of the crate's own are made by [`entry`] directly, and keep no span. A timer made in a span has a payload of a
-//! type of its own: the callback in a box, and the span beside it. So a timer made outside of all spans pays nothing when it fires.
+//! Ground rules. Timers of the crate's own are made by [`entry`] directly, and keep no span. A
+//! timer made in a span has a payload of a type of its own: the callback in a box, and the span
+//! beside it. So a timer made outside of all spans pays nothing when it fires.
 
 use std::time::{Duration, SystemTime};
 
@@ -82,7 +83,8 @@ pub(crate) fn wall(
     })
 }
 
-// The rarer way. These functions are compiled once, and not with each callback: so the usual way is compiled as if there were no other.
+// The rarer way. These functions are compiled once, and not with each callback: so the usual way is
+// compiled as if there were no other.
 
 #[cold]
 #[inline(never)]

@@ -1,13 +1,17 @@
-//! Item wheels: a safe owner of timing wheels, for values with a due point. The wheels of a delay queue.
+//! Item wheels: a safe owner of timing wheels, for values with a due point. The wheels of a delay
+//! queue.
 //!
-//! Ground rules. A wheel ([`TimerWheel`]) does not own its nodes. An [`ItemWheel`] does: each node in a wheel holds a counted
-//! reference, [`ItemRef`]. An item has two parts. Its *shared* part never changes, and each holder of a reference may read it.
-//! Its *body* belongs to the [`ItemWheel`] that has adopted the item, and is reached through `&mut ItemWheel` alone. In a
-//! delay queue that means: under the lock of the queue. No function here runs user code, but the drop of the last reference.
+//! Ground rules. A wheel ([`TimerWheel`]) does not own its nodes. An [`ItemWheel`] does: each node
+//! in a wheel holds a counted reference, [`ItemRef`]. An item has two parts. Its *shared* part
+//! never changes, and each holder of a reference may read it. Its *body* belongs to the
+//! [`ItemWheel`] that has adopted the item, and is reached through `&mut ItemWheel` alone. In a
+//! delay queue that means: under the lock of the queue. No function here runs user code, but the
+//! drop of the last reference.
 //!
-//! An [`ItemWheel`] has two axes, each with a wheel of its own: an item is due by the runtime's clock, or by the wall clock. A
-//! wheel does not go back in time. After a step back of the wall clock, [`ItemWheel::restart`] begins a new wheel, and the
-//! items of the old one move over, some with each call of [`ItemWheel::next_due`].
+//! An [`ItemWheel`] has two axes, each with a wheel of its own: an item is due by the runtime's
+//! clock, or by the wall clock. A wheel does not go back in time. After a step back of the wall
+//! clock, [`ItemWheel::restart`] begins a new wheel, and the items of the old one move over, some
+//! with each call of [`ItemWheel::next_due`].
 
 #![allow(unsafe_code)] // lifetime of items, and the contract of the wheel
 
@@ -39,8 +43,8 @@ const FREE: usize = 0;
 
 /// The part of a node behind the wheel's fields.
 struct Item<S, B> {
-    /// The address of the owner's [`ItemWheel::identity`], or [`FREE`]. Written by the owner alone, so a thread that reads its
-    /// own identity reads a value that stays.
+    /// The address of the owner's [`ItemWheel::identity`], or [`FREE`]. Written by the owner alone,
+    /// so a thread that reads its own identity reads a value that stays.
     owner: AtomicUsize,
     /// Under the owner's `&mut`.
     axis: Cell<Axis>,
@@ -51,8 +55,8 @@ struct Item<S, B> {
     body: UnsafeCell<B>,
 }
 
-// SAFETY: threads share `shared`, which is `Sync`. `axis`, `turn` and `body` are used by one thread at a time: the thread with
-// `&mut` of the owner, or the thread with the last reference.
+// SAFETY: threads share `shared`, which is `Sync`. `axis`, `turn` and `body` are used by one thread
+// at a time: the thread with `&mut` of the owner, or the thread with the last reference.
 unsafe impl<S: Send + Sync, B: Send> Send for Item<S, B> {}
 // SAFETY: see `Send`.
 unsafe impl<S: Send + Sync, B: Send> Sync for Item<S, B> {}
@@ -62,7 +66,8 @@ type ItemNode<S, B> = Node<Item<S, B>>;
 /// A counted reference to an item.
 pub(crate) struct ItemRef<S, B>(NonNull<ItemNode<S, B>>);
 
-// SAFETY: as an `Arc` of an item. The fields of the node beside the item are atomics, constant, or under the owner's `&mut`.
+// SAFETY: as an `Arc` of an item. The fields of the node beside the item are atomics, constant, or
+// under the owner's `&mut`.
 unsafe impl<S: Send + Sync, B: Send> Send for ItemRef<S, B> {}
 // SAFETY: see `Send`.
 unsafe impl<S: Send + Sync, B: Send> Sync for ItemRef<S, B> {}
@@ -117,9 +122,10 @@ impl<S, B> Clone for ItemRef<S, B> {
 impl<S, B> Drop for ItemRef<S, B> {
     fn drop(&mut self) {
         let node = self.node();
-        // Release publishes this thread's use of the item to the thread that frees the item; the acquire load there pairs with all
-        // these releases. The owner of the only reference need not count down. After the subtraction another thread may free the
-        // node, so the node is used no more.
+        // Release publishes this thread's use of the item to the thread that frees the item; the
+        // acquire load there pairs with all these releases. The owner of the only reference need
+        // not count down. After the subtraction another thread may free the node, so the node is
+        // used no more.
         if !node.has_only(1) {
             // SAFETY: alive up to the subtraction by this reference. Only the atomic is borrowed.
             let refs = unsafe { &(*self.0.as_ptr()).refs };
@@ -128,8 +134,8 @@ impl<S, B> Drop for ItemRef<S, B> {
             }
             refs.load(Ordering::Acquire);
         }
-        // SAFETY: made by `new` from a box; this was the last reference. An item in a wheel has the wheel's reference, so the item is
-        // in none.
+        // SAFETY: made by `new` from a box; this was the last reference. An item in a wheel has the
+        // wheel's reference, so the item is in none.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -156,7 +162,8 @@ pub(crate) enum NextItem<S, B> {
 
 /// See the module's ground rules.
 pub(crate) struct ItemWheel<S, B> {
-    /// Its address is the owner in the adopted items. Not of size zero, so no two live wheels have the same address.
+    /// Its address is the owner in the adopted items. Not of size zero, so no two live wheels have
+    /// the same address.
     identity: Box<u8>,
     /// Made with the first item of the axis.
     axes: [Option<Wheels<S, B>>; 2],
@@ -199,8 +206,9 @@ impl<S, B> ItemWheel<S, B> {
     #[inline]
     pub(crate) fn body<'a>(&'a mut self, item: &'a ItemRef<S, B>) -> &'a mut B {
         let body = self.own(item).extra().body.get();
-        // SAFETY: adopted, so only `&mut self` leads to the body, and the result borrows `self`: no second borrow of a body of this
-        // wheel exists. The result borrows the reference too, so the item is alive, and not the only one to be dropped.
+        // SAFETY: adopted, so only `&mut self` leads to the body, and the result borrows `self`: no
+        // second borrow of a body of this wheel exists. The result borrows the reference too, so
+        // the item is alive, and not the only one to be dropped.
         unsafe { &mut *body }
     }
 
@@ -212,8 +220,9 @@ impl<S, B> ItemWheel<S, B> {
         (axis, self.axes[axis as usize].as_ref().map_or(END, |wheels| node.due(wheels.wheel.key())))
     }
 
-    /// Puts an adopted item, which is in no wheel, into the wheel of `axis`. A due point beyond the range of the clock is
-    /// [`END`], which never comes. `now` is a reading of the clock of the axis.
+    /// Puts an adopted item, which is in no wheel, into the wheel of `axis`. A due point beyond the
+    /// range of the clock is [`END`], which never comes. `now` is a reading of the clock of the
+    /// axis.
     pub(crate) fn insert(&mut self, item: ItemRef<S, B>, axis: Axis, due: u64, now: u64) {
         let node = self.own(&item);
         let fresh = || Wheels { wheel: TimerWheel::new(now), old: None, turn: 0 };
@@ -225,8 +234,9 @@ impl<S, B> ItemWheel<S, B> {
         node.extra().turn.set(wheels.turn);
         wheels.wheel.advance(now);
         let item = ManuallyDrop::new(item);
-        // SAFETY: in no wheel (asserted: an item in a wheel of this owner is queued, and no other owner has the item). Alive until
-        // unlinked or emitted by the reference just forgotten, which `taken_out` takes up again.
+        // SAFETY: in no wheel (asserted: an item in a wheel of this owner is queued, and no other
+        // owner has the item). Alive until unlinked or emitted by the reference just forgotten,
+        // which `taken_out` takes up again.
         let _ = unsafe { wheels.wheel.insert(item.0) };
     }
 
@@ -236,8 +246,8 @@ impl<S, B> ItemWheel<S, B> {
         let wheels = self.axes[node.extra().axis.get() as usize].as_mut()?;
         let current = node.extra().turn.get() == wheels.turn;
         let wheel = if current { &mut wheels.wheel } else { wheels.old.as_mut()? };
-        // SAFETY: alive by the caller's reference. The item is in no wheel but the one named by `axis` and `turn`, since `insert`
-        // and `move_over` set both.
+        // SAFETY: alive by the caller's reference. The item is in no wheel but the one named by
+        // `axis` and `turn`, since `insert` and `move_over` set both.
         let was_queued = unsafe { wheel.unlink(item.0) };
         was_queued.then(|| Self::taken_out(item.0))
     }
@@ -247,7 +257,8 @@ impl<S, B> ItemWheel<S, B> {
         ItemRef(node)
     }
 
-    /// Takes an item that is due at `now` out of the wheel of `axis`. Each node looked at costs a unit of `work`.
+    /// Takes an item that is due at `now` out of the wheel of `axis`. Each node looked at costs a
+    /// unit of `work`.
     pub(crate) fn next_due(&mut self, axis: Axis, now: u64, work: &mut usize) -> NextItem<S, B> {
         let Some(wheels) = &mut self.axes[axis as usize] else { return NextItem::Nothing };
         if !wheels.move_over(now, work) {
@@ -260,12 +271,14 @@ impl<S, B> ItemWheel<S, B> {
         }
     }
 
-    /// At or before the earliest instant at which an item of the axis is due. Meaningful after [`NextItem::Nothing`].
+    /// At or before the earliest instant at which an item of the axis is due. Meaningful after
+    /// [`NextItem::Nothing`].
     pub(crate) fn next_deadline(&self, axis: Axis) -> u64 {
         self.axes[axis as usize].as_ref().map_or(END, |wheels| wheels.wheel.next_deadline()).min(END)
     }
 
-    /// The earliest instant at which an item of the axis is due, exactly; [`END`]: no item comes due. `None`: the work is used up.
+    /// The earliest instant at which an item of the axis is due, exactly; [`END`]: no item comes
+    /// due. `None`: the work is used up.
     pub(crate) fn earliest_due(&mut self, axis: Axis, now: u64, work: &mut usize) -> Option<u64> {
         let Some(wheels) = &mut self.axes[axis as usize] else { return Some(END) };
         if !wheels.move_over(now, work) {
@@ -278,7 +291,9 @@ impl<S, B> ItemWheel<S, B> {
     pub(crate) fn restart(&mut self, axis: Axis, now: u64) {
         let Some(wheels) = &mut self.axes[axis as usize] else { return };
         if wheels.old.is_some() {
-            return; // a second step during the move: the wheel is right, if perhaps slow, until the next restart
+            // a second step during the move: the wheel is right, if perhaps slow, until the next
+            // restart
+            return;
         }
         if wheels.wheel.len() > 0 {
             wheels.old = Some(std::mem::replace(&mut wheels.wheel, TimerWheel::new(now)));
@@ -308,7 +323,8 @@ impl<S, B> Wheels<S, B> {
         let Some(old) = &mut self.old else { return true };
         self.wheel.advance(now);
         while let Some(node) = old.pop_any() {
-            // SAFETY: alive by the reference of the wheel, which goes over to the new wheel with the node.
+            // SAFETY: alive by the reference of the wheel, which goes over to the new wheel with
+            // the node.
             unsafe {
                 node.as_ref().extra().turn.set(self.turn);
                 let _ = self.wheel.insert(node);
@@ -325,7 +341,8 @@ impl<S, B> Wheels<S, B> {
 
 impl<S, B> Drop for ItemWheel<S, B> {
     fn drop(&mut self) {
-        // A destructor of the user may panic: the caller empties the wheel before. What is left is dropped here.
+        // A destructor of the user may panic: the caller empties the wheel before. What is left is
+        // dropped here.
         while let Some(item) = self.pop_any() {
             drop(item);
         }

@@ -1,7 +1,7 @@
 //! Names of timers, and the hooks that are told of them.
 //!
-//! Ground rules. A timer without a name pays nothing: its payload is the callback alone. A timer with a name has a payload of its own kind,
-//! with a table of functions that tells the name.
+//! Ground rules. A timer without a name pays nothing: its payload is the callback alone. A timer
+//! with a name has a payload of its own kind, with a table of functions that tells the name.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -40,8 +40,8 @@ impl From<MissedTicks> for Settings {
     }
 }
 
-/// A payload with a callback. The fields are named by their places, since a callback may run, with exclusive use of its field, while
-/// another thread reads the label.
+/// A payload with a callback. The fields are named by their places, since a callback may run, with
+/// exclusive use of its field, while another thread reads the label.
 pub(super) trait Carrier {
     type Callback;
     /// The place of the callback in the payload.

@@ -1,11 +1,15 @@
-//! Early alarms: by how much a shard that is not busy sets its alarm ahead of the deadline, so that the thread is awake when the timer is due.
+//! Early alarms: by how much a shard that is not busy sets its alarm ahead of the deadline, so that
+//! the thread is awake when the timer is due.
 //!
-//! Ground rules. Pure arithmetic under the shard's lock. The system takes some microseconds from an alarm to the sweep by the woken thread. A
-//! shard learns this time, and sets its alarm earlier by it. No timer fires early: a sweep trusts the clock, and a thread that comes before
-//! the deadline waits for the rest with the lock released, [`Lead::MOST_NS`] at most, or [`Lead::MOST_LOOKS`] readings of the clock.
+//! Ground rules. Pure arithmetic under the shard's lock. The system takes some microseconds from an
+//! alarm to the sweep by the woken thread. A shard learns this time, and sets its alarm earlier by
+//! it. No timer fires early: a sweep trusts the clock, and a thread that comes before the deadline
+//! waits for the rest with the lock released, [`Lead::MOST_NS`] at most, or [`Lead::MOST_LOOKS`]
+//! readings of the clock.
 //!
-//! A clock may stand behind the clock of the kernel's timers, or stand still. Then each alarm comes before its instant, is set again, and
-//! comes again at once. The shard counts these; from the [`Lead::OFTEN`]th on the shard pauses between two alarms, and
+//! A clock may stand behind the clock of the kernel's timers, or stand still. Then each alarm comes
+//! before its instant, is set again, and comes again at once. The shard counts these; from the
+//! [`Lead::OFTEN`]th on the shard pauses between two alarms, and
 //! [`Backend::distrust`](crate::alarm::Backend::distrust) is called.
 
 /// See the module's ground rules.
@@ -14,12 +18,14 @@ pub(crate) struct Lead {
     learnt_ns: u64,
     /// The instant to which the alarm is set; zero: the alarm has been taken, or was never set.
     set_to: u64,
-    /// The number of sweeps in a row that came before the instant of the alarm, and set the alarm to the same instant.
+    /// The number of sweeps in a row that came before the instant of the alarm, and set the alarm
+    /// to the same instant.
     early: u8,
 }
 
 impl Lead {
-    /// A thread waits awake for this long at most. (A single step in a model, in which only `arm_vs_sweep.rs` lets time pass.)
+    /// A thread waits awake for this long at most. (A single step in a model, in which only
+    /// `arm_vs_sweep.rs` lets time pass.)
     pub(super) const MOST_NS: u64 = if cfg!(all(test, timerqueue_loom)) { 1 } else { 10_000 };
 
     /// A thread that waits awake reads the clock this often at most: a clock may stand still.
@@ -33,8 +39,8 @@ impl Lead {
         Self { learnt_ns: 0, set_to: 0, early: 0 }
     }
 
-    /// A sweep sets the alarm again: to the instant for which the alarm came (`same`), or to another. Returns whether the alarms for this
-    /// instant come early again and again.
+    /// A sweep sets the alarm again: to the instant for which the alarm came (`same`), or to
+    /// another. Returns whether the alarms for this instant come early again and again.
     #[inline]
     pub(super) fn is_often_early(&mut self, same: bool) -> bool {
         self.early = if same { self.early.saturating_add(1) } else { 0 };
@@ -50,7 +56,8 @@ impl Lead {
         self.set_to
     }
 
-    /// A sweep begins, with the deadline for which the alarm was set. Returns whether the thread waits until then.
+    /// A sweep begins, with the deadline for which the alarm was set. Returns whether the thread
+    /// waits until then.
     #[inline]
     pub(super) fn is_early(&mut self, deadline: u64, now: u64) -> bool {
         let set_to = std::mem::take(&mut self.set_to);
@@ -58,7 +65,8 @@ impl Lead {
             return false; // not by the alarm
         }
         let took_ns = (now - set_to).min(Self::MOST_NS);
-        // Down at once, and up slowly: to be early costs processor time, to be late is what would be without.
+        // Down at once, and up slowly: to be early costs processor time, to be late is what would
+        // be without.
         self.learnt_ns =
             if took_ns < self.learnt_ns { took_ns } else { self.learnt_ns + (took_ns - self.learnt_ns) / 8 };
         now < deadline && deadline - now <= Self::MOST_NS

@@ -1,8 +1,9 @@
-//! The end of a runtime whose alarms are lost (see [`crate::alarm::Loss`]): the runtime is shut down and its panic handler told.
+//! The end of a runtime whose alarms are lost (see [`crate::alarm::Loss`]): the runtime is shut
+//! down and its panic handler told.
 //!
-//! Ground rules. Any thread may find the loss, with a lock held: of a shard when an alarm is set, of the pool when the stall
-//! check is armed. Closing takes locks and runs code of the user's. So a new thread closes the runtime, unless a poller found the
-//! loss.
+//! Ground rules. Any thread may find the loss, with a lock held: of a shard when an alarm is set,
+//! of the pool when the stall check is armed. Closing takes locks and runs code of the user's. So a
+//! new thread closes the runtime, unless a poller found the loss.
 
 use std::io::Write;
 use std::time::Duration;
@@ -17,7 +18,8 @@ impl Engine {
         self.native.as_ref()?.alarms.loss_record().filter(|loss| loss.is_noted())
     }
 
-    /// After a call to the alarms, perhaps with a lock held: if the alarms are lost, has another thread end the runtime.
+    /// After a call to the alarms, perhaps with a lock held: if the alarms are lost, has another
+    /// thread end the runtime.
     #[inline]
     pub(super) fn look_for_loss(&self) {
         if self.loss().is_some() {
@@ -38,10 +40,12 @@ impl Engine {
         }
     }
 
-    /// Caller: holds no lock. Closes the runtime, then tells the panic handler, or standard error where there is none. Once.
+    /// Caller: holds no lock. Closes the runtime, then tells the panic handler, or standard error
+    /// where there is none. Once.
     pub(super) fn end_for_loss(&self) {
         let Some(loss) = self.loss() else { return };
-        // Already shut down, or another thread has found the loss and is about to close the runtime.
+        // Already shut down, or another thread has found the loss and is about to close the
+        // runtime.
         if self.is_closed() || self.loss_told.swap(true, Ordering::AcqRel) {
             // The poller that calls would be back at once; the other thread may have less priority.
             return std::thread::sleep(Duration::from_millis(1));

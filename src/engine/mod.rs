@@ -1,5 +1,5 @@
-//! The engine: timers on shards. Creating, changing and disposing go down ([`entry`]); alarm, sweep and callback come up
-//! ([`sweep`]).
+//! The engine: timers on shards. Creating, changing and disposing go down ([`entry`]); alarm, sweep
+//! and callback come up ([`sweep`]).
 //!
 //! Ground rules. Each operation locks a single shard, decides, puts a tick that is due into the
 //! pool, unlocks, and only then acts: notifies the pool, runs callbacks, wakes, drops. References
@@ -106,8 +106,9 @@ pub(crate) struct Engine {
     me: Weak<Self>,
     /// The layer above: the state that the handles of the runtime share.
     owner: OnceLock<Weak<dyn Any + Send + Sync>>,
-    /// The instant at which closing began; [`NEVER`] before. Stored before the first shard is closed. A std atomic, since no
-    /// other access pairs with it: a model need not explore its reads.
+    /// The instant at which closing began; [`NEVER`] before. Stored before the first shard is
+    /// closed. A std atomic, since no other access pairs with it: a model need not explore its
+    /// reads.
     ended_at: unmodelled::AtomicU64,
     clock: Clock,
     walls: WallRegistry,
@@ -177,8 +178,8 @@ impl Engine {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The instant of the shutdown; [`NEVER`] before. A thread that finds a shard closed reads no older value, since the lock of
-    /// the shard orders the store before.
+    /// The instant of the shutdown; [`NEVER`] before. A thread that finds a shard closed reads no
+    /// older value, since the lock of the shard orders the store before.
     pub(crate) fn ended_at(&self) -> u64 {
         self.ended_at.load(Ordering::Relaxed)
     }
@@ -189,7 +190,8 @@ impl Engine {
         !self.origin.is_here()
     }
 
-    /// Whether this process has inherited the engine by a fork, and with it neither threads nor alarms. (A manual clock needs none.)
+    /// Whether this process has inherited the engine by a fork, and with it neither threads nor
+    /// alarms. (A manual clock needs none.)
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.is_inherited() && self.native.is_some()
@@ -242,7 +244,8 @@ impl Engine {
         &self.by_hand
     }
 
-    /// The queue of the CPU that the calling thread runs on; `None` on a manual clock, where CPUs do not count.
+    /// The queue of the CPU that the calling thread runs on; `None` on a manual clock, where CPUs
+    /// do not count.
     #[inline]
     pub(crate) fn current_queue(&self) -> Option<usize> {
         self.native.as_ref()?;
@@ -276,8 +279,9 @@ impl Engine {
         }
     }
 
-    /// Sets the alarm of a queue that has been swept: to `at`, which may include a coalescing delay; on a manual clock, which
-    /// does not coalesce, to the `deadline`. Caller: holds the lock of the queue.
+    /// Sets the alarm of a queue that has been swept: to `at`, which may include a coalescing
+    /// delay; on a manual clock, which does not coalesce, to the `deadline`. Caller: holds the lock
+    /// of the queue.
     pub(crate) fn arm_after_sweep(&self, queue: usize, at: u64, deadline: u64) {
         if let Some(native) = &self.native {
             if at != NEVER {
@@ -306,7 +310,8 @@ impl Engine {
     /// runtime closes all shards before it looks into the queues of the pool. The caller itself
     /// runs no destructor, waker or hook: it may hold locks of its own.
     fn put(&self, expired: Expired, _open: &ShardState) {
-        // On a manual clock every timer goes into a queue, even if due: so this is a native runtime.
+        // On a manual clock every timer goes into a queue, even if due: so this is a native
+        // runtime.
         if let Some(native) = &self.native {
             let due = expired.due().unwrap_or_else(|| self.clock.now());
             native.pool.inject(Job::One { expired, due });
@@ -352,7 +357,8 @@ impl Engine {
 
     // ---------------------------------------------------------------- for new timers; the rest of their path is in `entry`
 
-    /// A header for a new timer of this runtime, which belongs to the shard of the calling thread's CPU.
+    /// A header for a new timer of this runtime, which belongs to the shard of the calling thread's
+    /// CPU.
     #[inline]
     pub(crate) fn header(&self, kind: Kind, tick_policy: impl Into<TickPolicy>, vtable: &'static VTable) -> Entry {
         // Two references: the handle's, and the queue's or job's, placed by `start_with`.
@@ -366,7 +372,8 @@ impl Engine {
         (0..self.shards.len()).map(|queue| self.earliest_due_of(queue)).min().unwrap_or(NEVER)
     }
 
-    /// As [`Self::earliest_due`], of a single queue; on a manual clock the entry of the agenda is set to the result.
+    /// As [`Self::earliest_due`], of a single queue; on a manual clock the entry of the agenda is
+    /// set to the result.
     pub(crate) fn earliest_due_of(&self, queue: usize) -> u64 {
         loop {
             let mut inner = self.shard(queue).lock();
@@ -380,7 +387,8 @@ impl Engine {
         }
     }
 
-    /// For the driver of a manual clock: waits until no thread arms a timer in this queue by an earlier reading of the clock.
+    /// For the driver of a manual clock: waits until no thread arms a timer in this queue by an
+    /// earlier reading of the clock.
     pub(crate) fn wait_for_arming(&self, queue: usize) {
         self.shard(queue).lock().touched = false;
     }
@@ -408,9 +416,11 @@ impl Engine {
         self.shards().map(of).sum()
     }
 
-    /// After closing: waits up to `limit` until the driver of a manual clock, or an executor of the program's, runs no callback,
-    /// looking after each `pause`. Does not wait if the calling thread is the driver. A caller inside of handed-over callbacks waits
-    /// neither for these callbacks nor for others that wait here, since they would wait for each other. False: a callback still runs.
+    /// After closing: waits up to `limit` until the driver of a manual clock, or an executor of the
+    /// program's, runs no callback, looking after each `pause`. Does not wait if the calling thread
+    /// is the driver. A caller inside of handed-over callbacks waits neither for these callbacks
+    /// nor for others that wait here, since they would wait for each other. False: a callback still
+    /// runs.
     pub(crate) fn wait_for_driver(&self, limit: Duration, pause: Duration) -> bool {
         let begun = Instant::now();
         fence(Ordering::SeqCst);
@@ -441,8 +451,8 @@ impl Engine {
     /// Closes all shards and disposes the queued timers. Afterwards no timer fires.
     pub(crate) fn close(&self) {
         let _ = self.ended_at.compare_exchange(NEVER, self.clock.now(), Ordering::Relaxed, Ordering::Relaxed);
-        // Shards are closed first. Only then are `run_by_hand` and the pool told to dispose the timers of their jobs: code that
-        // finds a timer disposed finds the shard closed as well.
+        // Shards are closed first. Only then are `run_by_hand` and the pool told to dispose the
+        // timers of their jobs: code that finds a timer disposed finds the shard closed as well.
         self.shards().for_each(Shard::close);
         self.closed.store(true, Ordering::Release);
         if self.native.is_some() {

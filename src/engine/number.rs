@@ -1,7 +1,8 @@
 //! Runtimes by number: how a panic finds its handler when the runtime may be gone.
 //!
-//! Ground rules. A timer that is dropped counts itself out of its shard and then runs the destructor of its payload. Meanwhile another thread
-//! may free engine and shard. So the dropping thread takes the number of the runtime along, which is given once, and looks here if the
+//! Ground rules. A timer that is dropped counts itself out of its shard and then runs the
+//! destructor of its payload. Meanwhile another thread may free engine and shard. So the dropping
+//! thread takes the number of the runtime along, which is given once, and looks here if the
 //! destructor panics. The lock is a leaf lock, and no reference to an engine is dropped under it.
 
 use std::collections::BTreeMap;

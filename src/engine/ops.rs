@@ -1,7 +1,9 @@
-//! The operations of owners of a timer: start, change, dispose; and the steps after the lock of the shard has been released.
+//! The operations of owners of a timer: start, change, dispose; and the steps after the lock of the
+//! shard has been released.
 //!
-//! Ground rules. An operation holds the lock of the timer's shard for one section; what is left is done after it. The clock is read before
-//! the lock is taken, so that no thread waits for the reading; see [`crate::alarm::Clock::reading_under_lock`].
+//! Ground rules. An operation holds the lock of the timer's shard for one section; what is left is
+//! done after it. The clock is read before the lock is taken, so that no thread waits for the
+//! reading; see [`crate::alarm::Clock::reading_under_lock`].
 
 #![allow(unsafe_code)] // entries that are new, or that no other thread knows any more
 
@@ -99,8 +101,8 @@ impl Rescheduled {
     }
 }
 
-/// Disposes the timer and gives the handle's reference back. If only the handle and the queue refer to the timer, this takes a
-/// single lock section and no further atomic operation.
+/// Disposes the timer and gives the handle's reference back. If only the handle and the queue refer
+/// to the timer, this takes a single lock section and no further atomic operation.
 #[inline]
 pub(super) fn dispose_last(handle: EntryRef) {
     if let Err(handle) = free_last(handle, |_| 0, |_| {}) {
@@ -111,7 +113,8 @@ pub(super) fn dispose_last(handle: EntryRef) {
 /// Gives a new timer its first schedule; on a closed runtime the timer is disposed at once.
 ///
 /// # Safety
-/// `node` has just been made from [`Engine::header`], and no further reference exists. One of its two references is placed here.
+/// `node` has just been made from [`Engine::header`], and no further reference exists. One of its
+/// two references is placed here.
 #[inline]
 pub(super) unsafe fn start_new(node: NonNull<Entry>, due: Duration, period: Duration) {
     // SAFETY: alive by its two references; the engine keeps the shard alive meanwhile.
@@ -122,7 +125,8 @@ pub(super) unsafe fn start_new(node: NonNull<Entry>, due: Duration, period: Dura
     unsafe { start_at(node, |now| Schedule { due: instant(now, due), period: Period::new(period) }, now) };
 }
 
-/// As [`start_new`], with a schedule computed from now. False: the runtime is closed, and the timer disposed.
+/// As [`start_new`], with a schedule computed from now. False: the runtime is closed, and the timer
+/// disposed.
 ///
 /// # Safety
 /// As [`start_new`].
@@ -137,17 +141,19 @@ pub(crate) unsafe fn start_at(node: NonNull<Entry>, schedule: impl FnOnce(u64) -
     unsafe { start_with(node, insert) }
 }
 
-/// As [`start_new`], with the schedule given by `schedule`, which runs with the lock of the shard held. False: the runtime is
-/// closed, and the timer disposed.
+/// As [`start_new`], with the schedule given by `schedule`, which runs with the lock of the shard
+/// held. False: the runtime is closed, and the timer disposed.
 ///
 /// # Safety
-/// As [`start_new`]; `schedule` takes over one of the two references, as [`ShardState::insert_or_claim`] does.
+/// As [`start_new`]; `schedule` takes over one of the two references, as
+/// [`ShardState::insert_or_claim`] does.
 #[inline]
 pub(crate) unsafe fn start_with(
     node: NonNull<Entry>,
     schedule: impl FnOnce(&mut ShardState, &Shard) -> AfterUnlock,
 ) -> bool {
-    // SAFETY: alive by its two references; the engine keeps the shard alive until the timer is counted in below.
+    // SAFETY: alive by its two references; the engine keeps the shard alive until the timer is
+    // counted in below.
     let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
     let mut inner = shard.lock();
     inner.arrive(shard);
@@ -216,8 +222,8 @@ pub(crate) fn dispose(node: &EntryRef) {
     if outcome == Dispose::Already {
         return;
     }
-    // A sweep may have claimed a tick and inserted the entry again after the step above. No later section inserts the entry: `settle` and
-    // `rearm` look at DISPOSED with the lock held.
+    // A sweep may have claimed a tick and inserted the entry again after the step above. No later
+    // section inserts the entry: `settle` and `rearm` look at DISPOSED with the lock held.
     // SAFETY: alive by the caller's reference; the lock of its own shard is held.
     let was_queued = unsafe { node.shard().lock().unlink_disposed(node.as_ptr()) };
     if outcome == Dispose::DropPayload {
@@ -230,9 +236,9 @@ pub(crate) fn dispose(node: &EntryRef) {
     }
 }
 
-/// Frees a timer if only the caller, and lists under the lock of the shard, refer to the timer. `held` counts the references of
-/// further lists than the queue's; `unlink` takes the timer and these references out of them. `Err`: there are further
-/// references.
+/// Frees a timer if only the caller, and lists under the lock of the shard, refer to the timer.
+/// `held` counts the references of further lists than the queue's; `unlink` takes the timer and
+/// these references out of them. `Err`: there are further references.
 #[inline]
 pub(crate) fn free_last(
     handle: EntryRef,
@@ -242,14 +248,16 @@ pub(crate) fn free_last(
     let node = handle.into_raw();
     // SAFETY: alive by the handle's reference; a shard outlives its entries, which are counted in.
     let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
-    // The end of a block releases the lock, not `drop(inner)`: a guard passed as an argument would have to stay valid until
-    // `drop` returns. But another thread may free the shard once this timer is counted out and the lock is free.
+    // The end of a block releases the lock, not `drop(inner)`: a guard passed as an argument would
+    // have to stay valid until `drop` returns. But another thread may free the shard once this
+    // timer is counted out and the lock is free.
     let counted_out = {
         let mut inner = shard.lock();
         let was_queued = shared.is_queued(inner.queue.key());
         if shared.has_only(1 + u32::from(was_queued) + held(&inner)) {
-            // Only the handle and the lists refer to the entry: no job, no running callback, no waiter (I15). No reference can be
-            // added, since the handle is this thread's and the lock guards the lists.
+            // Only the handle and the lists refer to the entry: no job, no running callback, no
+            // waiter (I15). No reference can be added, since the handle is this thread's and the
+            // lock guards the lists.
             // A sweep that took the waker of a future just before has counted the entry out.
             let mut counted_out = false;
             if was_queued {
@@ -267,7 +275,8 @@ pub(crate) fn free_last(
     };
     match counted_out {
         Some(counted_out) => {
-            // SAFETY: all references were the handle's and the lists', which have been taken out; the lock is free.
+            // SAFETY: all references were the handle's and the lists', which have been taken out;
+            // the lock is free.
             unsafe { free(node, counted_out) };
             Ok(())
         }
@@ -276,7 +285,8 @@ pub(crate) fn free_last(
     }
 }
 
-/// The end of a disposed timer, when no callback runs or will run: drops the payload and wakes the waiters.
+/// The end of a disposed timer, when no callback runs or will run: drops the payload and wakes the
+/// waiters.
 pub(super) fn finish_disposal(node: &EntryRef) {
     let shared = node.get();
     if shared.extra().vtable.drop_payload.is_some() && !shared.state.is_consumed() {

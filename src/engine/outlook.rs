@@ -1,6 +1,7 @@
 //! The state of a timer, and the timers that are due next with their names: for displays.
 //!
-//! Ground rules. A walk changes nothing. It holds the lock of one shard at a time, and looks at [`LOOKED_AT`] timers there at most.
+//! Ground rules. A walk changes nothing. It holds the lock of one shard at a time, and looks at
+//! [`LOOKED_AT`] timers there at most.
 
 use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
@@ -74,8 +75,8 @@ impl Ord for Found<'_> {
 }
 
 impl Engine {
-    /// The `n` timers that are due first, in order. False: some queue has too many timers to look at, and an earlier one may be
-    /// missing.
+    /// The `n` timers that are due first, in order. False: some queue has too many timers to look
+    /// at, and an earlier one may be missing.
     pub(crate) fn soonest(&self, n: usize) -> (Vec<Queued>, bool) {
         let (mut all, mut complete) = (Vec::new(), true);
         for (queue, shard) in self.shards().enumerate() {

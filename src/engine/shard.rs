@@ -6,9 +6,10 @@
 //! another shard's, but for the leaf lock of the backend, of the agenda, or of an inbox of the
 //! pool.
 //!
-//! A shard outlives its runtime, since timers point to the shard. The shard is freed when the runtime has departed and the last
-//! timer is freed. Counting must not cost an atomic operation per timer: see [`shard_refs`](super::shard_refs). The delay of the
-//! alarm of a busy shard is in [`coalesce`](super::coalesce). The wakers of waiters for the end of a timer are in [`Waiters`],
+//! A shard outlives its runtime, since timers point to the shard. The shard is freed when the
+//! runtime has departed and the last timer is freed. Counting must not cost an atomic operation per
+//! timer: see [`shard_refs`](super::shard_refs). The delay of the alarm of a busy shard is in
+//! [`coalesce`](super::coalesce). The wakers of waiters for the end of a timer are in [`Waiters`],
 //! beside the lock.
 
 #![allow(unsafe_code)] // lifetime of shards
@@ -39,13 +40,14 @@ use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
 use crate::sys::os::fetch_line;
 use crate::time::NEVER;
 
-/// `armed` while a sweep is pending or running: no instant is earlier than zero, so inserting a timer sets no alarm (I7).
+/// `armed` while a sweep is pending or running: no instant is earlier than zero, so inserting a
+/// timer sets no alarm (I7).
 pub(crate) const SWEEPING: u64 = 0;
 
 /// Entries cascaded ahead of time in a lock section whose batch was full.
 const AHEAD: usize = 96;
-/// For a deadline closer than this the clock is read again before the alarm is set: setting an alarm to a past instant costs more
-/// than reading the clock.
+/// For a deadline closer than this the clock is read again before the alarm is set: setting an
+/// alarm to a past instant costs more than reading the clock.
 const NEAR_NS: u64 = 20_000;
 
 /// See the module's ground rules. Aligned so that two shards never share a cache line.
@@ -63,7 +65,8 @@ pub(crate) struct Shard {
 /// The state that the lock guards.
 pub(crate) struct ShardState {
     pub(crate) queue: TimerWheel<EntryMeta>,
-    /// The instant for which the alarm is set, somewhat early: see [`Lead`]. [`NEVER`]: it is not set; or [`SWEEPING`] (I7).
+    /// The instant for which the alarm is set, somewhat early: see [`Lead`]. [`NEVER`]: it is not
+    /// set; or [`SWEEPING`] (I7).
     pub(crate) armed: u64,
     pub(crate) coalescer: Coalescer,
     pub(super) share: Share,
@@ -80,8 +83,8 @@ pub(crate) struct ShardState {
     pub(crate) tally: Tally,
 }
 
-// SAFETY: the links of `walls` are reached with the lock held, and each linked timer is kept alive by the list's reference; all
-// other fields are `Send`.
+// SAFETY: the links of `walls` are reached with the lock held, and each linked timer is kept alive
+// by the list's reference; all other fields are `Send`.
 unsafe impl Send for ShardState {}
 
 impl Shard {
@@ -121,7 +124,8 @@ impl Shard {
         self.inner.lock().engine = Some(Arc::clone(engine));
     }
 
-    /// Closes the shard: no timer fires any more, none is armed. Queued timers stay until [`Self::drain`].
+    /// Closes the shard: no timer fires any more, none is armed. Queued timers stay until
+    /// [`Self::drain`].
     ///
     /// The caller has the engine's reference to the shard, which [`ShardRef`] gives back.
     pub(crate) fn close(&self) {
@@ -133,9 +137,10 @@ impl Shard {
         drop(engine);
     }
 
-    /// A lock section of a sweep: gives due entries to `put`, at most [`BATCH`], each with its due point and, if it is a waker, with its
-    /// number. (Single values: a struct of them would go through memory.) `None`: this section emitted no entry, and more
-    /// entries are to be inserted again, or the alarm was early (see [`Lead`]); the caller calls again at once.
+    /// A lock section of a sweep: gives due entries to `put`, at most [`BATCH`], each with its due
+    /// point and, if it is a waker, with its number. (Single values: a struct of them would go
+    /// through memory.) `None`: this section emitted no entry, and more entries are to be inserted
+    /// again, or the alarm was early (see [`Lead`]); the caller calls again at once.
     ///
     /// `wakes`: real time, so timers that come due meanwhile may be swept at once.
     #[inline]
@@ -168,7 +173,8 @@ impl Shard {
                     let (schedule, kind) = unsafe { (node.as_ref().schedule(inner.queue.key()), node.as_ref().kind()) };
                     let scheduled = schedule.due;
                     shortest = shortest.min(schedule.period);
-                    // SAFETY (three): emitted by the queue: due, unlinked, with the list's reference.
+                    // SAFETY (three): emitted by the queue: due, unlinked, with the list's
+                    // reference.
                     #[allow(clippy::undocumented_unsafe_blocks)]
                     if kind == Kind::Waker {
                         let number_of_waker = unsafe { node.as_ref().state.number() };
@@ -222,7 +228,8 @@ impl Shard {
         batch.extend(left.map(|entry| unsafe { EntryRef::from_raw(entry) }));
     }
 
-    /// Walks the queue and asserts the invariants that hold with the lock free: I1 to I3 by the queue's own check, and I7.
+    /// Walks the queue and asserts the invariants that hold with the lock free: I1 to I3 by the
+    /// queue's own check, and I7.
     #[cfg(timerqueue_check)]
     pub(crate) fn check(&self) {
         let inner = self.inner.lock();
@@ -242,32 +249,36 @@ impl Shard {
         self.lock().local_refs.total(&self.shared_refs)
     }
 
-    /// Gives back a counted reference to this shard, of a timer or of the runtime, without the lock.
+    /// Gives back a counted reference to this shard, of a timer or of the runtime, without the
+    /// lock.
     ///
     /// # Safety
     /// The caller owns the reference, and does not use the shard afterwards.
     pub(crate) unsafe fn depart(shard: NonNull<Self>) {
-        // SAFETY: the caller's count keeps the shard alive until the subtraction. No `&Shard` is made, since another thread may
-        // free the shard while this call still runs.
+        // SAFETY: the caller's count keeps the shard alive until the subtraction. No `&Shard` is
+        // made, since another thread may free the shard while this call still runs.
         if unsafe { SharedRefs::depart(&raw const (*shard.as_ptr()).shared_refs) } {
-            // SAFETY: the count of a closed shard is zero, and every last use happens before this (see `SharedRefs::depart`).
+            // SAFETY: the count of a closed shard is zero, and every last use happens before this
+            // (see `SharedRefs::depart`).
             drop(unsafe { Box::from_raw(shard.as_ptr()) });
         }
     }
 }
 
 impl SharedRefs {
-    /// Counts out without the lock. True: this was the last reference to a closed shard, and the caller frees the shard.
+    /// Counts out without the lock. True: this was the last reference to a closed shard, and the
+    /// caller frees the shard.
     ///
-    /// Release publishes the caller's use of the shard to the thread that frees the shard; the acquire load there pairs with all
-    /// these releases. (An acquire load instead of a fence, since race detectors understand loads.)
+    /// Release publishes the caller's use of the shard to the thread that frees the shard; the
+    /// acquire load there pairs with all these releases. (An acquire load instead of a fence, since
+    /// race detectors understand loads.)
     ///
-    /// The argument is a pointer: a `&SharedRefs` would have to stay valid until this returns, but another thread may free
-    /// the shard right after the subtraction.
+    /// The argument is a pointer: a `&SharedRefs` would have to stay valid until this returns, but
+    /// another thread may free the shard right after the subtraction.
     ///
     /// # Safety
-    /// The caller is counted in, so `shared_refs` is alive until the subtraction. After `false` the caller does not use the
-    /// shard.
+    /// The caller is counted in, so `shared_refs` is alive until the subtraction. After `false` the
+    /// caller does not use the shard.
     #[must_use]
     pub(crate) unsafe fn depart(shared_refs: *const Self) -> bool {
         // SAFETY: the caller is counted in, which keeps the shard alive up to the subtraction.
@@ -290,7 +301,8 @@ impl ShardState {
         self.engine.as_ref()
     }
 
-    /// The reading of the clock by which a timer is armed; `before` was read before the lock was taken: see [`Clock::reading_under_lock`].
+    /// The reading of the clock by which a timer is armed; `before` was read before the lock was
+    /// taken: see [`Clock::reading_under_lock`].
     #[inline]
     pub(crate) fn now(&mut self, shard: &Shard, before: u64) -> u64 {
         if matches!(shard.clock, Clock::System(_)) {
@@ -300,7 +312,8 @@ impl ShardState {
         shard.clock.reading_under_lock(before)
     }
 
-    /// A timer is going to be armed. On a manual clock, called before the clock is read: see `Membership::touch` in `agenda`.
+    /// A timer is going to be armed. On a manual clock, called before the clock is read: see
+    /// `Membership::touch` in `agenda`.
     #[inline]
     pub(crate) fn touch(&mut self, shard: &Shard) {
         if matches!(shard.clock, Clock::Manual { .. }) && !self.touched {
@@ -321,14 +334,15 @@ impl ShardState {
         self.local_refs.arrive(&shard.shared_refs);
     }
 
-    /// Counts a timer out if the shard is open. False: the caller departs after the lock is released.
+    /// Counts a timer out if the shard is open. False: the caller departs after the lock is
+    /// released.
     #[must_use]
     pub(crate) fn count_out(&mut self) -> bool {
         self.local_refs.leave()
     }
 
-    /// The next arming number, which orders the timers due at the same instant of virtual time. Real time promises no order and
-    /// gives no numbers (S14).
+    /// The next arming number, which orders the timers due at the same instant of virtual time.
+    /// Real time promises no order and gives no numbers (S14).
     #[inline]
     pub(crate) fn number(shard: &Shard) -> u64 {
         match &shard.clock {
@@ -337,7 +351,8 @@ impl ShardState {
         }
     }
 
-    /// Sets the alarm to `at` if `at` is earlier than the armed instant (I7), and no shared alarm is set to `at`.
+    /// Sets the alarm to `at` if `at` is earlier than the armed instant (I7), and no shared alarm
+    /// is set to `at`.
     #[inline]
     pub(super) fn arm_earlier(&mut self, shard: &Shard, at: u64, now: u64) {
         if at < self.armed && !self.share.relies_on(at) {
@@ -355,7 +370,8 @@ impl ShardState {
         }
     }
 
-    /// Inserts an entry that fires at `at` into the queue; an entry that had been counted out is counted in again.
+    /// Inserts an entry that fires at `at` into the queue; an entry that had been counted out is
+    /// counted in again.
     ///
     /// # Safety
     /// As [`TimerWheel::insert`]; the shard is open.
@@ -369,11 +385,12 @@ impl ShardState {
         unsafe { self.queue.insert_at(node, at) }
     }
 
-    /// Gives a timer that is in no list a new schedule. Takes over a reference: for the list, for the returned job, or (where
-    /// there is neither) to be given back.
+    /// Gives a timer that is in no list a new schedule. Takes over a reference: for the list, for
+    /// the returned job, or (where there is neither) to be given back.
     ///
     /// # Safety
-    /// `node` is alive, idle, and belongs to this shard. The caller owns the reference, which is not the last.
+    /// `node` is alive, idle, and belongs to this shard. The caller owns the reference, which is
+    /// not the last.
     #[inline(always)] // creating is the hot path
     pub(crate) unsafe fn insert_or_claim(
         &mut self,
@@ -396,7 +413,8 @@ impl ShardState {
         let at = shared.tick_policy().fires_at(schedule.due);
         if at > now || matches!(shard.clock, Clock::Manual { .. }) {
             self.queue.advance(now);
-            // SAFETY: idle, so in no list; the reference taken over becomes the list's and keeps the entry alive.
+            // SAFETY: idle, so in no list; the reference taken over becomes the list's and keeps
+            // the entry alive.
             let at = unsafe { self.insert(shard, node, at) };
             self.arm_earlier(shard, at, now);
             return AfterUnlock::NOTHING;
@@ -411,29 +429,33 @@ impl ShardState {
         AfterUnlock::submit(expired)
     }
 
-    /// Claims the tick of a timer that is due at `now` and in no list, and inserts the timer for its next tick. Takes over a reference.
-    /// `None`: the tick is deferred (I11).
+    /// Claims the tick of a timer that is due at `now` and in no list, and inserts the timer for
+    /// its next tick. Takes over a reference. `None`: the tick is deferred (I11).
     ///
     /// # Safety
-    /// `node` is alive, idle, due, and belongs to this shard; its payload is a callback. The caller owns a reference, perhaps the last.
+    /// `node` is alive, idle, due, and belongs to this shard; its payload is a callback. The caller
+    /// owns a reference, perhaps the last.
     #[inline(always)] // a call would return the tick through memory
     pub(crate) unsafe fn claim(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Option<Firing> {
         // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };
         match shared.claim(self.queue.key()) {
             Claim::Queue => {
-                // SAFETY: the caller's promises to this function, and the tick has just been claimed.
+                // SAFETY: the caller's promises to this function, and the tick has just been
+                // claimed.
                 let firing = unsafe { self.take_tick(shard, node, now) };
-                // Detached: the list had the only reference, which the job has now. Not counted out before: an entry that was counted
-                // out is inserted again only by a thread with a second reference.
+                // Detached: the list had the only reference, which the job has now. Not counted out
+                // before: an entry that was counted out is inserted again only by a thread with a
+                // second reference.
                 if shared.has_only(1) && self.count_out() {
                     shared.set_place(Place::COUNTED_OUT, self.queue.key());
                 }
                 Some(firing)
             }
             Claim::Defer => {
-                // SAFETY: the reference taken over. The job or callback that settles the tick holds another, and gives it back without
-                // the lock only after `DISPOSED` was set. Then the disposing thread has a reference, and waits for this lock.
+                // SAFETY: the reference taken over. The job or callback that settles the tick holds
+                // another, and gives it back without the lock only after `DISPOSED` was set. Then
+                // the disposing thread has a reference, and waits for this lock.
                 let last = unsafe { Entry::release(node) };
                 debug_assert!(!last, "the queued job or the running callback holds a reference");
                 None
@@ -460,8 +482,8 @@ impl ShardState {
             let at = shared.tick_policy().fires_at(taken.next);
             if at > now {
                 shared.retain();
-                // SAFETY: in no list, as the caller promises; the reference just made becomes the list's and keeps the entry
-                // alive.
+                // SAFETY: in no list, as the caller promises; the reference just made becomes the
+                // list's and keeps the entry alive.
                 let at = unsafe { self.insert(shard, node, at) };
                 self.arm_earlier(shard, at, now);
             } else {
@@ -472,7 +494,8 @@ impl ShardState {
         Firing { entry: unsafe { EntryRef::from_raw(node) }, scheduled: schedule.due, missed: taken.missed }
     }
 
-    /// Computes a deferred tick that `settle` has just claimed; the caller has the job of the entry.
+    /// Computes a deferred tick that `settle` has just claimed; the caller has the job of the
+    /// entry.
     pub(super) fn take_deferred_tick(&mut self, entry: &EntryRef) -> Firing {
         let shard = entry.shard();
         let now = shard.clock.now();
@@ -482,7 +505,8 @@ impl ShardState {
         unsafe { self.take_tick(shard, entry.as_ptr(), now) }
     }
 
-    /// Gives a timer a new schedule, in any state. What is left after unlocking: a job, if the new due point has come already.
+    /// Gives a timer a new schedule, in any state. What is left after unlocking: a job, if the new
+    /// due point has come already.
     ///
     /// # Safety
     /// `node` is alive and belongs to this shard, and the caller has a reference.
@@ -527,8 +551,8 @@ impl ShardState {
         (Rescheduled::waited(was_queued || withdrawn), left)
     }
 
-    /// As [`Self::reschedule`], to a single firing, by the runtime, or of a delay to later: the arming number stays, and with
-    /// it the order among timers due at the same instant (S14).
+    /// As [`Self::reschedule`], to a single firing, by the runtime, or of a delay to later: the
+    /// arming number stays, and with it the order among timers due at the same instant (S14).
     ///
     /// # Safety
     /// As [`Self::reschedule`].
@@ -537,7 +561,8 @@ impl ShardState {
         unsafe { self.reschedule_as(shard, node, Schedule::once(due), now, node.as_ref().state.number()) }.1
     }
 
-    /// The part of [`Self::reschedule`] that moves the entry in the queue. Returns whether the entry was queued as well.
+    /// The part of [`Self::reschedule`] that moves the entry in the queue. Returns whether the
+    /// entry was queued as well.
     ///
     /// # Safety
     /// As [`Self::reschedule`].
@@ -555,11 +580,13 @@ impl ShardState {
             // SAFETY: alive, as the caller promises.
             unsafe { node.as_ref() }.retain();
         }
-        // SAFETY: unlinked; the list's reference, or the reference just made, is passed on, and the caller has another.
+        // SAFETY: unlinked; the list's reference, or the reference just made, is passed on, and the
+        // caller has another.
         (was_queued, unsafe { self.insert_or_claim(shard, node, schedule, now) })
     }
 
-    /// Stops the entry without disposing it. True: the entry was queued, and the list's reference is the caller's now.
+    /// Stops the entry without disposing it. True: the entry was queued, and the list's reference
+    /// is the caller's now.
     ///
     /// # Safety
     /// `node` is alive and belongs to this shard.
@@ -569,7 +596,8 @@ impl ShardState {
         unsafe { node.as_ref().state.rearm(Self::number(shard)) != Rearm::Refused && self.queue.unlink(node) }
     }
 
-    /// Takes the entry of a timer that is being disposed out of the queue. Returns whether the entry was queued.
+    /// Takes the entry of a timer that is being disposed out of the queue. Returns whether the
+    /// entry was queued.
     ///
     /// # Safety
     /// As [`TimerWheel::unlink`].
@@ -581,8 +609,8 @@ impl ShardState {
         was_queued
     }
 
-    /// Sets the alarm after a sweep: for the next deadline to `at`, and later where the shard relies on another's alarm; no deadline, no
-    /// alarm (I7). `before`: what `armed` was.
+    /// Sets the alarm after a sweep: for the next deadline to `at`, and later where the shard
+    /// relies on another's alarm; no deadline, no alarm (I7). `before`: what `armed` was.
     pub(crate) fn arm_after_sweep(&mut self, shard: &Shard, next: u64, at: u64, now: u64, before: u64) {
         self.armed = if next == NEVER { NEVER } else { at };
         self.tally.alarms += u64::from(next != NEVER);
@@ -590,7 +618,8 @@ impl ShardState {
             if let Some(alarms) = engine.shared_alarms(shard.index) {
                 self.armed = self.share.aim(alarms, shard.index, self.armed, now);
             }
-            // Timers on a common grid have leeway, and those of a busy shard have waited: their alarm need not be early.
+            // Timers on a common grid have leeway, and those of a busy shard have waited: their
+            // alarm need not be early.
             let exact = self.share.is_shared() || self.coalescer.wait_ns() > 0;
             let mut alarm = if self.armed == NEVER { NEVER } else { self.lead.aim(self.armed, now, exact) };
             if self.lead.is_often_early(self.armed == before && before != NEVER) {
@@ -605,7 +634,8 @@ impl ShardState {
 /// The engine's counted reference to a shard, which keeps the shard alive.
 pub(super) struct ShardRef(NonNull<Shard>);
 
-// SAFETY: a shard may be used on any thread: its state lies behind the lock, its other fields are `Sync`.
+// SAFETY: a shard may be used on any thread: its state lies behind the lock, its other fields are
+// `Sync`.
 unsafe impl Send for ShardRef {}
 // SAFETY: see `Send`.
 unsafe impl Sync for ShardRef {}
@@ -634,7 +664,8 @@ impl std::ops::Deref for ShardRef {
 
 impl Drop for ShardRef {
     fn drop(&mut self) {
-        // SAFETY: given back once, here. (An open shard keeps its engine alive, so this shard is closed.)
+        // SAFETY: given back once, here. (An open shard keeps its engine alive, so this shard is
+        // closed.)
         unsafe { Shard::depart(self.0) };
     }
 }

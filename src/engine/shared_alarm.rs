@@ -1,26 +1,31 @@
-//! Shared alarms: shards whose timers have leeway, and busy shards, share a wake-up, since their alarms lie on the same grid.
+//! Shared alarms: shards whose timers have leeway, and busy shards, share a wake-up, since their
+//! alarms lie on the same grid.
 //!
-//! Ground rules. A shard that has been swept, with its next alarm on a *shared point* (a multiple of one of [`GRIDS_NS`]), looks whether
-//! another shard, among the [`SHARE`] with which it shares, has set its alarm to this point. If so, the shard *relies* on that alarm: it enters itself here and sets its own
-//! alarm later, by [`FALLBACK_NS`]. The poller that takes an alarm of these shards sweeps all relying ones whose point has come. So a grid point
-//! costs the process one wake-up and not one for each shard.
+//! Ground rules. A shard that has been swept, with its next alarm on a *shared point* (a multiple
+//! of one of [`GRIDS_NS`]), looks whether another shard, among the [`SHARE`] with which it shares,
+//! has set its alarm to this point. If so, the shard *relies* on that alarm: it enters itself here
+//! and sets its own alarm later, by [`FALLBACK_NS`]. The poller that takes an alarm of these shards
+//! sweeps all relying ones whose point has come. So a grid point costs the process one wake-up and
+//! not one for each shard.
 //!
-//! The fallback alone keeps I7: whatever is read here too old or written here too late costs a wake-up, or at most [`FALLBACK_NS`] of
-//! lateness, and loses no timer. So all accesses are relaxed. [`Share`] is under the lock of its shard, [`SharedAlarms`] under no
-//! lock. Other deadlines lie on a shared point by chance only.
+//! The fallback alone keeps I7: whatever is read here too old or written here too late costs a
+//! wake-up, or at most [`FALLBACK_NS`] of lateness, and loses no timer. So all accesses are
+//! relaxed. [`Share`] is under the lock of its shard, [`SharedAlarms`] under no lock. Other
+//! deadlines lie on a shared point by chance only.
 
 use super::coalesce::Coalescer;
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::NEVER;
 
-/// Points are shared that are multiples of one of these: grids of leeway from 500 us on (for a finer grid the fallback would be late),
-/// and the grid of busy shards.
+/// Points are shared that are multiples of one of these: grids of leeway from 500 us on (for a
+/// finer grid the fallback would be late), and the grid of busy shards.
 const GRIDS_NS: [u64; 2] = [500_000, Coalescer::LONGEST_NS];
 /// All such points are multiples of this.
 const POINT_NS: u64 = 100_000;
 /// A relying shard sets its own alarm later than its point by this.
 pub(super) const FALLBACK_NS: u64 = Coalescer::LONGEST_NS;
-/// The shards that may share an alarm. One poller sweeps all shards of a point in turn, so more shards would make the last of them late.
+/// The shards that may share an alarm. One poller sweeps all shards of a point in turn, so more
+/// shards would make the last of them late.
 const SHARE: usize = 8;
 /// Holders are kept by point, modulo this: 6.4 ms. (Fewer in a model, where each word takes time.)
 const HOLDERS: usize = if cfg!(all(test, timerqueue_loom)) { 2 } else { 64 };
@@ -29,7 +34,8 @@ const HOLDERS: usize = if cfg!(all(test, timerqueue_loom)) { 2 } else { 64 };
 pub(crate) struct SharedAlarms {
     /// The first of the shards.
     first: usize,
-    /// The shard that has set its alarm to a point, by point: see [`Self::word`]. Empty with a single shard.
+    /// The shard that has set its alarm to a point, by point: see [`Self::word`]. Empty with a
+    /// single shard.
     holders: Box<[AtomicU64]>,
     /// A bit for each shard that may rely on an alarm.
     relying: AtomicU64,
@@ -50,7 +56,8 @@ impl Share {
         Self { relies_on: NEVER, holds: 0 }
     }
 
-    /// Another shard's alarm is set to this instant, which is earlier than the own alarm (and so not [`NEVER`]).
+    /// Another shard's alarm is set to this instant, which is earlier than the own alarm (and so
+    /// not [`NEVER`]).
     #[inline]
     pub(super) fn relies_on(&self, at: u64) -> bool {
         self.relies_on == at
@@ -121,7 +128,8 @@ impl SharedAlarms {
         }
     }
 
-    /// Point and shard in a word. (Points count in units, so 46 bits hold them, and there are fewer shards than 2^16.)
+    /// Point and shard in a word. (Points count in units, so 46 bits hold them, and there are fewer
+    /// shards than 2^16.)
     fn word(shard: usize, at: u64) -> u64 {
         (at / POINT_NS) << 16 | shard as u64 & 0xffff
     }
@@ -130,7 +138,8 @@ impl SharedAlarms {
         &self.holders[(at / POINT_NS) as usize % HOLDERS]
     }
 
-    /// Whether another shard has set its alarm to this point. If none has, the caller becomes the holder, and sets its own.
+    /// Whether another shard has set its alarm to this point. If none has, the caller becomes the
+    /// holder, and sets its own.
     fn is_held(&self, shard: usize, at: u64, now: u64) -> bool {
         let (own, holder) = (Self::word(shard, at), self.holder(at));
         let mut held = holder.load(Ordering::Relaxed);
@@ -170,8 +179,9 @@ impl SharedAlarms {
         self.relying.fetch_and(!(1 << shard), Ordering::Relaxed);
     }
 
-    /// A poller has taken an alarm: calls `sweep` for each relying shard whose point has come. Called with no lock held. A shard is
-    /// given to one poller; its sweep enters the shard anew, or takes it out.
+    /// A poller has taken an alarm: calls `sweep` for each relying shard whose point has come.
+    /// Called with no lock held. A shard is given to one poller; its sweep enters the shard anew,
+    /// or takes it out.
     pub(super) fn take_due(&self, now: impl Fn() -> u64, mut sweep: impl FnMut(usize)) {
         let mut bits = self.relying.load(Ordering::Relaxed);
         if bits == 0 {
@@ -214,7 +224,8 @@ mod tests {
     const MS_LONG: Duration = Duration::from_millis(1);
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Ticks of 1 ms with leeway in each of two queues. `None`: the machine has a single core, or threads cannot be pinned here.
+    /// Ticks of 1 ms with leeway in each of two queues. `None`: the machine has a single core, or
+    /// threads cannot be pinned here.
     fn two_queues(tick: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Option<(Runtime, Vec<Timer>)> {
         let cores = Cores::of_process().ids;
         let runtime = Runtime::builder().start().expect("a runtime starts");
@@ -232,7 +243,8 @@ mod tests {
         (queues == [Some(0), Some(1)]).then_some((runtime, timers))
     }
 
-    /// Looks again and again, after `before` each time, until so many of the two shards rely on an alarm at once.
+    /// Looks again and again, after `before` each time, until so many of the two shards rely on an
+    /// alarm at once.
     fn until_rely(runtime: &Runtime, shards: usize, mut before: impl FnMut()) {
         let rely = || runtime.engine().shards().take(2).filter(|shard| shard.lock().share.relies()).count();
         let found = (0..20_000).any(|_| {

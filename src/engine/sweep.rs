@@ -1,11 +1,13 @@
-//! Sweeps: due timers leave the queue and become jobs of the pool, or, on a manual clock, of the driver.
+//! Sweeps: due timers leave the queue and become jobs of the pool, or, on a manual clock, of the
+//! driver.
 //!
-//! Ground rules. A sweep is a sequence of lock sections ([`Shard::sweep_step`]). Between sections, with no lock held, the
-//! sweeping thread emits the ticks of a section as a single job.
+//! Ground rules. A sweep is a sequence of lock sections ([`Shard::sweep_step`]). Between sections,
+//! with no lock held, the sweeping thread emits the ticks of a section as a single job.
 //!
-//! **Shared batches.** A thread that takes up a batch puts the batch back into its deque before the first callback, unless a single tick is left. From
-//! there any other thread takes the batch, and does the same. While a callback of a batch
-//! runs and ticks are left, the batch is in a queue of the pool, so a callback that blocks delays no other tick (S31, I19).
+//! **Shared batches.** A thread that takes up a batch puts the batch back into its deque before the
+//! first callback, unless a single tick is left. From there any other thread takes the batch, and
+//! does the same. While a callback of a batch runs and ticks are left, the batch is in a queue of
+//! the pool, so a callback that blocks delays no other tick (S31, I19).
 
 use std::io;
 use std::time::Duration;
@@ -41,7 +43,8 @@ impl Engine {
     fn sweep_batch(&self, shard: &Shard, mut put: impl FnMut(Expired, u64, u64)) -> (Swept, Cover) {
         let mut cover = Cover::default();
         loop {
-            // The next section follows at once: else the alarm would be set after the callbacks of other jobs.
+            // The next section follows at once: else the alarm would be set after the callbacks of
+            // other jobs.
             if let Some(swept) = shard.sweep_step(self.native.is_some(), &mut cover, &mut put) {
                 return (swept, cover);
             }
@@ -57,14 +60,18 @@ impl Engine {
         } {}
     }
 
-    /// For the driver of a manual clock, and for an executor of the program's: runs a swept tick or waker. Returns whether a callback or waker ran.
-    /// `put` takes a deferred tick, before the callback begins or after it has ended: it must be passed on at once, since the callback may block.
+    /// For the driver of a manual clock, and for an executor of the program's: runs a swept tick or
+    /// waker. Returns whether a callback or waker ran. `put` takes a deferred tick, before the
+    /// callback begins or after it has ended: it must be passed on at once, since the callback may
+    /// block.
     pub(crate) fn run_by_hand(&self, tick: InOrder, mut put: impl FnMut(InOrder)) -> bool {
         let InOrder { scheduled, expired, .. } = tick;
         let (late, is_waker) = (self.clock.now().saturating_sub(scheduled), matches!(expired, Expired::Waker(_)));
         self.by_hand.begin();
         self.running_by_hand.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // pairs with `wait_for_driver`: either its thread sees the count, or this thread sees the end
+        // pairs with `wait_for_driver`: either its thread sees the count, or this thread sees the
+        // end
+        fence(Ordering::SeqCst);
         let ran = if self.is_closed() {
             self.discard_one(expired); // a callback of the same instant has shut the runtime down
             false
@@ -80,8 +87,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// Runs the ticks of a batch until none is left, or until the thread has another job to run first. Returns whether the last
-    /// callback ran; the pool has counted those before.
+    /// Runs the ticks of a batch until none is left, or until the thread has another job to run
+    /// first. Returns whether the last callback ran; the pool has counted those before.
     fn run_batch(&self, batch: &Arc<SharedBatch>, local: &LocalQueue<Job>) -> bool {
         let pool = self.pool();
         let mut shared = false;
@@ -90,14 +97,16 @@ impl Engine {
             if left > 0 && !shared {
                 pool.push_local(local, Job::Batch(Arc::clone(batch)));
                 if local.is_searcher() {
-                    // The thread that began the batch may be blocked, and this thread may be blocked soon: the next thread is woken.
+                    // The thread that began the batch may be blocked, and this thread may be
+                    // blocked soon: the next thread is woken.
                     pool.notify(self);
                 } else {
                     pool.share(self, local);
                 }
                 shared = true;
                 if pool.is_stopping() {
-                    // The thread that stops the pool may have searched the deques while the batch was in none.
+                    // The thread that stops the pool may have searched the deques while the batch
+                    // was in none.
                     self.discard_one(expired);
                     return false;
                 }
@@ -123,8 +132,8 @@ impl Engine {
         self.walls.is_own(node) || self.reports.is_own(node)
     }
 
-    /// A thread of the pool has a tick or waker. Returns whether a callback or waker ran here. A deferred tick queues behind all waiting
-    /// jobs.
+    /// A thread of the pool has a tick or waker. Returns whether a callback or waker ran here. A
+    /// deferred tick queues behind all waiting jobs.
     #[inline(always)] // a call would pass the tick through memory
     fn run_one(&self, expired: Expired, local: &LocalQueue<Job>) -> bool {
         match (&self.parts().executor, expired) {
@@ -310,7 +319,8 @@ mod tests {
         }
     }
 
-    /// A call of `sweep_into` emits at most a batch, and releases the lock, so that waiting threads get the lock in between.
+    /// A call of `sweep_into` emits at most a batch, and releases the lock, so that waiting threads
+    /// get the lock in between.
     #[test]
     fn s30_timers_due_at_one_instant_are_swept_in_steps() {
         const MANY: usize = 20_000;
@@ -344,8 +354,8 @@ mod tests {
         }
     }
 
-    /// Timeouts that were moved later stay in the slots of earlier windows. Neither callbacks nor the alarm wait until they are
-    /// inserted again, and at most a single wake-up is spent on them.
+    /// Timeouts that were moved later stay in the slots of earlier windows. Neither callbacks nor
+    /// the alarm wait until they are inserted again, and at most a single wake-up is spent on them.
     #[test]
     fn s32_timers_that_were_moved_later_are_inserted_again_by_a_sweep_that_finds_nothing_due() {
         const WINDOW: Duration = Duration::from_millis(333);
@@ -373,7 +383,8 @@ mod tests {
         drop((soon, timers));
     }
 
-    /// Futures whose deadline moves on with each message: a sweep at the first old deadline finds the true deadlines of all.
+    /// Futures whose deadline moves on with each message: a sweep at the first old deadline finds
+    /// the true deadlines of all.
     #[test]
     fn s32_delays_that_were_reset_cost_one_empty_sweep() {
         const LENGTH: Duration = Duration::from_millis(25);
@@ -397,8 +408,8 @@ mod tests {
         assert_eq!(shard.lock().armed, true_deadline.as_ns());
     }
 
-    /// Two callbacks of a batch each wait for the other, and the alarm that covers the stall check belongs to a timer that is gone when
-    /// the alarm expires.
+    /// Two callbacks of a batch each wait for the other, and the alarm that covers the stall check
+    /// belongs to a timer that is gone when the alarm expires.
     #[test]
     #[cfg_attr(miri, ignore = "real time")]
     fn s31_a_callback_that_blocks_strands_no_other_where_an_alarm_covers_the_stall_check() {
@@ -453,8 +464,8 @@ mod tests {
         }
     }
 
-    /// The alarm of a busy queue is delayed, so that timers due shortly after the next timer fire in the same sweep. The alarm of
-    /// a queue with few timers is not.
+    /// The alarm of a busy queue is delayed, so that timers due shortly after the next timer fire
+    /// in the same sweep. The alarm of a queue with few timers is not.
     #[test]
     fn the_alarm_of_a_busy_queue_waits_for_what_comes_due_soon_after() {
         let behind = |timers: u32, period: Duration| {

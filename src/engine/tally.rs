@@ -1,4 +1,5 @@
-//! Counts of operations: those of a shard, under its lock, and those of firings that no thread of the pool runs.
+//! Counts of operations: those of a shard, under its lock, and those of firings that no thread of
+//! the pool runs.
 
 use crate::histogram::{Histogram, Recorder};
 use crate::sync::Ordering;
@@ -30,8 +31,8 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// The firings on the driver of a manual clock, or on an executor of the program's. The atomics are not modelled: no other access pairs
-/// with them.
+/// The firings on the driver of a manual clock, or on an executor of the program's. The atomics are
+/// not modelled: no other access pairs with them.
 #[derive(Default)]
 pub(crate) struct ByHand {
     claimed: AtomicU64,

@@ -1,11 +1,13 @@
 //! The feature `tracing`: the span of a callback, and events of a runtime.
 //!
-//! Ground rules. A subscriber is user code: it runs through [`ask`], which contains its panics, with no lock held. Growth is told by a job of
-//! the pool, since the thread that adds threads must go on. While a subscriber runs, timers that it makes keep no span: so no
-//! subscriber calls itself.
+//! Ground rules. A subscriber is user code: it runs through [`ask`], which contains its panics,
+//! with no lock held. Growth is told by a job of the pool, since the thread that adds threads must
+//! go on. While a subscriber runs, timers that it makes keep no span: so no subscriber calls
+//! itself.
 //!
-//! Without a subscriber, a new timer and a firing read one static variable each ([`wants`]). The span of the thread that makes a timer is
-//! kept in the callback's own payload, so a timer made outside of all spans has no place for one. [`super::flow`] chooses the payload.
+//! Without a subscriber, a new timer and a firing read one static variable each ([`wants`]). The
+//! span of the thread that makes a timer is kept in the callback's own payload, so a timer made
+//! outside of all spans has no place for one. [`super::flow`] chooses the payload.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -85,15 +87,15 @@ impl Context {
         Some(Self { span, label: None, limit: engine.hooks.slow.as_ref().map_or(SLOW, |slow| slow.limit) })
     }
 
-    /// For a timer with these settings. (Not an argument of [`Self::here`]: without a reference to the settings, the compiler sees that a
-    /// timer without a name has none.)
+    /// For a timer with these settings. (Not an argument of [`Self::here`]: without a reference to
+    /// the settings, the compiler sees that a timer without a name has none.)
     pub(super) fn of(mut self, settings: &Settings) -> Self {
         self.label.clone_from(&settings.label);
         self
     }
 
-    /// Runs a callback in a span of its own, on the subscriber of the span in which its timer was made. `timer`: the address of the
-    /// entry.
+    /// Runs a callback in a span of its own, on the subscriber of the span in which its timer was
+    /// made. `timer`: the address of the entry.
     pub(super) fn run(&self, timer: *const (), late: Option<Duration>, callback: impl FnOnce()) {
         TOLD.set(std::ptr::null());
         let mut scope = Scope::default();
@@ -121,8 +123,8 @@ impl Context {
 
 /// The span of a callback that runs, and the subscriber of its thread meanwhile.
 ///
-/// A span that closes while a panic of its subscriber unwinds would abort the process, if the subscriber panics again. So each step is
-/// a call of its own, and the span outlives them all.
+/// A span that closes while a panic of its subscriber unwinds would abort the process, if the
+/// subscriber panics again. So each step is a call of its own, and the span outlives them all.
 #[derive(Default)]
 struct Scope {
     default: Option<DefaultGuard>,
@@ -159,7 +161,8 @@ impl Drop for Scope {
     fn drop(&mut self) {
         self.with_span(|id, dispatch| dispatch.exit(id));
         let (default, span) = (self.default.take(), self.span.take());
-        // After a panic at the end of the span, the subscriber of the thread is put back all the same.
+        // After a panic at the end of the span, the subscriber of the thread is put back all the
+        // same.
         ask(move || drop(span));
         ask(move || drop(default));
     }
@@ -170,7 +173,8 @@ fn parts(label: Option<&Label>) -> (Option<&str>, Option<&'static std::panic::Lo
     (label.map(|label| &*label.name), label.map(|label| label.site))
 }
 
-/// Whether the callback of this timer, which has just ended on this thread, was told of in its span.
+/// Whether the callback of this timer, which has just ended on this thread, was told of in its
+/// span.
 pub(super) fn was_told(timer: *const ()) -> bool {
     TOLD.replace(std::ptr::null()) == timer
 }
@@ -246,9 +250,11 @@ impl Reports {
         }
     }
 
-    /// A single job at a time, so that a subscriber that blocks takes a single thread: each thread that replaces a blocked thread is news
-    /// again. A thread raises a number and then sets the flag; the job clears the flag and then looks at the numbers again. Both steps at
-    /// the flag are read-modify-writes with acquire and release: so the job sees the number, or the thread sees the flag cleared.
+    /// A single job at a time, so that a subscriber that blocks takes a single thread: each thread
+    /// that replaces a blocked thread is news again. A thread raises a number and then sets the
+    /// flag; the job clears the flag and then looks at the numbers again. Both steps at the flag
+    /// are read-modify-writes with acquire and release: so the job sees the number, or the thread
+    /// sees the flag cleared.
     fn send(&self, engine: &Arc<Engine>) {
         if !self.busy.swap(true, Ordering::AcqRel) {
             let job = self.job.get_or_init(|| {
@@ -263,7 +269,8 @@ impl Reports {
         }
     }
 
-    /// Whether the timer is the job that tells: the pool runs it, also where callbacks are handed over to an executor of the program's.
+    /// Whether the timer is the job that tells: the pool runs it, also where callbacks are handed
+    /// over to an executor of the program's.
     pub(super) fn is_own(&self, node: &EntryRef) -> bool {
         self.job.get().is_some_and(|job| job.address() == node.address())
     }
@@ -335,7 +342,8 @@ mod tests {
         }
     }
 
-    /// One test, since what a subscriber asks for holds for the process, and stays when it has gone.
+    /// One test, since what a subscriber asks for holds for the process, and stays when it has
+    /// gone.
     #[test]
     fn s77_news_of_the_pool_is_told_by_one_job_on_the_pool() {
         all_by_one_job();

@@ -1,15 +1,19 @@
-//! The wakers of tasks and threads that wait for the end of a timer: a list for each timer with waiters.
+//! The wakers of tasks and threads that wait for the end of a timer: a list for each timer with
+//! waiters.
 //!
-//! Ground rules. Each queue has a [`Waiters`], with its own leaf lock, held for a single search. The lock of the queue is not
-//! taken, so waiters make no timer late. Wakers are cloned, woken and dropped outside of the lock.
+//! Ground rules. Each queue has a [`Waiters`], with its own leaf lock, held for a single search.
+//! The lock of the queue is not taken, so waiters make no timer late. Wakers are cloned, woken and
+//! dropped outside of the lock.
 //!
-//! First polls, later polls and drops cost the same for any number of waiters of a timer, and the end of a timer takes the whole
-//! list. No step pays for growth: lists grow without copying, and a balanced tree finds the list of a timer. A list frees its
-//! memory with the last waiter. A timer without waiters has no list, and ends without a look here.
+//! First polls, later polls and drops cost the same for any number of waiters of a timer, and the
+//! end of a timer takes the whole list. No step pays for growth: lists grow without copying, and a
+//! balanced tree finds the list of a timer. A list frees its memory with the last waiter. A timer
+//! without waiters has no list, and ends without a look here.
 //!
-//! The state word decides the order. A waiter sets `WAITED` and is listed in the same lock section. The thread that ends the
-//! timer sets `DROPPED` and then, if `WAITED` is set, takes the list. If `WAITED` came first, the ending thread finds the waiter
-//! in the list. If `DROPPED` came first, the waiter finds `DROPPED` and is not listed.
+//! The state word decides the order. A waiter sets `WAITED` and is listed in the same lock section.
+//! The thread that ends the timer sets `DROPPED` and then, if `WAITED` is set, takes the list. If
+//! `WAITED` came first, the ending thread finds the waiter in the list. If `DROPPED` came first,
+//! the waiter finds `DROPPED` and is not listed.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -22,7 +26,8 @@ use crate::unwind::contain_drop;
 /// See the module's ground rules.
 pub(crate) struct Waiters(Mutex<Lists>);
 
-/// By the address of the timer's entry, which stays allocated while a waiter refers to the entry (I15). No list is empty.
+/// By the address of the timer's entry, which stays allocated while a waiter refers to the entry
+/// (I15). No list is empty.
 type Lists = BTreeMap<usize, List>;
 
 impl Waiters {
@@ -30,8 +35,8 @@ impl Waiters {
         Self(Mutex::new(Lists::new()))
     }
 
-    /// Has `waker` woken at the end of `timer`, instead of an earlier waker of the same waiter: `place` identifies the waiter
-    /// from the first call on. False: the timer has ended.
+    /// Has `waker` woken at the end of `timer`, instead of an earlier waker of the same waiter:
+    /// `place` identifies the waiter from the first call on. False: the timer has ended.
     #[must_use]
     pub(crate) fn wait(&self, timer: &EntryRef, place: &mut Option<usize>, waker: Waker) -> bool {
         let mut lists = self.0.lock();
@@ -56,7 +61,8 @@ impl Waiters {
     /// A waiter gives up, or has been woken.
     pub(crate) fn leave(&self, timer: &EntryRef, place: usize) {
         let mut lists = self.0.lock();
-        // No list: the end of the timer has taken the list. No list is made afterwards, so a place is never another waiter's.
+        // No list: the end of the timer has taken the list. No list is made afterwards, so a place
+        // is never another waiter's.
         let Entry::Occupied(mut list) = lists.entry(timer.address().addr()) else { return };
         let waker = list.get_mut().remove(place);
         let list = if list.get().taken == 0 { Some(list.remove()) } else { None };
@@ -81,7 +87,8 @@ impl Waiters {
 
 /// The wakers of a timer's waiters: a slab, in which freed places are used again.
 ///
-/// Its segments double in length and are never copied: a list of any length grows in one step of constant cost.
+/// Its segments double in length and are never copied: a list of any length grows in one step of
+/// constant cost.
 #[derive(Default)]
 struct List {
     segments: Vec<Vec<Place>>,
@@ -99,7 +106,8 @@ impl List {
     /// Places of the first segment.
     const FIRST: usize = 4;
 
-    /// Segment and position. Segment `k` has `FIRST << k` places and begins at place `(FIRST << k) - FIRST`.
+    /// Segment and position. Segment `k` has `FIRST << k` places and begins at place `(FIRST <<
+    /// k) - FIRST`.
     fn locate(place: usize) -> (usize, usize) {
         let shifted = place + Self::FIRST;
         let segment = shifted.ilog2() - Self::FIRST.ilog2();
@@ -190,7 +198,8 @@ mod tests {
         (timer, go, driver)
     }
 
-    /// First and later polls, drops, and the end of the timer all go on while another thread holds the lock of the queue.
+    /// First and later polls, drops, and the end of the timer all go on while another thread holds
+    /// the lock of the queue.
     #[test]
     fn s30_waiting_for_the_end_of_a_timer_does_not_take_the_lock_of_its_queue() {
         const MANY: usize = 1_000;
@@ -252,7 +261,8 @@ mod tests {
         assert!(bells.iter().all(|bell| Arc::strong_count(bell) == 1), "no waker is left");
     }
 
-    /// The end of a timer takes the list of its own waiters, and leaves the waiters of another timer.
+    /// The end of a timer takes the list of its own waiters, and leaves the waiters of another
+    /// timer.
     #[test]
     fn s21_the_end_of_a_timer_wakes_its_own_waiters() {
         let clock = ManualClock::new();

@@ -1,7 +1,8 @@
 //! The entry of a waiting future: the payload is a waker.
 //!
-//! Ground rules. The lock of the entry's shard guards the waker; wakers are cloned, called and dropped outside of the
-//! lock. The entry's due point is the deadline of the future, which alone sets it: to later without the lock (`Node::put_off`).
+//! Ground rules. The lock of the entry's shard guards the waker; wakers are cloned, called and
+//! dropped outside of the lock. The entry's due point is the deadline of the future, which alone
+//! sets it: to later without the lock (`Node::put_off`).
 
 #![allow(unsafe_code)] // the payload behind the header
 
@@ -37,18 +38,20 @@ struct Payload {
 /// # Safety
 /// `entry` was made by [`WakerEntry::start`]; the entry is alive while the result is used.
 unsafe fn payload_of<'a>(entry: NonNull<Entry>) -> &'a Payload {
-    // SAFETY: `start` made the entry with this payload; `ManuallyDrop` is transparent. Shared: only the cell and the atomic are
-    // written.
+    // SAFETY: `start` made the entry with this payload; `ManuallyDrop` is transparent. Shared: only
+    // the cell and the atomic are written.
     unsafe { &*payload::<Payload>(entry).cast::<Payload>() }
 }
 
 /// The waker of the waiting task, which the lock guards.
 ///
 /// # Safety
-/// As [`payload_of`]; the lock of the entry's shard is held for `'a`, and the payload has not been dropped.
+/// As [`payload_of`]; the lock of the entry's shard is held for `'a`, and the payload has not been
+/// dropped.
 #[allow(clippy::mut_from_ref)] // the lock makes it exclusive
 unsafe fn waiting<'a>(entry: NonNull<Entry>) -> &'a mut Option<Waker> {
-    // SAFETY: the caller promises a live payload and holds the lock, which makes the access exclusive.
+    // SAFETY: the caller promises a live payload and holds the lock, which makes the access
+    // exclusive.
     unsafe { &mut *payload_of(entry).waker.get() }
 }
 
@@ -67,19 +70,23 @@ unsafe fn no_callback(_: NonNull<Entry>, _: &Firing) {
 }
 
 impl ShardState {
-    /// The entry of a future has come due, and is in no list: takes the waker of the task. `None`: no task waits. Takes over a reference.
+    /// The entry of a future has come due, and is in no list: takes the waker of the task. `None`:
+    /// no task waits. Takes over a reference.
     ///
-    /// Afterwards the future has the only reference. The entry is counted out, so that the future frees the entry without the lock.
+    /// Afterwards the future has the only reference. The entry is counted out, so that the future
+    /// frees the entry without the lock.
     ///
     /// # Safety
-    /// The entry is alive, due, in no list, and of [`Kind::Waker`]; its shard is this one. The caller owns a reference, which is not the last.
+    /// The entry is alive, due, in no list, and of [`Kind::Waker`]; its shard is this one. The
+    /// caller owns a reference, which is not the last.
     pub(super) unsafe fn take_waker(&mut self, node: NonNull<Entry>) -> Option<Waker> {
-        // SAFETY: an entry is unlinked before its payload is dropped, and this entry was in the queue when the caller took the lock,
-        // or its future calls. So the payload is alive, and the lock is held.
+        // SAFETY: an entry is unlinked before its payload is dropped, and this entry was in the
+        // queue when the caller took the lock, or its future calls. So the payload is alive, and
+        // the lock is held.
         let waker = unsafe { waiting(node) }.take();
         if let Some(waker) = &waker {
-            // The task has rested for long. The wakers of a batch are called after the lock: by then the first words of all its
-            // tasks are on their way, side by side.
+            // The task has rested for long. The wakers of a batch are called after the lock: by
+            // then the first words of all its tasks are on their way, side by side.
             fetch_line(waker.data().cast());
         }
         // SAFETY: alive by the reference that was taken over.
@@ -87,20 +94,22 @@ impl ShardState {
         if entry.place(self.queue.key()) != Place::COUNTED_OUT && self.count_out() {
             entry.set_place(Place::COUNTED_OUT, self.queue.key());
         }
-        // SAFETY: the reference that was taken over, given back last: the future may free the entry from here on.
+        // SAFETY: the reference that was taken over, given back last: the future may free the entry
+        // from here on.
         let last = unsafe { Entry::release(node) };
         debug_assert!(!last, "a future gives its reference back with the lock held while a list has another");
         waker
     }
 }
 
-/// The entry is disposed: by its future, or because its runtime ends. At the end of the runtime the task is woken, since a `try_`
-/// form may wait for the error.
+/// The entry is disposed: by its future, or because its runtime ends. At the end of the runtime the
+/// task is woken, since a `try_` form may wait for the error.
 ///
 /// # Safety
 /// As [`VTable::drop_payload`].
 unsafe fn end(entry: NonNull<Entry>) {
-    // SAFETY: the payload is dropped once, when no callback runs or will run (I12): no thread but this uses it.
+    // SAFETY: the payload is dropped once, when no callback runs or will run (I12): no thread but
+    // this uses it.
     let (waker, abandoned) = unsafe {
         let payload = payload_of(entry);
         ((*payload.waker.get()).take(), payload.abandoned.load(Ordering::Relaxed))
@@ -128,7 +137,8 @@ pub(crate) enum Looked {
 pub(crate) struct WakerEntry(EntryRef);
 
 impl WakerEntry {
-    /// Makes an entry and puts it into the queue of the CPU that the calling thread runs on. `now` was read shortly before.
+    /// Makes an entry and puts it into the queue of the CPU that the calling thread runs on. `now`
+    /// was read shortly before.
     pub(crate) fn start(
         engine: &Engine,
         tick_policy: TickPolicy,
@@ -141,17 +151,19 @@ impl WakerEntry {
         let entry = allocate(header, Payload { waker: waker_here, abandoned: AtomicBool::new(false) });
         let mut has_come = false;
         let schedule = |now| {
-            has_come = now >= deadline; // the entry may not fire any more: see `Clock::reading_under_lock`
+            // the entry may not fire any more: see `Clock::reading_under_lock`
+            has_come = now >= deadline;
             Schedule::once(deadline)
         };
-        // SAFETY: just made; `start_at` places one of the two references, the future has the second.
+        // SAFETY: just made; `start_at` places one of the two references, the future has the
+        // second.
         let (open, entry) = unsafe { (start_at(entry, schedule, now), Self(EntryRef::from_raw(entry))) };
         let looked = if open && !has_come { Looked::Waits } else { entry.look(waker, deadline, now) };
         (entry, looked)
     }
 
-    /// A poll: if the deadline has come, removes the waker; else stores the latest waker, and inserts the entry unless the entry
-    /// is queued. `deadline`: of the start or the last reset.
+    /// A poll: if the deadline has come, removes the waker; else stores the latest waker, and
+    /// inserts the entry unless the entry is queued. `deadline`: of the start or the last reset.
     pub(crate) fn look(&self, waker: &Waker, deadline: u64, now: u64) -> Looked {
         let entry = &self.0;
         let shard = entry.shard();
@@ -170,7 +182,8 @@ impl WakerEntry {
                 contain_drop(&shard.number, fresh);
                 return Looked::HasCome;
             }
-            // SAFETY: the shard is open, so only the future disposes the entry: the payload is alive. The lock is held.
+            // SAFETY: the shard is open, so only the future disposes the entry: the payload is
+            // alive. The lock is held.
             let waiting = unsafe { waiting(entry.as_ptr()) };
             let left = if waiting.as_ref().is_some_and(|stored| stored.will_wake(waker)) {
                 AfterUnlock::NOTHING
@@ -185,7 +198,8 @@ impl WakerEntry {
                 if state.is_queued(entry) {
                     AfterUnlock::NOTHING
                 } else {
-                    // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
+                    // SAFETY: alive by the future's reference, and of this shard, whose lock is
+                    // held.
                     unsafe { state.reschedule(shard, entry.as_ptr(), Schedule::once(deadline), now) }.1
                 }
             };
@@ -195,16 +209,19 @@ impl WakerEntry {
         }
     }
 
-    /// Whether a sweep has taken the entry out of the queue. Needs no lock. Says nothing of a deadline that was set after the last look: the
-    /// entry may have fired for the one before, and the runtime may have ended since.
+    /// Whether a sweep has taken the entry out of the queue. Needs no lock. Says nothing of a
+    /// deadline that was set after the last look: the entry may have fired for the one before, and
+    /// the runtime may have ended since.
     #[inline]
     pub(crate) fn has_fired(&mut self) -> bool {
-        // SAFETY: with the only reference, no other thread uses the entry; `&mut self` excludes further users of this reference.
+        // SAFETY: with the only reference, no other thread uses the entry; `&mut self` excludes
+        // further users of this reference.
         self.0.get().has_only(1) && unsafe { (*self.0.as_ptr().as_ptr()).is_counted_out() }
     }
 
-    /// Moves the deadline to the result of `deadline`, and returns the new deadline. To later on a clock of the system needs no lock.
-    /// Otherwise `deadline` runs with the lock held. `before`: a reading of the clock, shortly before.
+    /// Moves the deadline to the result of `deadline`, and returns the new deadline. To later on a
+    /// clock of the system needs no lock. Otherwise `deadline` runs with the lock held. `before`: a
+    /// reading of the clock, shortly before.
     #[inline]
     pub(crate) fn reset(&self, before: Option<u64>, deadline: impl Fn(&Clock) -> u64) -> u64 {
         let clock = &self.0.shard().clock;
@@ -226,11 +243,13 @@ impl WakerEntry {
         state.touch(shard);
         let deadline = deadline(&shard.clock).min(END);
         if !state.is_open() {
-            return deadline; // the next poll finds the shard closed; the end of the runtime wakes a waiting task
+            // the next poll finds the shard closed; the end of the runtime wakes a waiting task
+            return deadline;
         }
         let is_later = entry.get().due(state.queue.key()) <= deadline;
         state.tally.changed += u64::from(!is_later);
-        // SAFETY: the shard is open, so only the future disposes the entry: the payload is alive. The lock is held.
+        // SAFETY: the shard is open, so only the future disposes the entry: the payload is alive.
+        // The lock is held.
         let waits = unsafe { waiting(entry.as_ptr()) }.is_some();
         // Without a waker no task waits, and the next poll inserts the entry.
         if waits {
@@ -266,7 +285,8 @@ impl WakerEntry {
     fn take(&self, state: &mut ShardState) -> Option<Waker> {
         debug_assert!(state.is_open());
         let entry = &self.0;
-        // SAFETY: in an open shard only the future disposes the entry, and the future is the caller; the lock is held.
+        // SAFETY: in an open shard only the future disposes the entry, and the future is the
+        // caller; the lock is held.
         let waker = unsafe { waiting(entry.as_ptr()) }.take();
         if waker.is_some() {
             // The entry is queued: a sweep that takes the entry out takes the waker as well.
@@ -284,15 +304,18 @@ impl WakerEntry {
     #[inline]
     pub(crate) fn abandon(mut self) {
         if self.has_fired() {
-            // The thread that swept has written the entry, perhaps on another core: only the line of its first words is read here.
+            // The thread that swept has written the entry, perhaps on another core: only the line
+            // of its first words is read here.
             let entry = self.0.into_raw();
             // SAFETY: alive, and used by this thread alone: see `has_fired`.
             debug_assert!(unsafe { waiting(entry) }.is_none(), "the waker was taken with the entry");
-            // SAFETY: `start` made the entry with this payload, and the only reference is given up here. Nothing is left to drop: the
-            // sweep took the waker, and a waker stored later puts the entry into the queue, so that it counts as not fired.
+            // SAFETY: `start` made the entry with this payload, and the only reference is given up
+            // here. Nothing is left to drop: the sweep took the waker, and a waker stored later
+            // puts the entry into the queue, so that it counts as not fired.
             return unsafe { deallocate(entry, layout::<Payload>()) };
         }
-        // SAFETY: alive by the future's reference; this atomic needs no lock, and stays readable until the entry is freed.
+        // SAFETY: alive by the future's reference; this atomic needs no lock, and stays readable
+        // until the entry is freed.
         unsafe { payload_of(self.0.as_ptr()) }.abandoned.store(true, Ordering::Relaxed);
         dispose_last(self.0);
     }

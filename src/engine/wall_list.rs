@@ -1,11 +1,14 @@
-//! The list of the waiting wall timers of a queue: doubly linked, intrusive, in the order of aiming.
+//! The list of the waiting wall timers of a queue: doubly linked, intrusive, in the order of
+//! aiming.
 //!
-//! Ground rules. The lock of the queue guards the list and the links of the queue's timers. A link lies in the allocation of its
-//! timer. While linked, it holds a counted reference to the timer, so the timer outlives its place in the list.
+//! Ground rules. The lock of the queue guards the list and the links of the queue's timers. A link
+//! lies in the allocation of its timer. While linked, it holds a counted reference to the timer, so
+//! the timer outlives its place in the list.
 //!
-//! Each link carries the number of the step of the wall clock by which the timer was aimed. An aimed timer goes to the end of
-//! the list, and numbers of steps only grow. So the links that a step has yet to reach are at the front, and the list needs no
-//! cursor: links may come and go between the lock sections of a step.
+//! Each link carries the number of the step of the wall clock by which the timer was aimed. An
+//! aimed timer goes to the end of the list, and numbers of steps only grow. So the links that a
+//! step has yet to reach are at the front, and the list needs no cursor: links may come and go
+//! between the lock sections of a step.
 
 #![allow(unsafe_code)] // links under the lock of their queue
 
@@ -24,7 +27,8 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// In this order: if the thread is preempted in between, timers are aimed too early, and aimed again when they fire.
+    /// In this order: if the thread is preempted in between, timers are aimed too early, and aimed
+    /// again when they fire.
     pub(crate) fn of(clock: &Clock) -> Self {
         let now = clock.now();
         Self { now, wall: clock.wall() }
@@ -35,7 +39,8 @@ impl Reading {
         instant(self.now, at.duration_since(self.wall).unwrap_or(Duration::ZERO))
     }
 
-    /// By how many nanoseconds the wall clock is ahead. A preempted reading is too high, and never too low.
+    /// By how many nanoseconds the wall clock is ahead. A preempted reading is too high, and never
+    /// too low.
     pub(crate) fn offset(&self) -> i128 {
         let since_epoch = match self.wall.duration_since(SystemTime::UNIX_EPOCH) {
             Ok(after) => after.as_nanos() as i128,
@@ -65,13 +70,13 @@ impl WallLink {
     }
 }
 
-/// A pointer to the link of a wall timer. The code that has a `LinkRef` keeps the timer alive: by a counted reference, or by the
-/// lock while linked.
+/// A pointer to the link of a wall timer. The code that has a `LinkRef` keeps the timer alive: by a
+/// counted reference, or by the lock while linked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LinkRef(NonNull<WallLink>);
 
-// SAFETY: a link is reached with the lock of its queue held, and `SystemTime`, numbers, pointers and counted references may be
-// used on any thread.
+// SAFETY: a link is reached with the lock of its queue held, and `SystemTime`, numbers, pointers
+// and counted references may be used on any thread.
 unsafe impl Send for LinkRef {}
 // SAFETY: a link is reached with the lock of its queue held.
 unsafe impl Sync for LinkRef {}
@@ -87,20 +92,22 @@ impl LinkRef {
 pub(crate) struct WallList {
     first: Link,
     last: Link,
-    /// The latest step by which a timer was aimed here, and the lowest offset of the wall clock among the readings by which
-    /// timers were aimed since. Not updated when a link leaves, so the offset may be lower than of any link.
+    /// The latest step by which a timer was aimed here, and the lowest offset of the wall clock
+    /// among the readings by which timers were aimed since. Not updated when a link leaves, so the
+    /// offset may be lower than of any link.
     step: u64,
     lowest: i128,
 }
 
-/// The contract of the unsafe functions: the link belongs to a live timer, and the timer belongs to the queue whose lock guards
-/// this list. `&mut self` is the proof that the lock is held.
+/// The contract of the unsafe functions: the link belongs to a live timer, and the timer belongs to
+/// the queue whose lock guards this list. `&mut self` is the proof that the lock is held.
 impl WallList {
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    /// Whether some timer may have been aimed when the wall clock was less far ahead than `offset` by more than `drift`.
+    /// Whether some timer may have been aimed when the wall clock was less far ahead than `offset`
+    /// by more than `drift`.
     pub(crate) fn is_behind(&self, offset: i128, drift: Duration) -> bool {
         !self.is_empty() && offset - self.lowest > drift.as_nanos() as i128
     }
@@ -131,11 +138,12 @@ impl WallList {
         Some((LinkRef(first), node, entry.at))
     }
 
-    /// The timer has been aimed at `at`, at this step and by this reading of the clocks: moves its link to the end of the list.
-    /// Returns whether the timer waited before.
+    /// The timer has been aimed at `at`, at this step and by this reading of the clocks: moves its
+    /// link to the end of the list. Returns whether the timer waited before.
     ///
     /// # Safety
-    /// See the contract of the list; `node` is the timer of the link. The step is read with the lock held.
+    /// See the contract of the list; `node` is the timer of the link. The step is read with the
+    /// lock held.
     pub(crate) unsafe fn aimed(
         &mut self,
         entry: LinkRef,
@@ -163,8 +171,9 @@ impl WallList {
         let others = !self.is_empty() && step == self.step;
         (self.step, self.lowest) = (step, if others { self.lowest.min(offset) } else { offset });
         let prev = self.last.replace(entry.0);
-        // SAFETY: the timer is alive (contract of the list), and `&mut self` lies under the lock. The neighbour is linked, so
-        // alive by the list's reference. The overwritten link is not in the list, and owns nothing.
+        // SAFETY: the timer is alive (contract of the list), and `&mut self` lies under the lock.
+        // The neighbour is linked, so alive by the list's reference. The overwritten link is not in
+        // the list, and owns nothing.
         unsafe {
             entry.0.write(WallLink { at, step, node: Some(node), prev, next: None });
             match prev {
@@ -187,14 +196,15 @@ impl WallList {
         }
     }
 
-    /// Takes a link out, and returns the list's reference, to be dropped after the lock has been released.
+    /// Takes a link out, and returns the list's reference, to be dropped after the lock has been
+    /// released.
     ///
     /// # Safety
     /// See the contract of the list.
     #[must_use]
     pub(crate) unsafe fn unlink(&mut self, entry: LinkRef) -> Option<EntryRef> {
-        // SAFETY: the timer is alive (contract of the list), and `&mut self` lies under the lock; the neighbours are linked, so
-        // alive by the list's references.
+        // SAFETY: the timer is alive (contract of the list), and `&mut self` lies under the lock;
+        // the neighbours are linked, so alive by the list's references.
         unsafe {
             let this = entry.0.as_ptr();
             let node = (*this).node.take()?;
@@ -215,7 +225,8 @@ impl WallList {
     #[must_use]
     pub(crate) fn pop(&mut self) -> Option<EntryRef> {
         let first = self.first?;
-        // SAFETY: linked here, so alive by the list's reference, and `&mut self` lies under the lock.
+        // SAFETY: linked here, so alive by the list's reference, and `&mut self` lies under the
+        // lock.
         unsafe { self.unlink(LinkRef(first)) }
     }
 

@@ -1,18 +1,22 @@
-//! The registry of wall timers: entries aimed at a time of the wall clock, which follow the wall clock when it is set.
+//! The registry of wall timers: entries aimed at a time of the wall clock, which follow the wall
+//! clock when it is set.
 //!
-//! Ground rules. A wall timer is an exclusive timer, aimed at the instant at which the wall clock will show the timer's time
-//! unless the clock is set. If the wall clock does not show the time yet when the timer fires, the timer is aimed again. When the
-//! wall clock has been set, all waiting timers are aimed again. Where the system does not report this, a timer of the runtime
-//! compares the clocks every [`RECHECK`] while wall timers wait.
+//! Ground rules. A wall timer is an exclusive timer, aimed at the instant at which the wall clock
+//! will show the timer's time unless the clock is set. If the wall clock does not show the time yet
+//! when the timer fires, the timer is aimed again. When the wall clock has been set, all waiting
+//! timers are aimed again. Where the system does not report this, a timer of the runtime compares
+//! the clocks every [`RECHECK`] while wall timers wait.
 //!
-//! The waiting timers of a queue are in a list ([`super::wall_list`]) under the lock of the queue, and each operation is a single
-//! lock section. A timer waits exactly while it is in the list: `change` links the timer, disposing unlinks it, and the callback
-//! runs only if its own tick has unlinked the timer. State shared by cores is written only when the wall clock was set.
+//! The waiting timers of a queue are in a list ([`super::wall_list`]) under the lock of the queue,
+//! and each operation is a single lock section. A timer waits exactly while it is in the list:
+//! `change` links the timer, disposing unlinks it, and the callback runs only if its own tick has
+//! unlinked the timer. State shared by cores is written only when the wall clock was set.
 //!
-//! Steps of the wall clock are counted. With the lock held, a thread reads first the count, then the clocks, and aims a timer by
-//! both; a step is counted after the clock was set. So a timer with the count of a step was aimed by a reading after the step. To
-//! follow a step is to aim all timers with a lower count: [`SECTION`] timers in a lock section, and [`SECTIONS_AT_ONCE`] sections
-//! in a job of the pool. A further step meanwhile raises the count, and all timers are aimed again.
+//! Steps of the wall clock are counted. With the lock held, a thread reads first the count, then
+//! the clocks, and aims a timer by both; a step is counted after the clock was set. So a timer with
+//! the count of a step was aimed by a reading after the step. To follow a step is to aim all timers
+//! with a lower count: [`SECTION`] timers in a lock section, and [`SECTIONS_AT_ONCE`] sections in a
+//! job of the pool. A further step meanwhile raises the count, and all timers are aimed again.
 //! `loom-tests/wall_step_vs_change.rs` is the model.
 
 #![allow(unsafe_code)] // the callback behind the header; links under the lock of their queue
@@ -31,9 +35,11 @@ use crate::alarm::Backend;
 use crate::queue::{Kind, MissedTicks, Schedule};
 use crate::sync::{Arc, AtomicBool, AtomicU64, OnceLock, Ordering};
 
-/// The period at which the runtime compares the clocks, where the system does not report steps of the wall clock.
+/// The period at which the runtime compares the clocks, where the system does not report steps of
+/// the wall clock.
 const RECHECK: Duration = Duration::from_secs(5);
-/// The gain of the wall clock on the runtime's clock beyond which all wall timers are aimed again, where steps are not reported.
+/// The gain of the wall clock on the runtime's clock beyond which all wall timers are aimed again,
+/// where steps are not reported.
 const DRIFT: Duration = Duration::from_millis(1);
 /// Timers aimed in a lock section that follows a step.
 const SECTION: usize = if cfg!(all(test, timerqueue_loom)) { 1 } else { 48 };
@@ -42,7 +48,8 @@ const SECTIONS_AT_ONCE: usize = 20;
 
 /// The shared state of a runtime's wall timers.
 pub(crate) struct WallRegistry {
-    /// The number of steps of the wall clock. Begins with 1, since the link of a timer that has not been aimed carries 0.
+    /// The number of steps of the wall clock. Begins with 1, since the link of a timer that has not
+    /// been aimed carries 0.
     steps: AtomicU64,
     /// The backend reports steps of the wall clock. (A manual clock does so itself.)
     told: AtomicBool,
@@ -87,7 +94,8 @@ impl WallRegistry {
         }
     }
 
-    /// Called before a wall timer is made. Each call asks the system for reports of steps, until the system agrees.
+    /// Called before a wall timer is made. Each call asks the system for reports of steps, until
+    /// the system agrees.
     fn prepare(&self, engine: &Engine) {
         if let Some(native) = engine.native() {
             self.own.get_or_init(|| Own::new(engine));
@@ -116,7 +124,8 @@ impl WallRegistry {
         }
     }
 
-    /// As [`step`](Self::step), on the calling thread. On return all timers are aimed by the wall clock at the call, or later.
+    /// As [`step`](Self::step), on the calling thread. On return all timers are aimed by the wall
+    /// clock at the call, or later.
     pub(crate) fn follow(&self, engine: &Engine) {
         self.steps.fetch_add(1, Ordering::AcqRel);
         for shard in engine.shards() {
@@ -124,7 +133,8 @@ impl WallRegistry {
         }
     }
 
-    /// A job of the pool: continues to follow the last step, and queues a further job if timers are left.
+    /// A job of the pool: continues to follow the last step, and queues a further job if timers are
+    /// left.
     fn follow_some(&self, engine: &Engine) {
         let mut sections = 0;
         for shard in engine.shards() {
@@ -158,8 +168,8 @@ impl WallRegistry {
                 }
                 left -= 1;
                 let node = node.as_ptr();
-                // SAFETY: linked here, so alive and of this shard, whose lock is held. A disposed timer is refused; the disposing
-                // thread will unlink the timer.
+                // SAFETY: linked here, so alive and of this shard, whose lock is held. A disposed
+                // timer is refused; the disposing thread will unlink the timer.
                 let left = unsafe {
                     let left = inner.aim_again(shard, node, aim.by.due(at), aim.by.now);
                     inner.walls.aimed_again(entry, aim.step, aim.by);
@@ -177,12 +187,15 @@ impl WallRegistry {
         more
     }
 
-    /// Compares the clocks. If the wall clock has gained on the runtime's clock since some timer was aimed, all timers are aimed
-    /// again. If it has lost, timers fire too early, and are aimed again then.
+    /// Compares the clocks. If the wall clock has gained on the runtime's clock since some timer
+    /// was aimed, all timers are aimed again. If it has lost, timers fire too early, and are aimed
+    /// again then.
     fn look(&self, engine: &Engine) {
-        // Cleared before the queues are checked: a timer that begins to wait after the check finds `looks` cleared.
+        // Cleared before the queues are checked: a timer that begins to wait after the check finds
+        // `looks` cleared.
         self.looks.store(false, Ordering::Relaxed);
-        // Read before the clocks: a step after this reading is reported, and the clocks show a step before.
+        // Read before the clocks: a step after this reading is reported, and the clocks show a step
+        // before.
         let told = self.told.load(Ordering::Acquire);
         let offset = Reading::of(engine.clock()).offset();
         let (mut waiting, mut behind) = (false, false);
@@ -239,14 +252,16 @@ struct Aim {
 
 impl Aim {
     fn new(walls: &WallRegistry, shard: &Shard) -> Self {
-        // The clocks last: a step after reading them is counted later, and reported if `told` says so.
+        // The clocks last: a step after reading them is counted later, and reported if `told` says
+        // so.
         let told = walls.told.load(Ordering::Acquire);
         let step = walls.steps.load(Ordering::Acquire);
         Self { told, step, by: Reading::of(&shard.clock) }
     }
 }
 
-/// Called under the lock when a timer has been linked. Returns the engine if a look at the clocks is to be scheduled.
+/// Called under the lock when a timer has been linked. Returns the engine if a look at the clocks
+/// is to be scheduled.
 fn wants_look(inner: &ShardState, aim: &Aim) -> Option<Arc<Engine>> {
     let engine = inner.engine()?;
     let set = aim.told || engine.walls().looks.load(Ordering::Relaxed);
@@ -266,7 +281,8 @@ fn change(node: &EntryRef, entry: LinkRef, at: SystemTime) -> Rescheduled {
     if rescheduled == Rescheduled::Refused {
         return rescheduled;
     }
-    // SAFETY: the link of this timer, which is alive by the caller's reference; the lock of its shard is held.
+    // SAFETY: the link of this timer, which is alive by the caller's reference; the lock of its
+    // shard is held.
     let waited = unsafe { inner.walls.aimed(entry, node, at, aim.step, aim.by) };
     let look = wants_look(&inner, &aim);
     hand_over(inner, left);
@@ -278,7 +294,8 @@ fn change(node: &EntryRef, entry: LinkRef, at: SystemTime) -> Rescheduled {
 
 /// Unlinks a disposed timer.
 fn forget(node: &EntryRef, entry: LinkRef) {
-    // SAFETY: the link of this timer, which is alive by the caller's reference; the lock of its shard is held.
+    // SAFETY: the link of this timer, which is alive by the caller's reference; the lock of its
+    // shard is held.
     let held = unsafe { node.shard().lock().walls.unlink(entry) };
     drop(held);
 }
@@ -286,17 +303,19 @@ fn forget(node: &EntryRef, entry: LinkRef) {
 /// Takes a timer that was disposed without its handle out of further lists than the queue's.
 pub(super) fn leave_lists(node: &EntryRef) {
     if let Some(leave) = node.get().extra().vtable.leave_lists {
-        // SAFETY: the function stands in the table of this entry, which was made with the payload that the function expects.
+        // SAFETY: the function stands in the table of this entry, which was made with the payload
+        // that the function expects.
         unsafe { leave(node) }
     }
 }
 
-/// The timer has fired. If its time has come by the wall clock, unlinks the timer and returns the time; else aims the timer
-/// again.
+/// The timer has fired. If its time has come by the wall clock, unlinks the timer and returns the
+/// time; else aims the timer again.
 fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
     let shard = node.shard();
     let mut inner = shard.lock();
-    // SAFETY: here and below, the link of this timer, which is alive by the job's reference; the lock of its shard is held.
+    // SAFETY: here and below, the link of this timer, which is alive by the job's reference; the
+    // lock of its shard is held.
     let at = unsafe { inner.walls.time(entry) }?;
     if shard.clock.wall() >= at {
         // SAFETY: see `time` above.
@@ -319,7 +338,8 @@ fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
 struct Carried<F> {
     /// Guarded by the lock of the timer's queue.
     entry: WallLink,
-    /// With a table that has [`VTable::label_at`]: the name of the timer, which the end of the entry drops.
+    /// With a table that has [`VTable::label_at`]: the name of the timer, which the end of the
+    /// entry drops.
     label: MaybeUninit<Arc<Label>>,
     callback: F,
 }
@@ -329,8 +349,8 @@ struct Carried<F> {
 /// # Safety
 /// `node` is alive, and was made with `Carried<F>`.
 unsafe fn parts<F>(node: NonNull<Entry>) -> (LinkRef, *mut F) {
-    // SAFETY: alive, with this payload, as the caller promises; `ManuallyDrop` is transparent. No reference to the whole is ever
-    // made.
+    // SAFETY: alive, with this payload, as the caller promises; `ManuallyDrop` is transparent. No
+    // reference to the whole is ever made.
     unsafe {
         let carried = payload::<Carried<F>>(node).cast::<Carried<F>>();
         (LinkRef::new(NonNull::new_unchecked(&raw mut (*carried).entry)), &raw mut (*carried).callback)
@@ -389,11 +409,12 @@ impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
     /// # Safety
     /// Between `begin` and `end` of an exclusive entry, made with `Carried<F>`.
     unsafe fn call(entry: NonNull<Entry>, firing: &Firing) {
-        // SAFETY: alive between `begin` and `end`, and made with `Carried<F>`, as the caller promises.
+        // SAFETY: alive between `begin` and `end`, and made with `Carried<F>`, as the caller
+        // promises.
         let (link, callback) = unsafe { parts::<F>(entry) };
         if let Some(at) = has_come(&firing.entry, link) {
-            // SAFETY: an exclusive timer runs one callback at a time, and no thread drops the callback between `begin` and `end`
-            // (I12).
+            // SAFETY: an exclusive timer runs one callback at a time, and no thread drops the
+            // callback between `begin` and `end` (I12).
             unsafe { (*callback)(&WallFiring { entry: &firing.entry, link, at }) };
         }
     }
@@ -406,10 +427,11 @@ impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
     }
 
     /// # Safety
-    /// Called once, for an entry made with `Carried<F>`, when the callback neither runs nor will run.
+    /// Called once, for an entry made with `Carried<F>`, when the callback neither runs nor will
+    /// run.
     unsafe fn drop_callback(entry: NonNull<Entry>) {
-        // SAFETY: called once, after the last callback (I12). The link is left alone: it may still be in the list, and owns
-        // nothing outside of the list.
+        // SAFETY: called once, after the last callback (I12). The link is left alone: it may still
+        // be in the list, and owns nothing outside of the list.
         unsafe { std::ptr::drop_in_place(parts::<F>(entry).1) }
     }
 }
@@ -430,8 +452,8 @@ impl WallEntry {
         Self::with(engine, at, settings, vtable, callback)
     }
 
-    /// As [`Self::start`], for a timer of the crate's own: the callback runs on the pool, also where callbacks are handed over to an
-    /// executor of the program's.
+    /// As [`Self::start`], for a timer of the crate's own: the callback runs on the pool, also
+    /// where callbacks are handed over to an executor of the program's.
     pub(crate) fn start_own<F>(engine: &Arc<Engine>, at: SystemTime, callback: F) -> Self
     where
         F: FnMut(&WallFiring<'_>) + Send + 'static,
@@ -454,8 +476,8 @@ impl WallEntry {
         let schedule = |inner: &mut ShardState, shard: &Shard| {
             inner.touch(shard);
             let aim = Aim::new(engine.walls(), shard);
-            // SAFETY: just made, so alive and idle, with its own link; a reference is for `schedule`. `start_with` holds the
-            // lock.
+            // SAFETY: just made, so alive and idle, with its own link; a reference is for
+            // `schedule`. `start_with` holds the lock.
             let left = unsafe {
                 inner.walls.aimed(link, &entry, at, aim.step, aim.by);
                 inner.insert_or_claim(shard, node, Schedule::once(aim.by.due(at)), aim.by.now)
@@ -463,7 +485,8 @@ impl WallEntry {
             look = wants_look(inner, &aim);
             left
         };
-        // SAFETY: just made; `schedule` places one of the two references, the handle has the second.
+        // SAFETY: just made; `schedule` places one of the two references, the handle has the
+        // second.
         unsafe { start_with(node, schedule) };
         if let Some(engine) = look {
             engine.walls().look_later();
@@ -496,7 +519,8 @@ impl Drop for WallEntry {
         let link = self.link;
         // SAFETY: taken once: the handle is being dropped.
         let entry = unsafe { ManuallyDrop::take(&mut self.entry) };
-        // SAFETY: here and below, the link of this timer, which is alive; `free_last` calls with the lock of its shard held.
+        // SAFETY: here and below, the link of this timer, which is alive; `free_last` calls with
+        // the lock of its shard held.
         let held = |inner: &ShardState| u32::from(unsafe { inner.walls.waits(link) });
         // SAFETY: see `held`. `free_last` gives all references back at once.
         let unlink = |inner: &mut ShardState| _ = unsafe { inner.walls.unlink(link) }.map(EntryRef::into_raw);

@@ -1,4 +1,5 @@
-//! Tests of wall timers that need private parts: lists, sections, jobs, and the runtime's own look at the clocks.
+//! Tests of wall timers that need private parts: lists, sections, jobs, and the runtime's own look
+//! at the clocks.
 
 use super::*;
 use crate::alarm::Clock;
@@ -160,7 +161,8 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
         run();
         assert_eq!(due().map(|due| (hour_ns - due) / 1_000), Some(less), "after {gains}");
     }
-    // A timer is made while the clock is set back; then the clock is set forth again. Between two looks nothing has changed.
+    // A timer is made while the clock is set back; then the clock is set forth again. Between two
+    // looks nothing has changed.
     drop(timer);
     virtual_time.set_wall(start);
     let timer = WallTimer::start(&engine, start + 2 * hour, MissedTicks::default(), |_| {});

@@ -9,9 +9,9 @@ use crate::cancellation::{Cancelled, CancelledOwned};
 
 /// A delay with a token. Made by [`Delay::with_token`].
 ///
-/// Ready with `Ok(())` at the deadline, or with [`Cancelled`] when the token is cancelled first. If a poll finds both, the
-/// cancellation counts. The first result removes the delay from its queue and the waker from the token at once, and stays.
-/// **Dropping** the future does the same.
+/// Ready with `Ok(())` at the deadline, or with [`Cancelled`] when the token is cancelled first. If
+/// a poll finds both, the cancellation counts. The first result removes the delay from its queue
+/// and the waker from the token at once, and stays. **Dropping** the future does the same.
 ///
 /// # Examples
 ///

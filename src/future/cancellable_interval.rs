@@ -10,9 +10,10 @@ use crate::cancellation::{CancellationToken, Cancelled, CancelledOwned};
 
 /// An interval with a token. Made by [`Interval::with_token`].
 ///
-/// Each call waits for the next tick, or for the cancellation of the token, the first to come. If a poll finds both, the cancellation
-/// counts: so a task that is late with its ticks learns of the cancellation at once. **Dropping** removes interval and waker from
-/// their lists at once. With the feature `stream` it is a `futures_core::Stream` of ticks, which ends at the cancellation.
+/// Each call waits for the next tick, or for the cancellation of the token, the first to come. If a
+/// poll finds both, the cancellation counts: so a task that is late with its ticks learns of the
+/// cancellation at once. **Dropping** removes interval and waker from their lists at once. With the
+/// feature `stream` it is a `futures_core::Stream` of ticks, which ends at the cancellation.
 ///
 /// # Examples
 ///
@@ -60,8 +61,8 @@ impl Interval {
 }
 
 impl CancellableInterval {
-    /// Waits for the next tick. `Ok(None)` when a [`StopHandle`](crate::StopHandle) has stopped the interval. Dropping the future
-    /// loses no tick.
+    /// Waits for the next tick. `Ok(None)` when a [`StopHandle`](crate::StopHandle) has stopped the
+    /// interval. Dropping the future loses no tick.
     ///
     /// # Errors
     /// [`Cancelled`], when the token is cancelled.

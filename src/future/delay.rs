@@ -1,7 +1,8 @@
 //! Delays: a deadline as a future.
 //!
-//! Ground rules. Before its first pending poll a delay is a number; from then on the delay owns an entry with the waker
-//! ([`WakerEntry`]). The clock decides whether the deadline has come. For delays the clock stands still when the runtime ends.
+//! Ground rules. Before its first pending poll a delay is a number; from then on the delay owns an
+//! entry with the waker ([`WakerEntry`]). The clock decides whether the deadline has come. For
+//! delays the clock stands still when the runtime ends.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -45,7 +46,8 @@ impl Runtime {
         Delay::on(self.handle(), after)
     }
 
-    /// A [`Delay`] on this runtime, until a [`Timestamp`] of the runtime's clock, or a `std::time::Instant`.
+    /// A [`Delay`] on this runtime, until a [`Timestamp`] of the runtime's clock, or a
+    /// `std::time::Instant`.
     #[doc(alias = "sleep_until")]
     #[doc(alias = "deadline")]
     pub fn delay_until(&self, deadline: impl Into<Deadline>) -> Delay {
@@ -55,23 +57,23 @@ impl Runtime {
 
 /// A future that is ready when its deadline has elapsed.
 ///
-/// Works under any executor, or polled by hand: `Send`, `Sync`, `Unpin`. The time counts from the making of the delay, not
-/// from the first poll. A delay never polled, or ready at its first poll, takes no lock and no memory. A pending delay takes a
-/// single allocation.
+/// Works under any executor, or polled by hand: `Send`, `Sync`, `Unpin`. The time counts from the
+/// making of the delay, not from the first poll. A delay never polled, or ready at its first poll,
+/// takes no lock and no memory. A pending delay takes a single allocation.
 ///
-/// **Ready** never before the deadline. Fused: once ready, the delay stays ready until a [reset](Self::reset). The waker of the
-/// latest poll is called on a thread of the runtime's pool (on a manual clock: on the thread that advances the clock), outside
-/// all locks.
+/// **Ready** never before the deadline. Fused: once ready, the delay stays ready until a
+/// [reset](Self::reset). The waker of the latest poll is called on a thread of the runtime's pool
+/// (on a manual clock: on the thread that advances the clock), outside all locks.
 ///
-/// **Dropping** a delay removes the delay from its queue at once. A task whose delay is dropped or reset while it fires may be
-/// woken once in vain.
+/// **Dropping** a delay removes the delay from its queue at once. A task whose delay is dropped or
+/// reset while it fires may be woken once in vain.
 ///
-/// **When its runtime ends**, time stands still for a delay: a delay still pending stays pending for ever. A task that must
-/// learn of the end awaits [`try_wait`](Self::try_wait) instead.
+/// **When its runtime ends**, time stands still for a delay: a delay still pending stays pending
+/// for ever. A task that must learn of the end awaits [`try_wait`](Self::try_wait) instead.
 ///
 /// # Panics
-/// At the first pending poll, if the default runtime cannot be started; [`try_wait`](Self::try_wait) gives the reason as an
-/// error.
+/// At the first pending poll, if the default runtime cannot be started;
+/// [`try_wait`](Self::try_wait) gives the reason as an error.
 ///
 /// # Examples
 ///
@@ -88,9 +90,10 @@ impl Runtime {
 ///
 /// # Testing with virtual time
 ///
-/// In a test the code runs in the [scope](crate::Runtime::scope) of a runtime on a [`ManualClock`](crate::ManualClock), whose
-/// [`block_on`](crate::ManualClock::block_on) moves the clock to the next due point whenever the code waits. Every run takes no time,
-/// and is the same to the nanosecond. The code under test need not name a runtime.
+/// In a test the code runs in the [scope](crate::Runtime::scope) of a runtime on a
+/// [`ManualClock`](crate::ManualClock), whose [`block_on`](crate::ManualClock::block_on) moves the
+/// clock to the next due point whenever the code waits. Every run takes no time, and is the same to
+/// the nanosecond. The code under test need not name a runtime.
 ///
 /// ```
 /// use std::future::{Future, pending};
@@ -145,7 +148,8 @@ impl Runtime {
 #[must_use = "a delay does nothing until it is awaited or polled"]
 pub struct Delay {
     source: RuntimeHandle,
-    /// [`END`] for a delay that never ends: its entry is in the queue too, so that the end of the runtime finds the delay.
+    /// [`END`] for a delay that never ends: its entry is in the queue too, so that the end of the
+    /// runtime finds the delay.
     deadline: u64,
     entry: Option<WakerEntry>,
     stage: Stage,
@@ -166,7 +170,8 @@ enum Stage {
 type Found = Poll<Result<(), RuntimeError>>;
 
 impl Delay {
-    /// A delay of `after` from now, on the [current runtime](Runtime::current). `Duration::MAX`, or a time beyond the range of the clock, never ends.
+    /// A delay of `after` from now, on the [current runtime](Runtime::current). `Duration::MAX`, or
+    /// a time beyond the range of the clock, never ends.
     ///
     /// # Examples
     ///
@@ -191,7 +196,8 @@ impl Delay {
         Self::on(RuntimeHandle::current(), after)
     }
 
-    /// A delay on the [current runtime](Runtime::current), until a [`Timestamp`] of the runtime's clock, or a `std::time::Instant`.
+    /// A delay on the [current runtime](Runtime::current), until a [`Timestamp`] of the runtime's
+    /// clock, or a `std::time::Instant`.
     ///
     /// # Examples
     ///
@@ -233,9 +239,9 @@ impl Delay {
         }
     }
 
-    /// Lets the waiting task be woken up to `leeway` after the deadline, so that delays and timers share wake-ups; see
-    /// [`TimerBuilder::leeway`](crate::TimerBuilder::leeway). Default: zero. A poll at the deadline or later finds the delay ready in
-    /// any case.
+    /// Lets the waiting task be woken up to `leeway` after the deadline, so that delays and timers
+    /// share wake-ups; see [`TimerBuilder::leeway`](crate::TimerBuilder::leeway). Default: zero. A
+    /// poll at the deadline or later finds the delay ready in any case.
     ///
     /// # Examples
     ///
@@ -267,7 +273,8 @@ impl Delay {
         Timestamp::from_ns(self.deadline)
     }
 
-    /// Whether the deadline has elapsed. Reads the clock, which for a delay stands still when the runtime has ended.
+    /// Whether the deadline has elapsed. Reads the clock, which for a delay stands still when the
+    /// runtime has ended.
     pub fn is_elapsed(&self) -> bool {
         self.is_done() || self.source.now() >= self.deadline && self.source.was_there(self.deadline)
     }
@@ -286,8 +293,9 @@ impl Delay {
     /// Dropping the future leaves the delay as it is.
     ///
     /// # Errors
-    /// [`RuntimeError::Ended`] when the runtime has ended before the deadline. [`RuntimeError::NotStarted`] when the default
-    /// runtime cannot be started; a later call tries again.
+    /// [`RuntimeError::Ended`] when the runtime has ended before the deadline.
+    /// [`RuntimeError::NotStarted`] when the default runtime cannot be started; a later call tries
+    /// again.
     ///
     /// # Examples
     ///
@@ -320,7 +328,8 @@ impl Delay {
         if self.entry.is_none() && !self.is_done() { self.poll_first(context) } else { self.poll_again(context) }
     }
 
-    /// A poll of a delay that has no entry and was not ready. A function of its own, as the next one: both paths are straight.
+    /// A poll of a delay that has no entry and was not ready. A function of its own, as the next
+    /// one: both paths are straight.
     #[inline(never)]
     fn poll_first(&mut self, context: &mut Context<'_>) -> Found {
         let now = self.reading();
@@ -337,7 +346,8 @@ impl Delay {
 
     #[inline(never)]
     fn poll_again(&mut self, context: &mut Context<'_>) -> Found {
-        // A sweep has read the clock before it took the entry out. Since the last poll the deadline was not moved.
+        // A sweep has read the clock before it took the entry out. Since the last poll the deadline
+        // was not moved.
         let has_fired = self.stage == Stage::Waited && self.entry.as_mut().is_some_and(WakerEntry::has_fired);
         let now = if has_fired { self.deadline } else { self.reading() };
         if (self.is_done() || now >= self.deadline) && self.stage != Stage::Waited {
@@ -353,8 +363,9 @@ impl Delay {
         self.keep(found)
     }
 
-    /// The clock's reading. A far deadline has not come, so the cheap clock is enough. (If the cheap clock lagged by more than
-    /// [`FAR_NS`], the delay would be inserted although due, and would fire at once.)
+    /// The clock's reading. A far deadline has not come, so the cheap clock is enough. (If the
+    /// cheap clock lagged by more than [`FAR_NS`], the delay would be inserted although due, and
+    /// would fire at once.)
     #[inline]
     fn reading(&self) -> u64 {
         let now = self.source.floor();
@@ -374,8 +385,9 @@ impl Delay {
 
     /// Moves the deadline to `after` from now. A ready delay starts again.
     ///
-    /// Moving a delay later takes no lock: when the old deadline comes, the runtime moves the delay on, and wakes no task. Moving a pending
-    /// delay earlier takes a short lock section, and at most a single system call.
+    /// Moving a delay later takes no lock: when the old deadline comes, the runtime moves the delay
+    /// on, and wakes no task. Moving a pending delay earlier takes a short lock section, and at
+    /// most a single system call.
     ///
     /// # Examples
     ///
@@ -427,8 +439,9 @@ impl Delay {
         self.restart(None, |_| deadline);
     }
 
-    /// Moves the deadline. `deadline` computes the new deadline, perhaps twice; if there is an entry, with the clock of its shard, under
-    /// the lock where that is needed. `before`: a reading of the clock, shortly before.
+    /// Moves the deadline. `deadline` computes the new deadline, perhaps twice; if there is an
+    /// entry, with the clock of its shard, under the lock where that is needed. `before`: a reading
+    /// of the clock, shortly before.
     #[inline]
     fn restart(&mut self, before: Option<u64>, deadline: impl Fn(Option<&Clock>) -> u64) {
         self.stage = Stage::New;
@@ -438,7 +451,8 @@ impl Delay {
         };
     }
 
-    /// Waits for this delay or for the cancellation of `token`, the first to come; see [`CancellableDelay`].
+    /// Waits for this delay or for the cancellation of `token`, the first to come; see
+    /// [`CancellableDelay`].
     ///
     /// # Examples
     ///
@@ -459,7 +473,8 @@ impl Delay {
         CancellableDelay { cancelled: token.cancelled_owned(), delay: self }
     }
 
-    /// The result at the deadline, on a runtime that may have ended: `Ok` if the deadline came before the end.
+    /// The result at the deadline, on a runtime that may have ended: `Ok` if the deadline came
+    /// before the end.
     fn by_the_end(&self) -> Result<(), RuntimeError> {
         if self.source.was_there(self.deadline) { Ok(()) } else { Err(RuntimeError::Ended) }
     }
@@ -490,7 +505,8 @@ impl Delay {
         }
     }
 
-    /// No task waits any more: removes the delay from its queue, and drops entry and waker. A further poll makes a new entry.
+    /// No task waits any more: removes the delay from its queue, and drops entry and waker. A
+    /// further poll makes a new entry.
     #[inline]
     pub(crate) fn withdraw(&mut self) {
         if let Some(entry) = self.entry.take() {

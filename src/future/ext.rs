@@ -1,6 +1,7 @@
 //! Limits and tokens as methods of any future.
 //!
-//! Ground rules. The trait has no state: its methods make the futures of [`super::timeout`] and of the cancellation layer.
+//! Ground rules. The trait has no state: its methods make the futures of [`super::timeout`] and of
+//! the cancellation layer.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use super::timeout::{Timeout, timeout, timeout_at};
 use crate::cancellation::{CancellationToken, WithToken};
 use crate::time::Deadline;
 
-/// Time limits and cancellation tokens as methods of any future; the time counts on the [current runtime](crate::Runtime::current).
+/// Time limits and cancellation tokens as methods of any future; the time counts on the [current
+/// runtime](crate::Runtime::current).
 ///
 /// # Examples
 ///

@@ -1,7 +1,8 @@
 //! Intervals: periodic ticks taken by `.await`, as .NET's `PeriodicTimer`.
 //!
-//! Ground rules. An interval is a delay with the arithmetic of [`crate::queue::missed_ticks`]. While no task waits, no timer
-//! fires. Ticks never overlap, since an interval has a single consumer; ticks without a waiting task are counted, not queued.
+//! Ground rules. An interval is a delay with the arithmetic of [`crate::queue::missed_ticks`].
+//! While no task waits, no timer fires. Ticks never overlap, since an interval has a single
+//! consumer; ticks without a waiting task are counted, not queued.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -53,7 +54,8 @@ impl IntervalTick {
         self.scheduled
     }
 
-    /// The number of missed ticks: later ticks of the schedule, passed when the task took this tick, and coalesced into it.
+    /// The number of missed ticks: later ticks of the schedule, passed when the task took this
+    /// tick, and coalesced into it.
     pub fn missed(&self) -> u64 {
         self.missed
     }
@@ -101,14 +103,16 @@ impl Runtime {
 
 /// Periodic ticks, taken by `.await`.
 ///
-/// The first tick is due a period after the making of the interval. Each later tick is due a period after the due point of the
-/// previous tick: no drift. Ticks due while no task waits coalesce into a single tick, which the next call takes at once. The
-/// following tick comes at its point of the original grid ([`MissedTicks::Skip`]; [`missed_ticks`](Self::missed_ticks) sets a
-/// different policy). While no task waits, no timer fires.
+/// The first tick is due a period after the making of the interval. Each later tick is due a period
+/// after the due point of the previous tick: no drift. Ticks due while no task waits coalesce into
+/// a single tick, which the next call takes at once. The following tick comes at its point of the
+/// original grid ([`MissedTicks::Skip`]; [`missed_ticks`](Self::missed_ticks) sets a different
+/// policy). While no task waits, no timer fires.
 ///
-/// An interval ends, with `None`, when its [`StopHandle`] stops the interval. When the runtime has ended, time stands still for
-/// an interval: a tick stays pending, and [`try_tick`](Self::try_tick) returns the reason. **Dropping** an interval removes the
-/// interval from its queue at once. With the feature `stream` an interval is a `futures_core::Stream` of ticks.
+/// An interval ends, with `None`, when its [`StopHandle`] stops the interval. When the runtime has
+/// ended, time stands still for an interval: a tick stays pending, and [`try_tick`](Self::try_tick)
+/// returns the reason. **Dropping** an interval removes the interval from its queue at once. With
+/// the feature `stream` an interval is a `futures_core::Stream` of ticks.
 ///
 /// # Examples
 ///
@@ -146,7 +150,8 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// An interval on the [current runtime](Runtime::current). A period of zero counts as one nanosecond; `Duration::MAX` never ticks.
+    /// An interval on the [current runtime](Runtime::current). A period of zero counts as one
+    /// nanosecond; `Duration::MAX` never ticks.
     ///
     /// # Examples
     ///
@@ -176,8 +181,9 @@ impl Interval {
         Self { delay, next, period, policy: MissedTicks::Skip, stop: None, ended: false }
     }
 
-    /// An interval on the [current runtime](Runtime::current) whose first tick is due at `first`, a [`Timestamp`] of the runtime's
-    /// clock or a `std::time::Instant`. If `first` has passed, the first tick is due at once.
+    /// An interval on the [current runtime](Runtime::current) whose first tick is due at `first`, a
+    /// [`Timestamp`] of the runtime's clock or a `std::time::Instant`. If `first` has passed, the
+    /// first tick is due at once.
     ///
     /// # Examples
     ///
@@ -203,8 +209,9 @@ impl Interval {
         Self::from(source, first, period)
     }
 
-    /// Lets a waiting task be woken up to `leeway` after a tick is due, so that intervals, delays and timers share wake-ups; see
-    /// [`TimerBuilder::leeway`](crate::TimerBuilder::leeway). Default: zero. Ticks are counted from their exact due points.
+    /// Lets a waiting task be woken up to `leeway` after a tick is due, so that intervals, delays
+    /// and timers share wake-ups; see [`TimerBuilder::leeway`](crate::TimerBuilder::leeway).
+    /// Default: zero. Ticks are counted from their exact due points.
     ///
     /// # Examples
     ///
@@ -227,7 +234,8 @@ impl Interval {
         self
     }
 
-    /// Starts the interval again: the next tick is due a period from now; a tick already due, but not taken, is lost.
+    /// Starts the interval again: the next tick is due a period from now; a tick already due, but
+    /// not taken, is lost.
     ///
     /// # Examples
     ///
@@ -247,8 +255,8 @@ impl Interval {
         self.go_to(later(self.delay.source().now(), self.period));
     }
 
-    /// Starts the interval again: the next tick is due at `next`, and later ticks follow by the period. A tick already due, but not
-    /// taken, is lost.
+    /// Starts the interval again: the next tick is due at `next`, and later ticks follow by the
+    /// period. A tick already due, but not taken, is lost.
     ///
     /// # Examples
     ///
@@ -268,8 +276,8 @@ impl Interval {
         self.go_to(if next > LAST { NEVER } else { next });
     }
 
-    /// Sets the policy for missed ticks. Default: [`MissedTicks::Skip`]. (A callback timer has a different default: see
-    /// [`TimerBuilder::missed_ticks`](crate::TimerBuilder::missed_ticks).)
+    /// Sets the policy for missed ticks. Default: [`MissedTicks::Skip`]. (A callback timer has a
+    /// different default: see [`TimerBuilder::missed_ticks`](crate::TimerBuilder::missed_ticks).)
     ///
     /// # Examples
     ///
@@ -302,7 +310,8 @@ impl Interval {
         if self.period == NEVER { Duration::MAX } else { Duration::from_nanos(self.period) }
     }
 
-    /// Changes the period. The next tick is due a new period from now; a tick already due, but not taken, is lost.
+    /// Changes the period. The next tick is due a new period from now; a tick already due, but not
+    /// taken, is lost.
     ///
     /// # Examples
     ///
@@ -326,7 +335,8 @@ impl Interval {
         self.go_to(later(self.delay.source().now(), self.period));
     }
 
-    /// The due point of the next tick, in the past if a task can take the tick now. `None` if the interval never ticks.
+    /// The due point of the next tick, in the past if a task can take the tick now. `None` if the
+    /// interval never ticks.
     pub fn next_due(&self) -> Option<Timestamp> {
         (self.next != NEVER).then(|| Timestamp::from_ns(self.next))
     }
@@ -336,10 +346,12 @@ impl Interval {
         self.delay.reset_to(next);
     }
 
-    /// Waits for the next tick; `None` when the interval has been stopped. Dropping the future loses no tick.
+    /// Waits for the next tick; `None` when the interval has been stopped. Dropping the future
+    /// loses no tick.
     ///
     /// # Panics
-    /// If the default runtime cannot be started; [`try_tick`](Self::try_tick) gives the reason as an error.
+    /// If the default runtime cannot be started; [`try_tick`](Self::try_tick) gives the reason as
+    /// an error.
     ///
     /// # Examples
     ///
@@ -375,11 +387,13 @@ impl Interval {
         }
     }
 
-    /// Waits for the next tick, or for the end of the runtime, which is an error. `None` when the interval has been stopped.
+    /// Waits for the next tick, or for the end of the runtime, which is an error. `None` when the
+    /// interval has been stopped.
     ///
     /// # Errors
-    /// [`RuntimeError::Ended`] when the runtime has ended before the tick. [`RuntimeError::NotStarted`] when the default runtime
-    /// cannot be started; a later call tries again.
+    /// [`RuntimeError::Ended`] when the runtime has ended before the tick.
+    /// [`RuntimeError::NotStarted`] when the default runtime cannot be started; a later call tries
+    /// again.
     ///
     /// # Examples
     ///
@@ -454,8 +468,8 @@ impl Interval {
 
     /// A handle that ends this interval, from any thread. **Dropping** the handle ends nothing.
     ///
-    /// A task already waiting for a tick is woken once, so that the task also waits for the stop. (On a runtime that has ended,
-    /// only handles made before the task waited can wake the task.)
+    /// A task already waiting for a tick is woken once, so that the task also waits for the stop.
+    /// (On a runtime that has ended, only handles made before the task waited can wake the task.)
     ///
     /// # Examples
     ///
@@ -485,7 +499,8 @@ impl Interval {
     }
 }
 
-/// The period in nanoseconds, for the arithmetic of the policies: at least 1, and [`NEVER`] if too long for the clock.
+/// The period in nanoseconds, for the arithmetic of the policies: at least 1, and [`NEVER`] if too
+/// long for the clock.
 fn whole_ns(period: Duration) -> u64 {
     u64::try_from(period.as_nanos()).unwrap_or(NEVER).max(1)
 }
@@ -526,8 +541,8 @@ impl fmt::Debug for Interval {
     }
 }
 
-/// Ends an [`Interval`], from any thread. Made by [`Interval::stop_handle`]. Clones end the same interval; **dropping** a handle
-/// ends nothing.
+/// Ends an [`Interval`], from any thread. Made by [`Interval::stop_handle`]. Clones end the same
+/// interval; **dropping** a handle ends nothing.
 ///
 /// # Examples
 ///

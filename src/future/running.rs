@@ -1,8 +1,10 @@
-//! Virtual time under executors: a future that moves a manual clock when its executor has nothing else to do.
+//! Virtual time under executors: a future that moves a manual clock when its executor has nothing
+//! else to do.
 //!
-//! Ground rules. The future is always woken, and counts the polls in which nothing happened: its inner future was not woken, and
-//! no timer was armed on a runtime of the clock. After enough of them the clock goes to the next due point. Tasks of the executor
-//! are seen only by the timers that they arm.
+//! Ground rules. The future is always woken, and counts the polls in which nothing happened: its
+//! inner future was not woken, and no timer was armed on a runtime of the clock. After enough of
+//! them the clock goes to the next due point. Tasks of the executor are seen only by the timers
+//! that they arm.
 
 use std::fmt;
 use std::future::Future;
@@ -18,7 +20,8 @@ use crate::sync::Ordering;
 use crate::sync::unmodelled::AtomicBool;
 use crate::time::Timestamp;
 
-/// Polls in a row in which nothing happened. In between, an executor with a single thread polls further tasks.
+/// Polls in a row in which nothing happened. In between, an executor with a single thread polls
+/// further tasks.
 const QUIET: u32 = 64;
 /// The real time between two looks while no timer waits, or while the future settles.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
@@ -74,19 +77,22 @@ pin_project! {
 }
 
 impl ManualClock {
-    /// Runs a future as a task of any executor, on virtual time: the clock goes to the next due point when neither the future nor a
-    /// further task of the executor goes on. [`block_on`](Self::block_on) does the same for a thread without an executor, and knows
+    /// Runs a future as a task of any executor, on virtual time: the clock goes to the next due
+    /// point when neither the future nor a further task of the executor goes on.
+    /// [`block_on`](Self::block_on) does the same for a thread without an executor, and knows
     /// exactly when nothing goes on.
     ///
-    /// For tests under an executor that cannot be left, such as `#[tokio::test]`. The future polls itself again and again; after 64
-    /// polls in which it was not woken, and in which no timer was armed on the clock, the clock moves. In between, an executor with a
-    /// single thread runs its other tasks.
+    /// For tests under an executor that cannot be left, such as `#[tokio::test]`. The future polls
+    /// itself again and again; after 64 polls in which it was not woken, and in which no timer was
+    /// armed on the clock, the clock moves. In between, an executor with a single thread runs its
+    /// other tasks.
     ///
-    /// What cannot be known: a task that computes on another thread, or that waits for a file, a socket or another thread, looks
-    /// like a task that waits for time. For executors with several threads see [`Running::settle`].
+    /// What cannot be known: a task that computes on another thread, or that waits for a file, a
+    /// socket or another thread, looks like a task that waits for time. For executors with several
+    /// threads see [`Running::settle`].
     ///
-    /// If no timer waits, or [automatic advance](Self::set_auto_advance) is switched off, the future looks again every 200 us, and its
-    /// thread sleeps in between, with the executor on it.
+    /// If no timer waits, or [automatic advance](Self::set_auto_advance) is switched off, the
+    /// future looks again every 200 us, and its thread sleeps in between, with the executor on it.
     ///
     /// # Examples
     ///
@@ -126,9 +132,10 @@ impl ManualClock {
 }
 
 impl<F> Running<F> {
-    /// The real time for which nothing must happen before the clock moves. Default: zero, for executors with a single thread. With
-    /// several threads a task that was woken by the last step may not have been polled yet: a millisecond or more is a usual choice,
-    /// and no choice is safe on a machine that is busy enough.
+    /// The real time for which nothing must happen before the clock moves. Default: zero, for
+    /// executors with a single thread. With several threads a task that was woken by the last step
+    /// may not have been polled yet: a millisecond or more is a usual choice, and no choice is safe
+    /// on a machine that is busy enough.
     ///
     /// # Examples
     ///
@@ -163,7 +170,8 @@ impl<F: Future> Future for Running<F> {
             }
         }
         context.waker().wake_by_ref();
-        // Another `run` of the same clock may have moved it, and woken tasks that are to be polled first.
+        // Another `run` of the same clock may have moved it, and woken tasks that are to be polled
+        // first.
         let (armed, at) = (this.clock.armed(), this.clock.now());
         if polled || (armed, at) != (*this.armed, *this.at) {
             (*this.armed, *this.at) = (armed, at);

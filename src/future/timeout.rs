@@ -1,8 +1,9 @@
 //! Timeouts: a time limit for any future.
 //!
-//! Ground rules. Each poll asks the future first. So a result found together with the deadline is never lost, and a future
-//! ready at its first poll touches no queue. With a token the order is: result, token, limit. The first to come removes the
-//! delay from its queue and the waker from the token.
+//! Ground rules. Each poll asks the future first. So a result found together with the deadline is
+//! never lost, and a future ready at its first poll touches no queue. With a token the order is:
+//! result, token, limit. The first to come removes the delay from its queue and the waker from the
+//! token.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -20,7 +21,8 @@ use crate::runtime::Runtime;
 use crate::time::Deadline;
 
 impl Runtime {
-    /// Limits `future` to `limit` on this runtime, as [`timeout`](crate::timeout()) does on the default runtime.
+    /// Limits `future` to `limit` on this runtime, as [`timeout`](crate::timeout()) does on the
+    /// default runtime.
     ///
     /// # Examples
     ///
@@ -40,8 +42,8 @@ impl Runtime {
         Timeout::new(future.into_future(), self.delay(limit))
     }
 
-    /// Limits `future` to end by `deadline`, a [`Timestamp`](crate::Timestamp) of this runtime's clock or a `std::time::Instant`; see
-    /// [`timeout_at`](crate::timeout_at()).
+    /// Limits `future` to end by `deadline`, a [`Timestamp`](crate::Timestamp) of this runtime's
+    /// clock or a `std::time::Instant`; see [`timeout_at`](crate::timeout_at()).
     ///
     /// # Examples
     ///
@@ -62,12 +64,13 @@ impl Runtime {
     }
 }
 
-/// Limits `future` to `limit`, counted from this call, on the [current runtime](Runtime::current). [`Runtime::timeout`] does so on a
-/// chosen runtime.
+/// Limits `future` to `limit`, counted from this call, on the [current runtime](Runtime::current).
+/// [`Runtime::timeout`] does so on a chosen runtime.
 ///
-/// Each poll asks the future first. A future ready at its first poll touches no queue. When the limit has elapsed and the future
-/// is still pending, the result is [`Elapsed`]; dropping the `Timeout` then drops the future. When the runtime ends before the
-/// limit, the limit never elapses, and the future goes on without a limit.
+/// Each poll asks the future first. A future ready at its first poll touches no queue. When the
+/// limit has elapsed and the future is still pending, the result is [`Elapsed`]; dropping the
+/// `Timeout` then drops the future. When the runtime ends before the limit, the limit never
+/// elapses, and the future goes on without a limit.
 ///
 /// # Panics
 /// When the future is pending at its first poll and the default runtime cannot be started.
@@ -101,8 +104,8 @@ pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFutu
     Timeout::new(future.into_future(), Delay::new(limit))
 }
 
-/// Limits `future` to end by `deadline`, a [`Timestamp`](crate::Timestamp) of the current runtime's clock or a `std::time::Instant`;
-/// see [`timeout()`].
+/// Limits `future` to end by `deadline`, a [`Timestamp`](crate::Timestamp) of the current runtime's
+/// clock or a `std::time::Instant`; see [`timeout()`].
 ///
 /// # Examples
 ///
@@ -161,11 +164,11 @@ impl From<Elapsed> for std::io::Error {
 }
 
 pin_project! {
-    /// A future with a time limit. Made by [`timeout()`], [`timeout_at`], [`Runtime::timeout`](crate::Runtime::timeout) and
-    /// [`TimerFutureExt`](crate::TimerFutureExt).
+    /// A future with a time limit. Made by [`timeout()`], [`timeout_at`],
+    /// [`Runtime::timeout`](crate::Runtime::timeout) and [`TimerFutureExt`](crate::TimerFutureExt).
     ///
-    /// **Dropping** the timeout drops the future, and removes the limit from its queue at once. The result of the future removes
-    /// the limit from its queue too.
+    /// **Dropping** the timeout drops the future, and removes the limit from its queue at once. The
+    /// result of the future removes the limit from its queue too.
     ///
     /// # Examples
     ///
@@ -200,7 +203,8 @@ impl<F> Timeout<F> {
         self.future
     }
 
-    /// Lets the limit elapse up to `leeway` late, so that limits share wake-ups; see [`Delay::leeway`].
+    /// Lets the limit elapse up to `leeway` late, so that limits share wake-ups; see
+    /// [`Delay::leeway`].
     ///
     /// # Examples
     ///
@@ -311,7 +315,8 @@ impl<F: FusedFuture> FusedFuture for Timeout<F> {
     }
 }
 
-/// The error of a [`CancellableTimeout`]: the limit elapsed, or the token was cancelled, before the future was ready.
+/// The error of a [`CancellableTimeout`]: the limit elapsed, or the token was cancelled, before the
+/// future was ready.
 ///
 /// # Examples
 ///
@@ -374,8 +379,9 @@ impl From<TimeoutError> for std::io::Error {
 pin_project! {
     /// A future with a time limit and a token. Made by [`Timeout::with_token`].
     ///
-    /// Each poll asks the future first, then the token, then the limit; the first that is ready gives the result. The result
-    /// removes the delay from its queue and the waker from the token at once. **Dropping** does the same, and drops the future.
+    /// Each poll asks the future first, then the token, then the limit; the first that is ready
+    /// gives the result. The result removes the delay from its queue and the waker from the token
+    /// at once. **Dropping** does the same, and drops the future.
     ///
     /// # Examples
     ///

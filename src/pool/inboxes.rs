@@ -1,13 +1,16 @@
 //! The inboxes of a pool: the jobs that no worker has taken up yet.
 //!
-//! Ground rules. Up to 47 workers there is one inbox. Beyond that each [`SHARE`] workers add one, since all cores that submit jobs write to the
-//! same words of an inbox. A thread pushes to the inbox of its core. A worker takes from the inbox of its core first, and then from all
-//! others: so no job depends on the workers of some cores, and *no lost wake-up* (I14) needs only that a look goes through all inboxes. The
-//! core is a hint: any inbox is right.
+//! Ground rules. Up to 47 workers there is one inbox. Beyond that each [`SHARE`] workers add one,
+//! since all cores that submit jobs write to the same words of an inbox. A thread pushes to the
+//! inbox of its core. A worker takes from the inbox of its core first, and then from all others: so
+//! no job depends on the workers of some cores, and *no lost wake-up* (I14) needs only that a look
+//! goes through all inboxes. The core is a hint: any inbox is right.
 //!
-//! Why a lock: in a list without one a thread that takes a job waits in a loop for the thread that is just pushing it. If the former has
-//! real-time priority, and the latter has none and no processor, that takes as long as the system lets the loop run (a second on Linux). A
-//! thread that finds a lock taken soon sleeps. Under the lock nothing is allocated or freed, and no job is dropped.
+//! Why a lock: in a list without one a thread that takes a job waits in a loop for the thread that
+//! is just pushing it. If the former has real-time priority, and the latter has none and no
+//! processor, that takes as long as the system lets the loop run (a second on Linux). A thread that
+//! finds a lock taken soon sleeps. Under the lock nothing is allocated or freed, and no job is
+//! dropped.
 
 use std::collections::{LinkedList, VecDeque};
 
@@ -20,11 +23,13 @@ use crate::sync::unmodelled::{AtomicUsize, Mutex};
 use crate::sys::cpu;
 use crate::sys::os::fetch_line;
 
-/// The most jobs that a worker moves to its deque at once. A worker does so only when its deque is empty, and the deque has room for so many.
+/// The most jobs that a worker moves to its deque at once. A worker does so only when its deque is
+/// empty, and the deque has room for so many.
 const AT_ONCE: usize = 32;
 
 const BLOCK: usize = 64;
-/// Jobs in order, in blocks of at most [`BLOCK`]: so they never move, and blocks come and go without an allocation under the lock.
+/// Jobs in order, in blocks of at most [`BLOCK`]: so they never move, and blocks come and go
+/// without an allocation under the lock.
 type Blocks<J> = LinkedList<VecDeque<J>>;
 
 /// There is at least one block, and none of several is empty.
@@ -49,7 +54,8 @@ impl<J> Jobs<J> {
         Ok(())
     }
 
-    /// Takes a job. With the last job of a block that is not the only one, the block is put into `emptied`.
+    /// Takes a job. With the last job of a block that is not the only one, the block is put into
+    /// `emptied`.
     fn pop(&mut self, emptied: &mut Blocks<J>) -> Option<J> {
         let block = self.0.front_mut()?;
         let job = block.pop_front();
@@ -62,8 +68,9 @@ impl<J> Jobs<J> {
 }
 
 struct Inbox<J> {
-    /// The number of jobs; written with the lock held. The last look before a thread rests, and that of the thread that stops the pool,
-    /// follow a fence, as does what a thread does after a push (I14). Other looks may miss a job.
+    /// The number of jobs; written with the lock held. The last look before a thread rests, and
+    /// that of the thread that stops the pool, follow a fence, as does what a thread does after a
+    /// push (I14). Other looks may miss a job.
     len: AtomicUsize,
     jobs: Mutex<Jobs<J>>,
 }
@@ -166,12 +173,14 @@ impl<J> Inboxes<J> {
         self.all().map(Inbox::len).sum()
     }
 
-    /// Takes a job, and moves some more to this deque, which is empty; from the own inbox, or else from the next with jobs.
+    /// Takes a job, and moves some more to this deque, which is empty; from the own inbox, or else
+    /// from the next with jobs.
     pub(crate) fn take_some(&self, deque: &Worker<J>) -> Option<J> {
         self.take_from(self.own(), |inbox| inbox.take(AT_ONCE, |job| deque.push(job)))
     }
 
-    /// Takes a job from the first inbox with jobs, beginning with another one for each `turn`: so no inbox starves.
+    /// Takes a job from the first inbox with jobs, beginning with another one for each `turn`: so
+    /// no inbox starves.
     pub(crate) fn take_one(&self, turn: usize) -> Option<J> {
         let from = if self.others.is_empty() { 0 } else { turn % (self.others.len() + 1) };
         self.take_from(from, |inbox| inbox.take(0, |_| {}))

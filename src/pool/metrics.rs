@@ -1,8 +1,8 @@
 //! The statistics of the pool's threads.
 //!
-//! Ground rules. A thread writes its own statistics, and no other's: no cache line is shared by writers. A reader gets the sum of all
-//! threads, each at a slightly different moment. The atomics are not modelled: no other access pairs with them, so a model need not
-//! explore their reads.
+//! Ground rules. A thread writes its own statistics, and no other's: no cache line is shared by
+//! writers. A reader gets the sum of all threads, each at a slightly different moment. The atomics
+//! are not modelled: no other access pairs with them, so a model need not explore their reads.
 
 use super::{Counts, LocalQueue, Pool};
 use crate::histogram::{Histogram, Recorder};

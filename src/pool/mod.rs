@@ -1,21 +1,26 @@
 //! The pool: threads that take expiries of alarms and run jobs, with work stealing.
 //!
-//! Ground rules. The pool is generic over its job and knows no timers. A [`Driver`] defines the meaning of an expiry, the effect of
-//! a job, and how a thread blocks for an expiry. The pool holds no lock while a job runs or is stolen.
+//! Ground rules. The pool is generic over its job and knows no timers. A [`Driver`] defines the
+//! meaning of an expiry, the effect of a job, and how a thread blocks for an expiry. The pool holds
+//! no lock while a job runs or is stolen.
 //!
-//! A thread is in one of three states. A *running* thread takes jobs from its own deque, from the inboxes and from other
-//! deques. A *polling* thread blocks in the alarm set. The kernel wakes a single poller, which sweeps, puts all but the first due job
-//! into its deque, and runs the first job itself, provided that another thread still polls. All further idle threads are *parked*.
-//! [`sleep`] has the protocol between these states, [`worker`] the life of a thread, [`threads`] the threads that have not ended.
+//! A thread is in one of three states. A *running* thread takes jobs from its own deque, from the
+//! inboxes and from other deques. A *polling* thread blocks in the alarm set. The kernel wakes a
+//! single poller, which sweeps, puts all but the first due job into its deque, and runs the first
+//! job itself, provided that another thread still polls. All further idle threads are *parked*.
+//! [`sleep`] has the protocol between these states, [`worker`] the life of a thread, [`threads`]
+//! the threads that have not ended.
 //!
-//! The last poller never runs jobs: it sweeps, and puts due jobs into an inbox. While jobs wait and no thread takes them, an
-//! alarm of the pool, the *stall check*, wakes the last poller every [`STALL_CHECK`]. [`stall`] computes how many threads to add.
-//! So a callback that blocks for ever delays no other callback, and the usual path needs no second thread.
+//! The last poller never runs jobs: it sweeps, and puts due jobs into an inbox. While jobs wait and
+//! no thread takes them, an alarm of the pool, the *stall check*, wakes the last poller every
+//! [`STALL_CHECK`]. [`stall`] computes how many threads to add. So a callback that blocks for ever
+//! delays no other callback, and the usual path needs no second thread.
 //!
-//! **Code of other crates.** The deques share the process-wide epoch collector of `crossbeam-epoch`. Stealing from a deque pins the
-//! collector, and so does growing or shrinking a deque. Pinning runs closures deferred by any other crate. Three rules contain
-//! them. A deque never holds more than [`ROOM`] jobs, so it never grows; further jobs go to an inbox, which pins nothing. No
-//! lock is held while stealing. A panic in such a closure ends in [`Pool::steal_from`].
+//! **Code of other crates.** The deques share the process-wide epoch collector of
+//! `crossbeam-epoch`. Stealing from a deque pins the collector, and so does growing or shrinking a
+//! deque. Pinning runs closures deferred by any other crate. Three rules contain them. A deque
+//! never holds more than [`ROOM`] jobs, so it never grows; further jobs go to an inbox, which pins
+//! nothing. No lock is held while stealing. A panic in such a closure ends in [`Pool::steal_from`].
 
 pub(crate) mod inboxes;
 mod metrics;
@@ -57,12 +62,15 @@ const STALL_CHECK: Duration = Duration::from_micros(500);
 pub(crate) const COVERS_WITHIN_NS: u64 = 2 * STALL_CHECK.as_nanos() as u64;
 /// The pause before a further try to start a thread, after the system has refused a thread.
 const STALL_CHECK_AFTER_REFUSAL: Duration = Duration::from_millis(20);
-/// On machines with many cores, so many workers share an inbox, and twice as many add a poller. (One in a build for tests of such machines.)
+/// On machines with many cores, so many workers share an inbox, and twice as many add a poller.
+/// (One in a build for tests of such machines.)
 const SHARE: usize = if cfg!(timerqueue_apart) { 1 } else { 16 };
-/// A thread wakes another thread for its jobs if the jobs take longer than this: some times the cost of a wake-up. If a job of a
-/// shorter queue blocks, the stall check finds another thread for the rest.
+/// A thread wakes another thread for its jobs if the jobs take longer than this: some times the
+/// cost of a wake-up. If a job of a shorter queue blocks, the stall check finds another thread for
+/// the rest.
 const WORTH_WAKING_NS: u64 = 100_000;
-/// A thread with jobs of its own takes a job from another queue about this often, so that no queue starves.
+/// A thread with jobs of its own takes a job from another queue about this often, so that no queue
+/// starves.
 const FAIR_NS: u64 = 200_000;
 /// The thread reads the clock once in this many jobs at least.
 const FAIR_JOBS: u64 = 61;
@@ -87,9 +95,10 @@ pub(crate) struct PoolConfig {
 }
 
 impl PoolConfig {
-    /// The most pollers. Three on most machines: the first takes an expiry, the second takes the next expiry, the third stays. With more
-    /// pollers the kernel would spread expiries over threads with cold caches. But from 96 workers on three pollers are late, since the
-    /// pollers sweep all queues (docs/SCALE.md).
+    /// The most pollers. Three on most machines: the first takes an expiry, the second takes the
+    /// next expiry, the third stays. With more pollers the kernel would spread expiries over
+    /// threads with cold caches. But from 96 workers on three pollers are late, since the pollers
+    /// sweep all queues (docs/SCALE.md).
     fn max_pollers(&self) -> usize {
         (1 + self.workers / (2 * SHARE)).max(3).min(self.workers)
     }
@@ -115,14 +124,16 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     fn now(&self) -> u64;
     /// Reports [`Event::StallCheck`] after this time.
     fn arm_stall_check(&self, after: Duration);
-    /// The alarm of a shard has expired: returns one job with all due ticks. If the sweep must go on, that is a second job, given to
-    /// [`Pool::push_local`].
+    /// The alarm of a shard has expired: returns one job with all due ticks. If the sweep must go
+    /// on, that is a second job, given to [`Pool::push_local`].
     fn sweep(&self, queue: usize, local: &LocalQueue<Self::Job>) -> Option<Self::Job>;
-    /// Whether the system may be asked whether a thread sleeps, which opens a file. Else time decides.
+    /// Whether the system may be asked whether a thread sleeps, which opens a file. Else time
+    /// decides.
     fn may_open_files(&self) -> bool {
         true
     }
-    /// Whether the alarm of this queue is set and covers the stall check: the poller that takes the alarm looks for jobs.
+    /// Whether the alarm of this queue is set and covers the stall check: the poller that takes the
+    /// alarm looks for jobs.
     fn is_covered(&self, _: usize) -> bool {
         false
     }
@@ -134,9 +145,11 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     fn adopt(_: &Arc<Self>) {}
     /// Called by a thread of the pool after its last job.
     fn release(&self) {}
-    /// The pool has stopped, and its last thread waits for no event any more: nor will any. Called with no lock held.
+    /// The pool has stopped, and its last thread waits for no event any more: nor will any. Called
+    /// with no lock held.
     fn no_more_waits(&self) {}
-    /// A thread was added to those of the start. Called with no lock held, by a thread that must go on.
+    /// A thread was added to those of the start. Called with no lock held, by a thread that must go
+    /// on.
     fn thread_added(_: &Arc<Self>) {}
     /// The system has refused a further thread. Called as [`Self::thread_added`].
     fn thread_refused(_: &Arc<Self>, _: &io::Error) {}
@@ -147,8 +160,9 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
 /// The part of a worker that other threads see.
 struct WorkerShared<J> {
     stealer: Stealer<J>,
-    /// False: the deque is empty, or its worker is about to write true. Written by the worker alone, when that changes. A look reads this word
-    /// first: a look into a deque takes a fence, and other cores' lines come one after the other then.
+    /// False: the deque is empty, or its worker is about to write true. Written by the worker
+    /// alone, when that changes. A look reads this word first: a look into a deque takes a fence,
+    /// and other cores' lines come one after the other then.
     may_have_jobs: CachePadded<AtomicBool>,
     /// Numbers the threads in the order in which they began.
     serial: usize,
@@ -159,12 +173,13 @@ struct WorkerShared<J> {
 
 #[derive(Default)]
 struct Counts {
-    /// Twice the number of jobs that have returned; odd while a job runs. (Stealing counts as a job, since stealing may run code of
-    /// other crates.)
+    /// Twice the number of jobs that have returned; odd while a job runs. (Stealing counts as a
+    /// job, since stealing may run code of other crates.)
     jobs: AtomicU64,
     /// The number of useful jobs.
     useful: AtomicU64,
-    /// The parts left of the batch that this thread last took up. The batch is a single job of a deque.
+    /// The parts left of the batch that this thread last took up. The batch is a single job of a
+    /// deque.
     batched: AtomicU64,
     statistics: Statistics,
 }
@@ -247,7 +262,8 @@ impl<J> LocalQueue<J> {
         }
     }
 
-    /// Jobs have been put into the deque, or the deque was found empty. A fence follows before the worker notifies or rests.
+    /// Jobs have been put into the deque, or the deque was found empty. A fence follows before the
+    /// worker notifies or rests.
     fn tell(&self, may_have_jobs: bool) {
         let told = &*self.shared.may_have_jobs;
         if told.load(Ordering::Relaxed) != may_have_jobs {
@@ -255,13 +271,14 @@ impl<J> LocalQueue<J> {
         }
     }
 
-    /// The worker has taken a part of a batch, which is a single job of a deque; this many parts are left.
+    /// The worker has taken a part of a batch, which is a single job of a deque; this many parts
+    /// are left.
     pub(crate) fn set_rest_of_batch(&self, left: usize) {
         self.shared.counts.batched.store(left as u64, Ordering::Relaxed);
     }
 
-    /// Drops the only job in the deque, if `is_it` recognizes the job. `Some(false)`: the job is another, and was out of the deque for
-    /// a moment.
+    /// Drops the only job in the deque, if `is_it` recognizes the job. `Some(false)`: the job is
+    /// another, and was out of the deque for a moment.
     pub(crate) fn drop_if_alone(&self, is_it: impl FnOnce(&J) -> bool) -> Option<bool> {
         let job = if self.deque.len() == 1 { self.deque.pop() } else { None }?;
         let dropped = is_it(&job);
@@ -278,8 +295,9 @@ impl<J> LocalQueue<J> {
 }
 
 impl<J> WorkerShared<J> {
-    /// Whether there are jobs to steal. The worker that has pushed a job has told so, with a fence after that; so a look after a fence sees
-    /// either both or the worker's next look at this thread (I14).
+    /// Whether there are jobs to steal. The worker that has pushed a job has told so, with a fence
+    /// after that; so a look after a fence sees either both or the worker's next look at this
+    /// thread (I14).
     fn has_jobs(&self) -> bool {
         self.may_have_jobs.load(Ordering::Relaxed) && !self.stealer.is_empty()
     }
@@ -305,7 +323,8 @@ pub(crate) struct Pool<J> {
     /// The number of threads that the system has refused.
     refused: AtomicU64,
     stopping: AtomicBool,
-    /// The search token sent to a poller, or zero. (A wake-up alone proves no token: a forked child may have caused the wake-up.)
+    /// The search token sent to a poller, or zero. (A wake-up alone proves no token: a forked child
+    /// may have caused the wake-up.)
     token_sent: AtomicUsize,
     stall_check: Mutex<StallCheck>,
     demanded: Demanded,
@@ -358,8 +377,9 @@ impl<J: Send + 'static> Pool<J> {
         Ok(())
     }
 
-    /// Counts one thread more, unless the limit is reached. Threads that are being started each start further ones, at once: to
-    /// look at the number first and to raise it then would let each of them through.
+    /// Counts one thread more, unless the limit is reached. Threads that are being started each
+    /// start further ones, at once: to look at the number first and to raise it then would let each
+    /// of them through.
     fn reserve_thread(&self) -> bool {
         let one_more = |n: usize| (n < self.config.max_threads).then_some(n + 1);
         self.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
@@ -383,8 +403,8 @@ impl<J: Send + 'static> Pool<J> {
         started
     }
 
-    /// Puts a job into the deque of the calling worker, or, if the deque is full, into an inbox. After the last job the caller
-    /// calls [`Self::share`].
+    /// Puts a job into the deque of the calling worker, or, if the deque is full, into an inbox.
+    /// After the last job the caller calls [`Self::share`].
     pub(crate) fn push_local(&self, local: &LocalQueue<J>, job: J) {
         if let Err(job) = local.push_local(job) {
             self.inject(job);
@@ -413,8 +433,8 @@ impl<J: Send + 'static> Pool<J> {
         self.demand_stall_check(work, None, STALL_CHECK);
     }
 
-    /// The calling worker has put jobs into its own deque and is about to run them. Wakes another thread if the jobs take longer
-    /// than the wake-up.
+    /// The calling worker has put jobs into its own deque and is about to run them. Wakes another
+    /// thread if the jobs take longer than the wake-up.
     pub(crate) fn share<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) {
         let jobs = local.shared.jobs() as u64;
         if jobs == 0 && self.inboxes.is_empty() {
@@ -423,16 +443,17 @@ impl<J: Send + 'static> Pool<J> {
         if local.pace.job_ns().saturating_mul(jobs) > WORTH_WAKING_NS {
             self.notify(work);
         } else {
-            // Either a thread that stops the pool sees the jobs, or the caller sees the stop; see `stop`. Likewise the thread at which the
-            // stall check expires.
+            // Either a thread that stops the pool sees the jobs, or the caller sees the stop; see
+            // `stop`. Likewise the thread at which the stall check expires.
             fence(Ordering::SeqCst);
             // Also at the limit of threads: an idle thread may exist, and is not woken now.
             self.demand_stall_check(work, Some(local), STALL_CHECK);
         }
     }
 
-    /// A part of a batch has returned. Returns whether the calling worker continues the batch, and then counts the part as a job.
-    /// Otherwise the pool stops, or the turn of other queues has come.
+    /// A part of a batch has returned. Returns whether the calling worker continues the batch, and
+    /// then counts the part as a job. Otherwise the pool stops, or the turn of other queues has
+    /// come.
     #[inline(always)] // for each tick
     pub(crate) fn continues_batch<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>, useful: bool) -> bool {
         local.turn.set(local.pace.is_fair_turn(|| work.now()));
@@ -445,7 +466,8 @@ impl<J: Send + 'static> Pool<J> {
         continues
     }
 
-    /// Keeps a job that has been run, so that its memory is used again: for the calling worker, or else for all workers.
+    /// Keeps a job that has been run, so that its memory is used again: for the calling worker, or
+    /// else for all workers.
     pub(crate) fn keep_spare(&self, local: &LocalQueue<J>, job: J) {
         let mut own = local.spares.borrow_mut();
         if own.len() < SPARES {
@@ -479,7 +501,8 @@ impl<J: Send + 'static> Pool<J> {
         self.threads_alive.alive()
     }
 
-    /// A poller has been woken by an alarm: prefetches the words that it reads after the sweep, on its way to the first job.
+    /// A poller has been woken by an alarm: prefetches the words that it reads after the sweep, on
+    /// its way to the first job.
     #[inline]
     fn fetch(&self, local: &LocalQueue<J>) {
         let words: [*const u8; 2] = [(&raw const self.idle).cast(), (&raw const self.stopping).cast()];
@@ -509,8 +532,9 @@ impl<J: Send + 'static> Pool<J> {
         local
     }
 
-    /// The worker ends; its counts are added to those of ended workers. Returns whether it was the last of a pool that stops: a thread that
-    /// still begins finds that the pool stops before it waits.
+    /// The worker ends; its counts are added to those of ended workers. Returns whether it was the
+    /// last of a pool that stops: a thread that still begins finds that the pool stops before it
+    /// waits.
     fn leave(&self, local: &LocalQueue<J>) -> bool {
         let mut workers = self.workers.lock();
         let others: Vec<_> = workers.iter().filter(|worker| !Arc::ptr_eq(worker, &local.shared)).cloned().collect();
@@ -534,8 +558,8 @@ impl<J: Send + 'static> Pool<J> {
         !self.inboxes.is_empty() || self.workers_for(local).iter().any(|worker| worker.has_jobs())
     }
 
-    /// The next job for a worker: first from its own deque, then from an inbox, then from other deques. At the turn of other
-    /// queues these come first.
+    /// The next job for a worker: first from its own deque, then from an inbox, then from other
+    /// deques. At the turn of other queues these come first.
     fn next_job<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) -> Option<J> {
         let turn = local.turn.take() || local.pace.is_fair_turn(|| work.now());
         if turn {
@@ -548,7 +572,9 @@ impl<J: Send + 'static> Pool<J> {
         }
         local.tell(false);
         if turn {
-            return None; // all other queues have just been looked into; the caller looks once more before it rests
+            // all other queues have just been looked into; the caller looks once more before it
+            // rests
+            return None;
         }
         let brought = (self.inboxes.take_some(&local.deque))
             .or_else(|| self.steal_elsewhere(local, |worker| worker.stealer.steal_batch_and_pop(&local.deque)));
@@ -556,14 +582,15 @@ impl<J: Send + 'static> Pool<J> {
             local.tell(true);
         }
         if brought.is_some() && local.token.get().is_none() {
-            // Stolen jobs on their way between two deques are in neither. A thread that searched meanwhile is woken now. (If the
-            // worker holds the token, the caller wakes a thread.)
+            // Stolen jobs on their way between two deques are in neither. A thread that searched
+            // meanwhile is woken now. (If the worker holds the token, the caller wakes a thread.)
             self.share(work, local);
         }
         brought
     }
 
-    /// A job from another queue than the worker's own; the inboxes and the other deques take turns in coming first.
+    /// A job from another queue than the worker's own; the inboxes and the other deques take turns
+    /// in coming first.
     fn one_from_elsewhere(&self, local: &LocalQueue<J>) -> Option<J> {
         let injected = || self.inboxes.take_one(local.scan.get());
         let stolen = || self.steal_elsewhere(local, |worker| worker.stealer.steal());
@@ -572,7 +599,8 @@ impl<J: Send + 'static> Pool<J> {
         if others_first { stolen().or_else(injected) } else { injected().or_else(stolen) }
     }
 
-    /// Steals from the first other worker with jobs, starting with another worker each time. No lock is held.
+    /// Steals from the first other worker with jobs, starting with another worker each time. No
+    /// lock is held.
     fn steal_elsewhere(&self, local: &LocalQueue<J>, steal: impl Fn(&WorkerShared<J>) -> Steal<J>) -> Option<J> {
         let workers = self.workers_for(local);
         let has_jobs = |worker: &&Arc<WorkerShared<J>>| !Arc::ptr_eq(worker, &local.shared) && worker.has_jobs();
@@ -580,7 +608,8 @@ impl<J: Send + 'static> Pool<J> {
         let start = local.scan.replace(local.scan.get().wrapping_add(1)) % workers.len().max(1);
         let (before, from) = workers.split_at(start);
         let mut candidates = from.iter().chain(before).filter(has_jobs);
-        // Stealing may run closures of other crates, which may block: the stall check takes the theft for a job.
+        // Stealing may run closures of other crates, which may block: the stall check takes the
+        // theft for a job.
         Counts::add(&local.shared.counts.jobs, 1);
         let job = candidates.find_map(|worker| Self::steal_from(|| steal(worker)));
         local.count_other();
@@ -588,8 +617,9 @@ impl<J: Send + 'static> Pool<J> {
         job
     }
 
-    /// Stealing pins the epoch collector before taking a job, and pinning may run closures deferred by other crates. A panic in such
-    /// a closure ends here, and no job is lost. The next try pins anew.
+    /// Stealing pins the epoch collector before taking a job, and pinning may run closures deferred
+    /// by other crates. A panic in such a closure ends here, and no job is lost. The next try pins
+    /// anew.
     fn steal_from(steal: impl Fn() -> Steal<J>) -> Option<J> {
         loop {
             match catch_unwind(AssertUnwindSafe(|| until_settled(&steal))) {
@@ -599,8 +629,8 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// No further job starts; each thread ends when it is idle. Jobs in all queues are discarded, also those in the deques of blocked
-    /// threads.
+    /// No further job starts; each thread ends when it is idle. Jobs in all queues are discarded,
+    /// also those in the deques of blocked threads.
     pub(crate) fn stop<W: Driver<Job = J>>(work: &W) {
         let pool = work.pool();
         pool.stopping.store(true, Ordering::SeqCst);
@@ -625,23 +655,27 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// Waits until all threads have ended, except threads of the pool that wait here. Returns the number of threads left.
+    /// Waits until all threads have ended, except threads of the pool that wait here. Returns the
+    /// number of threads left.
     pub(crate) fn wait_until_ended(&self, limit: Option<Duration>) -> usize {
         self.wait_until_ended_or(limit, || 0)
     }
 
-    /// The same, except this many further threads, which block in [`Driver::wait`] and cannot be woken.
+    /// The same, except this many further threads, which block in [`Driver::wait`] and cannot be
+    /// woken.
     pub(crate) fn wait_until_ended_or(&self, limit: Option<Duration>, stranded: impl Fn() -> usize) -> usize {
         let own = POOL.with(Cell::get) == self.id;
         self.threads_alive.wait_until_ended(own, limit, stranded)
     }
 }
 
-/// Numbers pools from 1. No number is given twice: a thread may outlive its pool, and must not mistake another pool for it.
+/// Numbers pools from 1. No number is given twice: a thread may outlive its pool, and must not
+/// mistake another pool for it.
 static NEXT_ID: unmodelled::AtomicU64 = unmodelled::AtomicU64::new(1);
 
 crate::sync::thread_local! {
-    /// The number of this thread's pool, or zero. Without a destructor, so readable until the thread has ended.
+    /// The number of this thread's pool, or zero. Without a destructor, so readable until the
+    /// thread has ended.
     static POOL: Cell<u64> = const { Cell::new(0) };
 }
 

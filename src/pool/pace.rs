@@ -1,7 +1,9 @@
-//! The average length of a thread's jobs, and the turns at which the thread takes a job from another queue.
+//! The average length of a thread's jobs, and the turns at which the thread takes a job from
+//! another queue.
 //!
-//! Ground rules. Used by a single thread. Idle time does not count: only the time between [`Pace::begin`] and the next measurement.
-//! Instants are readings of [`Driver::now`](super::Driver::now).
+//! Ground rules. Used by a single thread. Idle time does not count: only the time between
+//! [`Pace::begin`] and the next measurement. Instants are readings of
+//! [`Driver::now`](super::Driver::now).
 
 use std::cell::Cell;
 
@@ -53,8 +55,8 @@ impl Pace {
         }
     }
 
-    /// Whether the next job comes from another queue: every [`FAIR_NS`], or every second job where jobs are longer. The clock is
-    /// read at least once in [`FAIR_JOBS`] jobs.
+    /// Whether the next job comes from another queue: every [`FAIR_NS`], or every second job where
+    /// jobs are longer. The clock is read at least once in [`FAIR_JOBS`] jobs.
     pub(super) fn is_fair_turn(&self, now: impl FnOnce() -> u64) -> bool {
         let left = self.until_look.get();
         // In a model nothing depends on how long a job takes.

@@ -1,21 +1,25 @@
-//! The sleep and wake protocol of the pool: the idle threads, and the thread to wake for a job (I13, I14).
+//! The sleep and wake protocol of the pool: the idle threads, and the thread to wake for a job
+//! (I13, I14).
 //!
-//! Ground rules. This module knows neither jobs nor queues nor alarms; the callers look for jobs and block in the kernel. There are
-//! two kinds of idle threads: *pollers* block in the alarm set, *parked* threads block on a [`Parker`]. A thread woken to look for
-//! jobs is the *searcher*; there is at most one searcher, which holds the search token.
+//! Ground rules. This module knows neither jobs nor queues nor alarms; the callers look for jobs
+//! and block in the kernel. There are two kinds of idle threads: *pollers* block in the alarm set,
+//! *parked* threads block on a [`Parker`]. A thread woken to look for jobs is the *searcher*; there
+//! is at most one searcher, which holds the search token.
 //!
 //! Two promises.
 //!
-//! **A thread always polls (I13).** `pollers` falls only by [`Sleep::leave_poll`], which refuses the last poller (and by
-//! [`Sleep::quit_poll`] when the pool stops). So a poller leaves to run callbacks only while another thread polls; the last poller
-//! stays.
+//! **A thread always polls (I13).** `pollers` falls only by [`Sleep::leave_poll`], which refuses
+//! the last poller (and by [`Sleep::quit_poll`] when the pool stops). So a poller leaves to run
+//! callbacks only while another thread polls; the last poller stays.
 //!
-//! **No lost wake-up.** A thread that publishes a job: (1) push, (2) `SeqCst` fence, (3) read `searching`, `parked`, `pollers`
-//! ([`Sleep::notify`]). A thread that becomes idle: (a) register as poller or parked, (b) `SeqCst` fence, (c) look for jobs once
-//! more. The bad interleaving would be: (3) sees no idle thread and (c) sees no job. The two fences are ordered; if (2) comes
-//! first, (c) sees the push; if (b) comes first, (3) sees the registration. If (3) finds a searcher, no thread is woken. The searcher
-//! returns its token (a read-modify-write of `searching`) before its last look. So either this look sees the push, or (3) reads
-//! `searching` after the return of the token. DESIGN.md draws the interleavings; `loom-tests/sleep_vs_wake.rs` explores them.
+//! **No lost wake-up.** A thread that publishes a job: (1) push, (2) `SeqCst` fence, (3) read
+//! `searching`, `parked`, `pollers` ([`Sleep::notify`]). A thread that becomes idle: (a) register
+//! as poller or parked, (b) `SeqCst` fence, (c) look for jobs once more. The bad interleaving would
+//! be: (3) sees no idle thread and (c) sees no job. The two fences are ordered; if (2) comes first,
+//! (c) sees the push; if (b) comes first, (3) sees the registration. If (3) finds a searcher, no
+//! thread is woken. The searcher returns its token (a read-modify-write of `searching`) before its
+//! last look. So either this look sees the push, or (3) reads `searching` after the return of the
+//! token. DESIGN.md draws the interleavings; `loom-tests/sleep_vs_wake.rs` explores them.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +37,8 @@ const STOPPED: usize = 2;
 
 impl Parker {
     fn unpark(&self, woken: usize) {
-        // Release pairs with the acquire in `look`: the woken thread sees the writes of the waking thread.
+        // Release pairs with the acquire in `look`: the woken thread sees the writes of the waking
+        // thread.
         self.woken.store(woken, Ordering::Release);
         self.thread.unpark();
     }
@@ -112,7 +117,8 @@ impl Sleep {
         }
     }
 
-    /// Registers a poller, unless there are `max_pollers`. Afterwards the caller looks for jobs once more before it blocks.
+    /// Registers a poller, unless there are `max_pollers`. Afterwards the caller looks for jobs
+    /// once more before it blocks.
     #[must_use]
     pub(crate) fn join_poll(&self) -> bool {
         let joined = self
@@ -160,13 +166,15 @@ impl Sleep {
             if self.pollers.load(Ordering::Relaxed) >= 2 {
                 return Notified::WakePoller(token);
             }
-            // The idle threads became busy meanwhile. Other publishers may have relied on the token: look again.
+            // The idle threads became busy meanwhile. Other publishers may have relied on the
+            // token: look again.
             self.stop_searching(token);
         }
     }
 
-    /// The searcher returns the token, then looks for jobs once more (or has a job and wakes the next thread). The stall check revokes
-    /// the token of a thread that does not come to search in the same way, and then wakes another thread.
+    /// The searcher returns the token, then looks for jobs once more (or has a job and wakes the
+    /// next thread). The stall check revokes the token of a thread that does not come to search in
+    /// the same way, and then wakes another thread.
     pub(crate) fn stop_searching(&self, token: SearchToken) {
         // Fails if the token was revoked before.
         let _ = self.searching.compare_exchange(token.0, token.0.wrapping_add(1), Ordering::SeqCst, Ordering::Relaxed);
@@ -180,7 +188,8 @@ impl Sleep {
         parker
     }
 
-    /// Parks the calling thread until it is woken or `limit` has passed; does not park if `stay_awake` returns true.
+    /// Parks the calling thread until it is woken or `limit` has passed; does not park if
+    /// `stay_awake` returns true.
     pub(crate) fn park(&self, limit: Option<Duration>, stay_awake: impl FnOnce() -> bool) -> Unparked {
         let parker = Arc::new(Parker { woken: AtomicUsize::new(0), thread: current() });
         {
@@ -203,7 +212,8 @@ impl Sleep {
         }
     }
 
-    /// Unregisters the caller's parker. If another thread has popped the parker already, that thread is about to wake the caller.
+    /// Unregisters the caller's parker. If another thread has popped the parker already, that
+    /// thread is about to wake the caller.
     fn withdraw(&self, parker: &Arc<Parker>, otherwise: Unparked) -> Unparked {
         {
             let mut parked = self.parked.lock();

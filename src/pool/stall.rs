@@ -1,28 +1,35 @@
 //! The stall detector: the number of threads to add while jobs wait and no thread is idle.
 //!
-//! Ground rules. Pure: no lock, no thread, no clock. While jobs wait, the pool calls [`StallDetector::look`] every
-//! [`super::STALL_CHECK`], with a sample of each thread. A thread that blocks must be replaced. A thread that computes, or waits for a
-//! processor, must not be replaced, since a further thread would not help.
+//! Ground rules. Pure: no lock, no thread, no clock. While jobs wait, the pool calls
+//! [`StallDetector::look`] every [`super::STALL_CHECK`], with a sample of each thread. A thread
+//! that blocks must be replaced. A thread that computes, or waits for a processor, must not be
+//! replaced, since a further thread would not help.
 //!
 //! Two rules.
 //!
-//! 1. **No thread of the pool is awake.** Each thread has a job and sleeps in the job, at two looks in a row or in the same jobs as at
-//!    the look before. So the processors wait for the pool. A thread is added; at further such looks two, four, eight, up to
-//!    [`MAX_GROWTH`] threads. This absorbs any number of callbacks that block, and a flood of callbacks that sleep for short times.
-//! 2. **Some threads are stuck, and others return.** A stuck thread has slept in the same job for longer than the *patience*, or has
-//!    computed for longer than [`COMPUTES_LONG_NS`]. Each stuck thread is replaced, up to the number of workers that run jobs in a
-//!    pool without stuck threads.
+//! 1. **No thread of the pool is awake.** Each thread has a job and sleeps in the job, at two looks
+//!    in a row or in the same jobs as at the look before. So the processors wait for the pool. A
+//!    thread is added; at further such looks two, four, eight, up to [`MAX_GROWTH`] threads. This
+//!    absorbs any number of callbacks that block, and a flood of callbacks that sleep for short
+//!    times.
+//! 2. **Some threads are stuck, and others return.** A stuck thread has slept in the same job for
+//!    longer than the *patience*, or has computed for longer than [`COMPUTES_LONG_NS`]. Each stuck
+//!    thread is replaced, up to the number of workers that run jobs in a pool without stuck
+//!    threads.
 //!
-//! The patience tells a callback that blocks from a callback that waits for a lock, while the owner of the lock waits for a
-//! processor. A thread that was taken for stuck and returned soon after doubles the patience; a stuck thread that stayed halves it.
+//! The patience tells a callback that blocks from a callback that waits for a lock, while the owner
+//! of the lock waits for a processor. A thread that was taken for stuck and returned soon after
+//! doubles the patience; a stuck thread that stayed halves it.
 //!
-//! At most as many threads are added as jobs wait, without the threads that are about to take a job.
+//! At most as many threads are added as jobs wait, without the threads that are about to take a
+//! job.
 
 use super::STALL_CHECK;
 
 /// The limit of threads added at a look.
 const MAX_GROWTH: usize = 16;
-/// A thread that computes in the same job for this long counts as stuck: some time slices of a scheduler.
+/// A thread that computes in the same job for this long counts as stuck: some time slices of a
+/// scheduler.
 const COMPUTES_LONG_NS: u64 = 20_000_000;
 /// The least patience.
 const LEAST_PATIENCE_NS: u64 = if cfg!(all(test, timerqueue_loom)) { 0 } else { STALL_CHECK.as_nanos() as u64 };
@@ -89,8 +96,9 @@ impl Default for StallDetector {
 }
 
 impl StallDetector {
-    /// Returns the number of threads to add. `samples` has all threads but the caller, ordered by thread. `sleeps` returns whether the
-    /// system has put a thread to sleep; `None`: the system does not report this.
+    /// Returns the number of threads to add. `samples` has all threads but the caller, ordered by
+    /// thread. `sleeps` returns whether the system has put a thread to sleep; `None`: the system
+    /// does not report this.
     pub(super) fn look(
         &mut self,
         samples: &[Sample],
@@ -128,7 +136,8 @@ impl StallDetector {
         wanted.min(moment.waiting.saturating_sub(moment.coming))
     }
 
-    /// Whether a busy thread is stuck in its job. Adds the thread to `awake` if the thread does not sleep.
+    /// Whether a busy thread is stuck in its job. Adds the thread to `awake` if the thread does not
+    /// sleep.
     fn is_stuck(
         &self,
         seen: &mut Seen,

@@ -1,16 +1,21 @@
-//! The stall check: an alarm of the pool that makes the last poller look while jobs wait, and the effect of that look.
+//! The stall check: an alarm of the pool that makes the last poller look while jobs wait, and the
+//! effect of that look.
 //!
-//! Ground rules. A single lock; below it only the lock of an alarm, if the alarm has a lock. The lock is not held while a thread is
-//! started or woken. A demand takes the lock only if it changes something. [`super::stall`] computes the number of threads to add.
+//! Ground rules. A single lock; below it only the lock of an alarm, if the alarm has a lock. The
+//! lock is not held while a thread is started or woken. A demand takes the lock only if it changes
+//! something. [`super::stall`] computes the number of threads to add.
 //!
-//! **Cover.** The alarm of a queue *covers* the stall check if it comes within [`COVERS_WITHIN_NS`](super::COVERS_WITHIN_NS): then the poller
-//! that takes it looks for jobs, as at a stall check, and a demand sets no alarm. The queue has a mark, under its lock: set by the sweep
-//! that sets such an alarm, taken by the next sweep, whichever thread makes it. A poller that has taken the mark looks. Any other
-//! thread that has taken it arms the stall check. Both do so only if a demand relies on a cover ([`Demanded::is_covered`]).
+//! **Cover.** The alarm of a queue *covers* the stall check if it comes within
+//! [`COVERS_WITHIN_NS`](super::COVERS_WITHIN_NS): then the poller that takes it looks for jobs, as
+//! at a stall check, and a demand sets no alarm. The queue has a mark, under its lock: set by the
+//! sweep that sets such an alarm, taken by the next sweep, whichever thread makes it. A poller that
+//! has taken the mark looks. Any other thread that has taken it arms the stall check. Both do so
+//! only if a demand relies on a cover ([`Demanded::is_covered`]).
 //!
-//! The bad interleaving: a poller takes the mark and sees no demand; then a demand relies on the mark. So a demand is written first, and then
-//! its thread reads the mark, with the lock of the queue held ([`Driver::is_covered`]). If the mark is gone, it arms the stall check. If
-//! not, the thread that takes the mark does so after this section, and sees the demand.
+//! The bad interleaving: a poller takes the mark and sees no demand; then a demand relies on the
+//! mark. So a demand is written first, and then its thread reads the mark, with the lock of the
+//! queue held ([`Driver::is_covered`]). If the mark is gone, it arms the stall check. If not, the
+//! thread that takes the mark does so after this section, and sees the demand.
 
 use std::time::Duration;
 
@@ -20,10 +25,12 @@ use super::{Counts, Driver, LocalQueue, Pool, STALL_CHECK, STALL_CHECK_AFTER_REF
 use crate::alarm::OFF;
 use crate::sync::{Arc, AtomicUsize, Ordering, fence};
 
-/// The threads that have demanded the stall check since it was armed. The word is written with the lock of the stall check held, and read without.
+/// The threads that have demanded the stall check since it was armed. The word is written with the
+/// lock of the stall check held, and read without.
 ///
-/// A thread that finds its demand here already demands nothing. It has published its jobs, and a fence follows, before it reads. The thread
-/// at which the alarm expires clears the word, and a fence follows, before it looks for jobs. So one of the two sees the other.
+/// A thread that finds its demand here already demands nothing. It has published its jobs, and a
+/// fence follows, before it reads. The thread at which the alarm expires clears the word, and a
+/// fence follows, before it looks for jobs. So one of the two sees the other.
 #[derive(Debug)]
 pub(super) struct Demanded(AtomicUsize);
 
@@ -84,8 +91,9 @@ impl<J> LocalQueue<J> {
     }
 }
 
-/// The rule of the stall check: *the alarm is armed from the first demand until it expires, or the alarm of a queue covers it*, and a look
-/// that finds jobs demands the stall check again. A worker without jobs may cancel the stall check if each demand was its own.
+/// The rule of the stall check: *the alarm is armed from the first demand until it expires, or the
+/// alarm of a queue covers it*, and a look that finds jobs demands the stall check again. A worker
+/// without jobs may cancel the stall check if each demand was its own.
 #[derive(Default)]
 pub(super) struct StallCheck {
     pub(super) stall: StallDetector,
@@ -94,8 +102,8 @@ pub(super) struct StallCheck {
 }
 
 impl<J: Send + 'static> Pool<J> {
-    /// Demands a stall check, after this time unless a stall check is armed already. `by`: a worker that has jobs in its own deque, or any
-    /// thread. The jobs were published before a fence.
+    /// Demands a stall check, after this time unless a stall check is armed already. `by`: a worker
+    /// that has jobs in its own deque, or any thread. The jobs were published before a fence.
     pub(super) fn demand_stall_check<W: Driver<Job = J>>(&self, work: &W, by: Option<&LocalQueue<J>>, after: Duration) {
         let own = by.map_or(Demanded::BY_MANY, |worker| Demanded::by(worker.shared.serial));
         if matches!(Demanded::by_whom(self.demanded.get()), whom if whom == own || whom == Demanded::BY_MANY) {
@@ -124,7 +132,8 @@ impl<J: Send + 'static> Pool<J> {
         local.took_cover.take() && self.demanded.is_covered()
     }
 
-    /// The calling worker does not poll, and has swept a queue. If the alarm that it replaced covered a demand, the stall check is armed.
+    /// The calling worker does not poll, and has swept a queue. If the alarm that it replaced
+    /// covered a demand, the stall check is armed.
     pub(crate) fn replace_cover<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) {
         if self.took_cover(local) {
             self.arm_uncovered(work);
@@ -141,9 +150,10 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// The calling worker, which had rested for this long before, has no jobs any more. Cancels the stall check if each demand was the
-    /// worker's own: setting an alarm is cheaper than a wake-up. A worker that rests for shorter times leaves the alarm set, since some
-    /// thread is awake then anyway. (A covered demand has set no alarm, and is always cancelled.)
+    /// The calling worker, which had rested for this long before, has no jobs any more. Cancels the
+    /// stall check if each demand was the worker's own: setting an alarm is cheaper than a wake-up.
+    /// A worker that rests for shorter times leaves the alarm set, since some thread is awake then
+    /// anyway. (A covered demand has set no alarm, and is always cancelled.)
     pub(super) fn cancel_stall_check<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>, rested: Duration) {
         let own = Demanded::by(local.shared.serial);
         // Time does not pass in a model: there the worker has always rested for long.
@@ -163,7 +173,8 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// The alarm of the stall check has expired, or an alarm that covered it. The caller looks for jobs next.
+    /// The alarm of the stall check has expired, or an alarm that covered it. The caller looks for
+    /// jobs next.
     pub(super) fn stall_check_has_come(&self) {
         self.demanded.set(Demanded::NO, &mut self.stall_check.lock());
         fence(Ordering::SeqCst);
@@ -180,7 +191,8 @@ impl<J: Send + 'static> Pool<J> {
             Notified::Covered(token) => {
                 let before = self.stall_check.lock().searcher.replace(token);
                 if before == Some(token) {
-                    // Woken at the last look or before, and still not searching. Another thread is woken.
+                    // Woken at the last look or before, and still not searching. Another thread is
+                    // woken.
                     self.idle.stop_searching(token);
                     self.notify(work.as_ref());
                 } else {
@@ -232,8 +244,8 @@ impl<J: Send + 'static> Pool<J> {
         self.threads.load(Ordering::Relaxed) >= self.config.max_threads
     }
 
-    /// Adds threads. The caller starts the first thread, and each new thread starts further threads before it looks for jobs. Starting
-    /// a thread takes long, and the caller must poll again.
+    /// Adds threads. The caller starts the first thread, and each new thread starts further threads
+    /// before it looks for jobs. Starting a thread takes long, and the caller must poll again.
     fn grow<W: Driver<Job = J>>(&self, work: &Arc<W>, threads: usize) {
         self.growth.store(threads, Ordering::Relaxed);
         self.start_one_more(work);

@@ -1,4 +1,5 @@
-//! The steps of a worker and of the pool, without alarms; with threads only where threads are the subject.
+//! The steps of a worker and of the pool, without alarms; with threads only where threads are the
+//! subject.
 
 use super::worker::{run_jobs, stay, wait};
 use super::*;
@@ -9,7 +10,8 @@ use crate::sync::Condvar;
 const USELESS: u32 = u32::MAX;
 const LONG: Duration = Duration::from_millis(5);
 
-/// Records the requests of the pool. A poller waits for a wake-up or the stop of the pool; jobs wait until the gate is open.
+/// Records the requests of the pool. A poller waits for a wake-up or the stop of the pool; jobs
+/// wait until the gate is open.
 struct Notes {
     pool: Pool<u32>,
     set: Mutex<Vec<Duration>>,
@@ -125,7 +127,8 @@ impl Notes {
         jobs.into_iter().for_each(|job| self.pool.push_local(local, job));
     }
 
-    /// A worker that has rested for this long takes an expiry: a job to be run at once, and a job in its deque.
+    /// A worker that has rested for this long takes an expiry: a job to be run at once, and a job
+    /// in its deque.
     fn takes_two(&self, rested: Duration) -> LocalQueue<u32> {
         self.takes_two_beside(rested, Cover::default())
     }
@@ -229,7 +232,8 @@ fn a_demand_that_an_alarm_covers_sets_none_and_cancels_none() {
     }
 }
 
-/// The alarm has been taken or replaced by another thread: before the demand, or after it by a thread that does not poll.
+/// The alarm has been taken or replaced by another thread: before the demand, or after it by a
+/// thread that does not poll.
 #[test]
 fn s31_a_demand_whose_cover_is_gone_arms_the_stall_check() {
     let notes = Notes::new(1, 2);
@@ -463,7 +467,8 @@ fn a_search_that_does_not_come_is_given_to_another_thread() {
     assert_eq!(notes.woken(), 1);
 }
 
-/// Stealing may block in a closure of another crate: a further stall check must find a thread for the jobs.
+/// Stealing may block in a closure of another crate: a further stall check must find a thread for
+/// the jobs.
 #[test]
 fn s31_a_search_that_brings_the_stall_check_along_demands_another() {
     let notes = Arc::new(Notes::watched());
@@ -477,7 +482,8 @@ fn s31_a_search_that_brings_the_stall_check_along_demands_another() {
     notes.was_set(&[STALL_CHECK]);
 }
 
-/// After a panic out of a job, a sweep or a search the thread continues, with its registrations put right.
+/// After a panic out of a job, a sweep or a search the thread continues, with its registrations put
+/// right.
 #[test]
 fn s31_a_thread_of_the_pool_survives_a_panic() {
     let notes = Arc::new(Notes::new(2, 2));
@@ -525,12 +531,14 @@ fn a_pool_that_is_stuck_grows_faster_and_faster() {
         });
         for _ in 0..8 {
             while notes.held.load(Ordering::Relaxed) < 1 + pool.threads() || !all_sleep(pool, &looks) {
-                // A thread may have parked while all jobs were on their way between deques; the stall check would wake it.
+                // A thread may have parked while all jobs were on their way between deques; the
+                // stall check would wake it.
                 pool.notify(notes.as_ref());
                 std::thread::yield_now();
             }
             pool.look(&notes, &looks);
-            let wanted = grown.last().map_or(0, |last: &usize| (2 * last + 1).min(38)); // the first look remembers the job
+            // the first look remembers the job
+            let wanted = grown.last().map_or(0, |last: &usize| (2 * last + 1).min(38));
             // Each new thread starts further threads, and takes a job that blocks.
             while pool.threads() < wanted {
                 std::thread::yield_now();

@@ -1,8 +1,9 @@
 //! The living threads of a pool, and the announcement of their ends.
 //!
-//! Ground rules. A thread is counted from before its start until none of its code runs any more: a thread signs off after the
-//! destructors of its thread-local values. [`Threads`] is shared, since a thread signs off after it has dropped the pool. A single
-//! leaf lock, held while a thread is started: so no refused thread is ever counted, and no thread signs off before it is counted.
+//! Ground rules. A thread is counted from before its start until none of its code runs any more: a
+//! thread signs off after the destructors of its thread-local values. [`Threads`] is shared, since
+//! a thread signs off after it has dropped the pool. A single leaf lock, held while a thread is
+//! started: so no refused thread is ever counted, and no thread signs off before it is counted.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -26,8 +27,8 @@ struct Present {
 }
 
 impl Threads {
-    /// Starts a thread, numbered `serial`, unless `limit` threads are alive. A thread that runs the destructors of its thread-local
-    /// values is still alive.
+    /// Starts a thread, numbered `serial`, unless `limit` threads are alive. A thread that runs the
+    /// destructors of its thread-local values is still alive.
     pub(super) fn start(
         self: &Arc<Self>,
         name: String,
@@ -69,8 +70,9 @@ impl Threads {
         self.present.lock().alive
     }
 
-    /// Waits until all threads have ended, except the stranded threads. A caller that is a thread of the pool does not wait for threads
-    /// of the pool that wait here, itself included, since these would wait for each other. Returns the number of threads left.
+    /// Waits until all threads have ended, except the stranded threads. A caller that is a thread
+    /// of the pool does not wait for threads of the pool that wait here, itself included, since
+    /// these would wait for each other. Returns the number of threads left.
     pub(super) fn wait_until_ended(
         &self,
         caller_is_one: bool,
@@ -99,7 +101,8 @@ impl Threads {
     }
 }
 
-/// These threads have run all their code, and end within microseconds. After this call none of their instructions runs.
+/// These threads have run all their code, and end within microseconds. After this call none of
+/// their instructions runs.
 fn join(threads: Vec<JoinHandle>) {
     for thread in threads {
         // A thread that panicked has ended as well.

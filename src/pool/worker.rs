@@ -1,8 +1,8 @@
 //! The life of a thread of the pool: poll or park, run jobs, poll or park again.
 //!
-//! Ground rules. The registrations of a thread (poller, search token) stand in its [`LocalQueue`]. So after a panic out of any
-//! function here, the thread continues from its registrations. Jobs catch the panics of callbacks themselves; all other panics are
-//! caught here.
+//! Ground rules. The registrations of a thread (poller, search token) stand in its [`LocalQueue`].
+//! So after a panic out of any function here, the thread continues from its registrations. Jobs
+//! catch the panics of callbacks themselves; all other panics are caught here.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -67,8 +67,9 @@ pub(super) fn run_jobs<W: Driver>(work: &W, local: &LocalQueue<W::Job>, first: O
         if let Some(token) = token {
             pass_on(work, local, token);
         }
-        // Again: the thread that stops the pool may have searched the queues while this job, and jobs taken with it, were in none.
-        // (The fence is in `stop_searching`, or in `share` and `notify`.)
+        // Again: the thread that stops the pool may have searched the queues while this job, and
+        // jobs taken with it, were in none. (The fence is in `stop_searching`, or in `share` and
+        // `notify`.)
         if pool.is_stopping() {
             next = Some(job);
             break;
@@ -135,7 +136,8 @@ fn park<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::J
                 .threads
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n > pool.config.workers).then(|| n - 1))
                 .is_ok();
-            // A thread that pushed a job meanwhile may have seen no idle thread, and no room for a further thread.
+            // A thread that pushed a job meanwhile may have seen no idle thread, and no room for a
+            // further thread.
             fence(Ordering::SeqCst);
             if retired && pool.has_work(local) {
                 pool.notify(work.as_ref());
@@ -175,11 +177,13 @@ pub(super) fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> Wake
             pool.stall_check.lock().stall.nothing_waits();
         }
         if has_work && leave_poll(work.as_ref(), local) {
-            // With the token, this thread wakes the next thread after finding its first job. Either a thread that stops the pool
-            // sees the swept jobs, or this thread sees the stop: see `Pool::share`.
+            // With the token, this thread wakes the next thread after finding its first job. Either
+            // a thread that stops the pool sees the swept jobs, or this thread sees the stop: see
+            // `Pool::share`.
             fence(Ordering::SeqCst);
             match token {
-                // The expired stall check was for this search as well. Stealing may block, so a further stall check must follow.
+                // The expired stall check was for this search as well. Stealing may block, so a
+                // further stall check must follow.
                 Some(_) if checks => pool.demand_stall_check(work.as_ref(), None, STALL_CHECK),
                 Some(_) => {}
                 None if checks => pool.notify(work.as_ref()),
@@ -249,7 +253,8 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
     polled
 }
 
-/// The last poller stays, and moves its jobs to an inbox, for other threads: a deque is for jobs that its own thread runs (I18).
+/// The last poller stays, and moves its jobs to an inbox, for other threads: a deque is for jobs
+/// that its own thread runs (I18).
 #[inline(never)]
 pub(super) fn stay<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>, first: Option<W::Job>, checks: bool) {
     let pool = work.pool();

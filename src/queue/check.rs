@@ -1,4 +1,5 @@
-//! A walk over a whole queue, which asserts the invariants I1 to I4 of the queue. In tests, and with `--cfg timerqueue_check`.
+//! A walk over a whole queue, which asserts the invariants I1 to I4 of the queue. In tests, and
+//! with `--cfg timerqueue_check`.
 
 #![allow(unsafe_code)] // contract of the lists
 
@@ -8,8 +9,9 @@ use super::super::node::Kind;
 use super::*;
 
 impl<X> TimerWheel<X> {
-    /// Asserts the invariants that hold between two calls. Entries of futures may be later than their slots, by [`Node::put_off`]. Returns
-    /// the earliest due point, [`NEVER`] when no timer comes due.
+    /// Asserts the invariants that hold between two calls. Entries of futures may be later than
+    /// their slots, by [`Node::put_off`]. Returns the earliest due point, [`NEVER`] when no timer
+    /// comes due.
     pub(crate) fn check(&self) -> u64 {
         let key = &Key::new();
         let (mut seen, mut earliest) = (0, NEVER);
@@ -33,7 +35,8 @@ impl<X> TimerWheel<X> {
                     !later || self.levels.short.is_loose(index) || is_future(node),
                     "a slot with a timer that was moved later is marked"
                 );
-                // A slot may reach beyond the threshold, and a timer that is moved later within its slot goes along.
+                // A slot may reach beyond the threshold, and a timer that is moved later within its
+                // slot goes along.
                 let same_slot = due >> SLOT_SHIFT == self.threshold() >> SLOT_SHIFT;
                 assert!(
                     later || same_slot || due <= self.threshold(),

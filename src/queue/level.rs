@@ -1,8 +1,10 @@
-//! A level of the timing wheel: slots, each an intrusive list, under a bitmap that finds the next occupied slot.
+//! A level of the timing wheel: slots, each an intrusive list, under a bitmap that finds the next
+//! occupied slot.
 //!
-//! Ground rules: as for [`super::list`]. A level knows slot indices, not time; its user maps instants to slots. Each slot
-//! keeps a lower bound of the due points of its nodes (I3): exact until a node is unlinked or moved (`is_loose`), then perhaps
-//! too low until the slot is emptied. Too low costs an empty sweep; too high would lose a timer, and cannot happen.
+//! Ground rules: as for [`super::list`]. A level knows slot indices, not time; its user maps
+//! instants to slots. Each slot keeps a lower bound of the due points of its nodes (I3): exact
+//! until a node is unlinked or moved (`is_loose`), then perhaps too low until the slot is emptied.
+//! Too low costs an empty sweep; too high would lose a timer, and cannot happen.
 
 #![allow(unsafe_code)] // passes on the safety conditions of the list
 
@@ -17,18 +19,20 @@ use crate::time::NEVER;
 /// All zeroes are an empty slot.
 struct Slot<X> {
     list: List<X>,
-    /// Counted back from [`NEVER`]: at or before the due point of every node in `list`. Zero when empty.
+    /// Counted back from [`NEVER`]: at or before the due point of every node in `list`. Zero when
+    /// empty.
     earliness: u64,
     /// Twice the count of its nodes, and the flag [`LOOSE`].
     ///
-    /// A single word holds both, so the count has 63 bits in a slot of 48 bytes: memory is full before the count overflows.
+    /// A single word holds both, so the count has 63 bits in a slot of 48 bytes: memory is full
+    /// before the count overflows.
     tally: u64,
 }
 
 /// In a tally: a single node.
 const ONE: u64 = 2;
-/// In a tally: nodes were unlinked or moved since the slot was last empty, so the bound may be too early, and nodes may be due in the
-/// span of a later slot.
+/// In a tally: nodes were unlinked or moved since the slot was last empty, so the bound may be too
+/// early, and nodes may be due in the span of a later slot.
 const LOOSE: u64 = 1;
 
 impl<X> Slot<X> {
@@ -106,7 +110,8 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         slot.tally += ONE;
     }
 
-    /// A node of this slot is now due at `due`, in this slot's span or after it: keeps the bound of the slot a bound (I3).
+    /// A node of this slot is now due at `due`, in this slot's span or after it: keeps the bound of
+    /// the slot a bound (I3).
     #[inline]
     pub(crate) fn stay(&mut self, index: usize, due: u64) {
         let slot = &mut self.slots[Self::cut(index).0];
@@ -132,8 +137,9 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         self.slots[index].tally & LOOSE != 0
     }
 
-    /// Unlinks a node that was pushed to slot `index`. If the slot's chain has been taken meanwhile, the node is in `taken`: this
-    /// matters only when the node is the head of a stripe (I16).
+    /// Unlinks a node that was pushed to slot `index`. If the slot's chain has been taken
+    /// meanwhile, the node is in `taken`: this matters only when the node is the head of a stripe
+    /// (I16).
     ///
     /// # Safety
     /// `node` is linked in the slot's list or in `taken`.
@@ -143,7 +149,8 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         if taken.unlink_leader(node, key) {
             return;
         }
-        // SAFETY: the caller says that `node` is in the slot's list or in `taken`; there it is not a head, as tested above.
+        // SAFETY: the caller says that `node` is in the slot's list or in `taken`; there it is not
+        // a head, as tested above.
         let emptied = unsafe { slot.list.unlink(node, key) };
         slot.tally = slot.tally.saturating_sub(ONE);
         if emptied && slot.list.is_empty() {
@@ -171,7 +178,8 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         }
     }
 
-    /// The first occupied absolute position at or after `from`, provided that all occupied positions lie within a turn.
+    /// The first occupied absolute position at or after `from`, provided that all occupied
+    /// positions lie within a turn.
     pub(crate) fn first_at_or_after(&self, from: u64) -> Option<u64> {
         if self.summary == 0 {
             return None;
@@ -218,13 +226,15 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
 
 // ---------------------------------------------------------------- the fine levels
 //
-// A crowded short slot, cut into three levels of 64 slots, down to a nanosecond. Each level holds the timers of a single *group*,
-// the span of the level's 64 slots together: 2^18 ns (a short slot), 2^12 ns, 2^6 ns. An empty level may take any group, and
-// keeps this group until the level is empty again. So the first occupied slot of a level is its earliest, and the earliest timer
-// of all is in one of three slots.
+// A crowded short slot, cut into three levels of 64 slots, down to a nanosecond. Each level holds
+// the timers of a single *group*, the span of the level's 64 slots together: 2^18 ns (a short
+// slot), 2^12 ns, 2^6 ns. An empty level may take any group, and keeps this group until the level
+// is empty again. So the first occupied slot of a level is its earliest, and the earliest timer of
+// all is in one of three slots.
 //
-// Timers cascade from the short slot to the coarsest level, and from a slot of a level to the level below. No timer is looked at
-// more often than there are levels, however many timers share its microsecond.
+// Timers cascade from the short slot to the coarsest level, and from a slot of a level to the level
+// below. No timer is looked at more often than there are levels, however many timers share its
+// microsecond.
 
 /// Levels, the finest first.
 pub(crate) const FINE_LEVELS: usize = 3;
@@ -257,8 +267,9 @@ fn group(level: usize, at: u64) -> u64 {
 }
 
 impl<X> Fine<X> {
-    /// Inserts a node popped from a slot of level `from` ([`FINE_LEVELS`]: of the short slot), into the level below if possible.
-    /// `None`: no level could take the node (the coarsest holds timers of a different short slot), and nothing was done.
+    /// Inserts a node popped from a slot of level `from` ([`FINE_LEVELS`]: of the short slot), into
+    /// the level below if possible. `None`: no level could take the node (the coarsest holds timers
+    /// of a different short slot), and nothing was done.
     ///
     /// # Safety
     /// As [`super::list::List::push`].
@@ -295,7 +306,8 @@ impl<X> Fine<X> {
         self.levels[spot.level].earliest(spot.index)
     }
 
-    /// Whether the bound of a slot may be too early. In the finest level all timers of a slot are due at the same instant.
+    /// Whether the bound of a slot may be too early. In the finest level all timers of a slot are
+    /// due at the same instant.
     pub(crate) fn is_loose(&self, spot: Spot) -> bool {
         spot.level > 0 && self.levels[spot.level].is_loose(spot.index)
     }
@@ -320,7 +332,8 @@ impl<X> Fine<X> {
         ControlFlow::Continue(())
     }
 
-    /// Calls `visit` with spot and node for every node, and asserts the bound, and group and slot as well if `visit` says so.
+    /// Calls `visit` with spot and node for every node, and asserts the bound, and group and slot
+    /// as well if `visit` says so.
     #[cfg(any(test, timerqueue_check))]
     pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(Spot, NonNull<Node<X>>) -> (u64, bool)) {
         for (level, slots) in self.levels.iter().enumerate() {

@@ -1,13 +1,15 @@
 //! The intrusive doubly-linked list: head pointers here, the links in the nodes.
 //!
-//! Ground rules. A list owns nothing and allocates nothing; the caller that pushes a node keeps the node alive until it is
-//! unlinked. All functions touch the links of the node and of its direct neighbours, so the caller holds the lock of the list's
-//! queue; the [`Key`] argument is the proof. No reference to a node outlives a call.
+//! Ground rules. A list owns nothing and allocates nothing; the caller that pushes a node keeps the
+//! node alive until it is unlinked. All functions touch the links of the node and of its direct
+//! neighbours, so the caller holds the lock of the list's queue; the [`Key`] argument is the proof.
+//! No reference to a node outlives a call.
 //!
-//! A list has no tail and keeps no order, for the queue needs none: due points order the firings, arming numbers break ties.
-//! So a list can be several chains, the *stripes*; a node's address picks the stripe. Timers fire in a different order than
-//! they were created in, so walking a single chain waits for memory at each step: only a loaded node tells where its successor
-//! is. Of several chains the processor fetches the next nodes side by side.
+//! A list has no tail and keeps no order, for the queue needs none: due points order the firings,
+//! arming numbers break ties. So a list can be several chains, the *stripes*; a node's address
+//! picks the stripe. Timers fire in a different order than they were created in, so walking a
+//! single chain waits for memory at each step: only a loaded node tells where its successor is. Of
+//! several chains the processor fetches the next nodes side by side.
 
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
@@ -16,8 +18,8 @@ use std::ptr::NonNull;
 use super::node::{Key, Node};
 use crate::sys::os::fetch_line;
 
-/// A million timers that fire within a second take a sixth less processor time with 4 than with 1, a tenth less with 2, and
-/// with 8 no less than with 4.
+/// A million timers that fire within a second take a sixth less processor time with 4 than with 1,
+/// a tenth less with 2, and with 8 no less than with 4.
 const STRIPES: usize = 4;
 
 /// The first node of each stripe.
@@ -30,7 +32,8 @@ fn stripe<X>(node: NonNull<Node<X>>) -> usize {
     (node.addr().get() >> 6) % STRIPES
 }
 
-/// Prefetches a node: two cache lines, since a node is wider than a line and need not begin at a line.
+/// Prefetches a node: two cache lines, since a node is wider than a line and need not begin at a
+/// line.
 #[inline]
 fn fetch<X>(node: Option<NonNull<Node<X>>>) {
     if let Some(node) = node {
@@ -121,7 +124,8 @@ impl<X> List<X> {
     #[allow(unsafe_code)] // the links are raw pointers by design
     pub(crate) unsafe fn push(&mut self, node: NonNull<Node<X>>, key: &Key) {
         let head = &mut self.heads[stripe(node)];
-        // SAFETY: the caller says that `node` is alive; the callers of earlier pushes say the same of all linked nodes.
+        // SAFETY: the caller says that `node` is alive; the callers of earlier pushes say the same
+        // of all linked nodes.
         unsafe {
             let links = node.as_ref().links(key);
             debug_assert!(links.next.get().is_none() && links.prev.get().is_none(), "a node is in one list at most");
@@ -184,7 +188,8 @@ impl<X> List<X> {
 
 /// A chain taken out of a list, to be popped node by node, from each stripe in turn.
 ///
-/// The backward link of a head may be stale (I16): clearing it earlier would load the node before its turn.
+/// The backward link of a head may be stale (I16): clearing it earlier would load the node before
+/// its turn.
 pub(crate) struct TakenList<X> {
     heads: Heads<X>,
     /// The stripe to be popped next.

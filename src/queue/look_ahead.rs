@@ -1,13 +1,16 @@
-//! Looks ahead that insert timers anew where bounds may be too early: for the next wake-up, and for an exact answer.
+//! Looks ahead that insert timers anew where bounds may be too early: for the next wake-up, and for
+//! an exact answer.
 
 use super::*;
 
 impl<X> TimerWheel<X> {
-    /// Inserts timers anew where the next wake-up would else find no due timer, since the bound of the next slot is too early. A sweep
-    /// calls this after [`Self::next_due`] has answered [`Next::Nothing`]. False: the work is used up, and slots are left.
+    /// Inserts timers anew where the next wake-up would else find no due timer, since the bound of
+    /// the next slot is too early. A sweep calls this after [`Self::next_due`] has answered
+    /// [`Next::Nothing`]. False: the work is used up, and slots are left.
     ///
-    /// No flag tells of nodes that were put off without the lock. So where a sweep has found a node in a slot before its due point, any slot may
-    /// have such nodes, until one has been inserted anew and is still the first. A crowded slot is worth a wake-up, and cascades in steps.
+    /// No flag tells of nodes that were put off without the lock. So where a sweep has found a node
+    /// in a slot before its due point, any slot may have such nodes, until one has been inserted
+    /// anew and is still the first. A crowded slot is worth a wake-up, and cascades in steps.
     #[must_use]
     pub(crate) fn look_ahead(&mut self, work: &mut usize) -> bool {
         let mut exact = None;
@@ -40,9 +43,10 @@ impl<X> TimerWheel<X> {
         true
     }
 
-    /// The earliest due point, exactly (but for a node that was put off without the lock: perhaps its old one); [`NEVER`] when no
-    /// queued timer comes due. Where the earliest bound may be too early, the nodes of its slot are inserted anew, for a unit of `work`
-    /// each. `None`: the work is used up before the answer is found; the caller may release the lock and ask again.
+    /// The earliest due point, exactly (but for a node that was put off without the lock: perhaps
+    /// its old one); [`NEVER`] when no queued timer comes due. Where the earliest bound may be too
+    /// early, the nodes of its slot are inserted anew, for a unit of `work` each. `None`: the work
+    /// is used up before the answer is found; the caller may release the lock and ask again.
     pub(crate) fn earliest_due(&mut self, work: &mut usize) -> Option<u64> {
         loop {
             self.finish_chains(work)?;

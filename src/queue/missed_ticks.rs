@@ -7,9 +7,10 @@ use crate::time::{NEVER, later};
 
 /// The rule of a periodic timer for whole periods that pass before a tick can run.
 ///
-/// Under every policy, a tick that is late by less than a period keeps the phase: the next tick is due at its
-/// point of the original grid. The policies differ once a tick is late by a period or more. An example: ticks are due at
-/// 100, 150, 200, 250, ... ms, and the tick of 100 ms runs only at 220 ms:
+/// Under every policy, a tick that is late by less than a period keeps the phase: the next tick is
+/// due at its point of the original grid. The policies differ once a tick is late by a period or
+/// more. An example: ticks are due at 100, 150, 200, 250, ... ms, and the tick of 100 ms runs only
+/// at 220 ms:
 ///
 /// | policy | this tick | then at |
 /// |---|---|---|
@@ -48,8 +49,8 @@ use crate::time::{NEVER, later};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum MissedTicks {
-    /// The rule of .NET's `Timer` (the default): one catch-up tick 1 ms later (a period later where that is shorter),
-    /// and the schedule starts again from there.
+    /// The rule of .NET's `Timer` (the default): one catch-up tick 1 ms later (a period later where
+    /// that is shorter), and the schedule starts again from there.
     #[default]
     Rebase,
     /// The next point of the original grid that is still to come.
@@ -60,7 +61,8 @@ pub enum MissedTicks {
     Delay,
 }
 
-/// How far after `now` the catch-up tick of [`MissedTicks::Rebase`] lies: .NET's smallest wait, 1 ms.
+/// How far after `now` the catch-up tick of [`MissedTicks::Rebase`] lies: .NET's smallest wait, 1
+/// ms.
 const CATCH_UP_NS: u64 = 1_000_000;
 
 /// Outcome of [`next_tick`].
@@ -68,12 +70,13 @@ const CATCH_UP_NS: u64 = 1_000_000;
 pub(crate) struct NextTick {
     /// Ticks of the schedule that will not run.
     pub(crate) missed: u64,
-    /// The next due point, [`NEVER`] for a one-shot. At or before `now` only under [`MissedTicks::Burst`].
+    /// The next due point, [`NEVER`] for a one-shot. At or before `now` only under
+    /// [`MissedTicks::Burst`].
     pub(crate) next: u64,
 }
 
-/// The tick of a schedule is claimed at `now`: the next tick, and the ticks missed. After a step back the clock may show less
-/// than the due point: the tick is then on time.
+/// The tick of a schedule is claimed at `now`: the next tick, and the ticks missed. After a step
+/// back the clock may show less than the due point: the tick is then on time.
 pub(crate) fn next_tick(policy: MissedTicks, schedule: Schedule, now: u64) -> NextTick {
     if schedule.period == Period::NONE {
         return NextTick { missed: 0, next: NEVER };
@@ -178,7 +181,8 @@ mod tests {
             now in instant(),
             period in prop_oneof![1..=LAST, 1..1_000u64, LAST - 1_000..=LAST],
         ) {
-            // Whole periods between the two instants, none if the clock shows less than the due point.
+            // Whole periods between the two instants, none if the clock shows less than the due
+            // point.
             let passed = u128::from(now).saturating_sub(u128::from(due)) / u128::from(period);
             let on_grid = |ticks: u128| u64::try_from(u128::from(due) + ticks * u128::from(period)).map_or(NEVER, |at| if at > LAST { NEVER } else { at });
             for policy in ALL {

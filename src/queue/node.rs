@@ -1,11 +1,15 @@
-//! The timer node: the header of an entry, with the links, the schedule, the state word and the engine's part, `extra`.
+//! The timer node: the header of an entry, with the links, the schedule, the state word and the
+//! engine's part, `extra`.
 //!
-//! Ground rules. `links`, `due`, `period` and `place` belong to the lock of the node's queue; they are reached with a [`Key`],
-//! which only a locked queue lends. Without the lock a node's owner may put its due point off ([`Node::put_off`]). So `due` is an
-//! atomic, and code under the lock may find it later each time that it looks, but never earlier. `state` and `refs` are atomics, used
-//! with and without the lock. `tick_policy` and `kind` never change after construction. The queue knows nothing of `extra`.
+//! Ground rules. `links`, `due`, `period` and `place` belong to the lock of the node's queue; they
+//! are reached with a [`Key`], which only a locked queue lends. Without the lock a node's owner may
+//! put its due point off ([`Node::put_off`]). So `due` is an atomic, and code under the lock may
+//! find it later each time that it looks, but never earlier. `state` and `refs` are atomics, used
+//! with and without the lock. `tick_policy` and `kind` never change after construction. The queue
+//! knows nothing of `extra`.
 //!
-//! The header is 64 bytes on 64-bit systems with two words of `extra`: one cache line, with the callback right behind.
+//! The header is 64 bytes on 64-bit systems with two words of `extra`: one cache line, with the
+//! callback right behind.
 
 use std::cell::Cell;
 use std::marker::PhantomPinned;
@@ -20,12 +24,14 @@ use crate::sync::unmodelled::AtomicU64;
 use crate::sync::{AtomicU32, Ordering};
 use crate::time::NEVER;
 
-/// A count of references above this limit ends the process (I15). The upper half of the range is for threads that raise the
-/// count after a thread has found it too high and before the process has ended.
+/// A count of references above this limit ends the process (I15). The upper half of the range is
+/// for threads that raise the count after a thread has found it too high and before the process has
+/// ended.
 const MOST_REFS: u32 = u32::MAX / 2;
 
-/// Shows that the lock of some queue is held. That the queue is the node's own is the caller's duty. A `&TimerWheel` lends a key: the
-/// wheel is not `Sync`, and stands inside the mutex of its shard. Only `queue` can make keys.
+/// Shows that the lock of some queue is held. That the queue is the node's own is the caller's
+/// duty. A `&TimerWheel` lends a key: the wheel is not `Sync`, and stands inside the mutex of its
+/// shard. Only `queue` can make keys.
 pub(crate) struct Key {
     _private: (),
 }
@@ -62,7 +68,8 @@ pub(crate) struct Place(u16);
 
 impl Place {
     pub(crate) const IDLE: Self = Self(0);
-    /// Idle, and no longer counted by its shard (see `crate::engine::shard`); the queue treats the node as idle.
+    /// Idle, and no longer counted by its shard (see `crate::engine::shard`); the queue treats the
+    /// node as idle.
     pub(crate) const COUNTED_OUT: Self = Self(1);
     pub(crate) const OVERFLOW: Self = Self(2);
     /// In the list of timers that never come due.
@@ -92,8 +99,8 @@ pub(crate) struct Links<X> {
     pub(crate) prev: Cell<Option<NonNull<Node<X>>>>,
 }
 
-/// See the module's ground rules. Place and references come first: a future that has fired reads no more of its node than these, and
-/// they share a cache line with the allocator's header.
+/// See the module's ground rules. Place and references come first: a future that has fired reads no
+/// more of its node than these, and they share a cache line with the allocator's header.
 #[repr(C)]
 pub(crate) struct Node<X> {
     place: Cell<Place>,
@@ -170,9 +177,10 @@ impl<X> Node<X> {
         self.due.store(due, Ordering::Relaxed);
     }
 
-    /// Sets a later due point, without the lock. The node stays where it is: its slot comes too early, and then the queue looks at the due
-    /// point (I20). A sweep that reads the old due point meanwhile fires as if the call came later. Relaxed: nothing else is told by it.
-    /// False: the due point is earlier than before, and nothing was done.
+    /// Sets a later due point, without the lock. The node stays where it is: its slot comes too
+    /// early, and then the queue looks at the due point (I20). A sweep that reads the old due point
+    /// meanwhile fires as if the call came later. Relaxed: nothing else is told by it. False: the
+    /// due point is earlier than before, and nothing was done.
     ///
     /// Caller: the owner of the node, the only one to set its due point, with the lock or without.
     #[inline]
@@ -206,7 +214,8 @@ impl<X> Node<X> {
         self.place.get().is_queued()
     }
 
-    /// Whether the node's place is [`Place::COUNTED_OUT`]. Called by the last owner, which needs no lock.
+    /// Whether the node's place is [`Place::COUNTED_OUT`]. Called by the last owner, which needs no
+    /// lock.
     pub(crate) fn is_counted_out(&mut self) -> bool {
         self.place.get() == Place::COUNTED_OUT
     }
@@ -220,10 +229,11 @@ impl<X> Node<X> {
         self.extra
     }
 
-    /// Takes a further reference. The caller already has a reference, so no earlier write needs to be visible: relaxed.
+    /// Takes a further reference. The caller already has a reference, so no earlier write needs to
+    /// be visible: relaxed.
     ///
-    /// Safe code can forget references and so raise the count without end. Far below the end of the count the process is
-    /// aborted, as `Arc` does (I15): a wrapped count would free a node in use.
+    /// Safe code can forget references and so raise the count without end. Far below the end of the
+    /// count the process is aborted, as `Arc` does (I15): a wrapped count would free a node in use.
     pub(crate) fn retain(&self) {
         let before = self.refs.fetch_add(1, Ordering::Relaxed);
         debug_assert!(before > 0, "the caller has a reference");
@@ -250,8 +260,9 @@ impl<X> Node<X> {
         self.state.end(self.has_only(1))
     }
 
-    /// True when exactly `refs` references are left. If the caller owns all of them, no further thread can add references,
-    /// so the answer is stable. Acquire pairs with the release of each dropped reference.
+    /// True when exactly `refs` references are left. If the caller owns all of them, no further
+    /// thread can add references, so the answer is stable. Acquire pairs with the release of each
+    /// dropped reference.
     pub(crate) fn has_only(&self, refs: u32) -> bool {
         self.refs.load(Ordering::Acquire) == refs
     }
@@ -266,7 +277,8 @@ mod tests {
     use super::*;
     use crate::sys::assert_aborts;
 
-    /// Safe code has forgotten so many references of a node that the count would wrap: the process ends instead.
+    /// Safe code has forgotten so many references of a node that the count would wrap: the process
+    /// ends instead.
     #[test]
     #[cfg_attr(miri, ignore = "starts a process")]
     fn s19_a_count_of_references_ends_the_process_far_below_its_wrap() {

@@ -1,8 +1,9 @@
 //! The reference model: a timer queue as in .NET, two unordered lists and an advancing threshold.
 //!
-//! Ground rules. Same nodes and same calls as [`crate::queue::TimerWheel`], without its slots. A timer is short when due at or
-//! before the threshold. Each sweep walks the whole short list, and the long list when the threshold has passed. Tests compare
-//! both queues; a bench shows the gain of the slots.
+//! Ground rules. Same nodes and same calls as [`crate::queue::TimerWheel`], without its slots. A
+//! timer is short when due at or before the threshold. Each sweep walks the whole short list, and
+//! the long list when the threshold has passed. Tests compare both queues; a bench shows the gain
+//! of the slots.
 
 use std::ptr::NonNull;
 
@@ -57,7 +58,8 @@ impl<X> TwoLists<X> {
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) unsafe fn unlink(&mut self, node: NonNull<Node<X>>) -> bool {
         let key = &Key::new();
-        // SAFETY: the caller says that `node` is alive and in no queue but this; `place` names its list (I1).
+        // SAFETY: the caller says that `node` is alive and in no queue but this; `place` names its
+        // list (I1).
         unsafe {
             match node.as_ref().place(key) {
                 Place::IDLE => return false,
@@ -76,7 +78,8 @@ impl<X> TwoLists<X> {
         let key = &Key::new();
         let before = due.len();
         let mut next = NEVER;
-        // SAFETY (all): linked nodes are alive (promise of the caller of `insert`), each in the list named by its place (I1).
+        // SAFETY (all): linked nodes are alive (promise of the caller of `insert`), each in the
+        // list named by its place (I1).
         #[allow(clippy::undocumented_unsafe_blocks)]
         self.short.for_each(key, |node| {
             let at = unsafe { node.as_ref().fires_at(key) };

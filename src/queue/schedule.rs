@@ -1,10 +1,12 @@
-//! The schedule of a timer: the due point, an instant of the clock in nanoseconds, and the period, a length.
+//! The schedule of a timer: the due point, an instant of the clock in nanoseconds, and the period,
+//! a length.
 
 use std::time::Duration;
 
 use crate::time::NEVER;
 
-/// The length between two ticks, in nanoseconds. A type of its own: a period is never taken for an instant.
+/// The length between two ticks, in nanoseconds. A type of its own: a period is never taken for an
+/// instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Period(u64);
 
@@ -32,7 +34,8 @@ impl Period {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Schedule {
-    /// The instant of the next tick; while a tick is deferred, of that tick. In an idle timer an old instant, or [`NEVER`].
+    /// The instant of the next tick; while a tick is deferred, of that tick. In an idle timer an
+    /// old instant, or [`NEVER`].
     pub(crate) due: u64,
     pub(crate) period: Period,
 }

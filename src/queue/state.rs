@@ -1,8 +1,8 @@
 //! The state word of a timer: all of firing and disposal, in a single atomic word.
 //!
-//! Ground rules. The word is touched with and without the shard's lock. Transitions marked *locked* are called with the
-//! lock of the timer's shard held and so exclude each other; unmarked transitions may come between any two locked steps. No code
-//! outside this file sees a bit.
+//! Ground rules. The word is touched with and without the shard's lock. Transitions marked *locked*
+//! are called with the lock of the timer's shard held and so exclude each other; unmarked
+//! transitions may come between any two locked steps. No code outside this file sees a bit.
 //!
 //! ```text
 //!  bit 0  QUEUED    a job for this timer is in a queue of the pool, or a thread holds it to settle (at most one job, I9)
@@ -16,17 +16,20 @@
 //!  19..64 NUMBER    the last 45 bits of the arming number, which breaks ties between equal due points on virtual time
 //! ```
 //!
-//! Invariants. CURRENT implies QUEUED. QUEUED implies that a further callback may run ([`most`]): only the thread with the job raises
-//! RUNNING. DEFERRED implies QUEUED, or that as many callbacks run as may: a thread will take the job, or end a callback, and settle
-//! the deferred tick (I11). After DISPOSED is set, RUNNING only falls. DROPPED is set once (I12).
+//! Invariants. CURRENT implies QUEUED. QUEUED implies that a further callback may run ([`most`]):
+//! only the thread with the job raises RUNNING. DEFERRED implies QUEUED, or that as many callbacks
+//! run as may: a thread will take the job, or end a callback, and settle the deferred tick (I11).
+//! After DISPOSED is set, RUNNING only falls. DROPPED is set once (I12).
 //!
-//! Orderings. A callback's effects must be visible to the next callback of an exclusive timer and to a thread that waits for
-//! the end. So each transition that lowers RUNNING is a release; each that raises RUNNING, or reads zero, is an acquire.
-//! All are read-modify-writes of a single word: `AcqRel` throughout is exactly this, and a weaker ordering gains nothing.
+//! Orderings. A callback's effects must be visible to the next callback of an exclusive timer and
+//! to a thread that waits for the end. So each transition that lowers RUNNING is a release; each
+//! that raises RUNNING, or reads zero, is an acquire. All are read-modify-writes of a single word:
+//! `AcqRel` throughout is exactly this, and a weaker ordering gains nothing.
 //!
-//! Exception: a thread that holds the only reference to a node is *alone* with its word; no further thread can reach the word. A
-//! plain load and a plain store suffice then, and the step that passes the reference on publishes them. A read-modify-write would
-//! also wait until the thread's earlier stores have reached the cache, which takes a while right after a callback.
+//! Exception: a thread that holds the only reference to a node is *alone* with its word; no further
+//! thread can reach the word. A plain load and a plain store suffice then, and the step that passes
+//! the reference on publishes them. A read-modify-write would also wait until the thread's earlier
+//! stores have reached the cache, which takes a while right after a callback.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -45,8 +48,9 @@ const RUN_BITS: u32 = 12;
 const NUMBER_SHIFT: u32 = 7 + RUN_BITS;
 const FLAGS_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
 
-/// The most callbacks of a timer that run at once, as they are counted in the word. Threads do not bound them: on an executor of the
-/// program's any thread may run a callback, and one inside another. (In a model a second callback reaches the end of the count.)
+/// The most callbacks of a timer that run at once, as they are counted in the word. Threads do not
+/// bound them: on an executor of the program's any thread may run a callback, and one inside
+/// another. (In a model a second callback reaches the end of the count.)
 const fn most(kind: Kind) -> u64 {
     match kind {
         Kind::Exclusive => RUN_ONE,
@@ -55,7 +59,8 @@ const fn most(kind: Kind) -> u64 {
     }
 }
 
-/// Whether a further callback may run beside those that do. Asked when some do: a call, so that the usual path is short.
+/// Whether a further callback may run beside those that do. Asked when some do: a call, so that the
+/// usual path is short.
 #[cold]
 #[inline(never)]
 fn may_run_more(word: u64, kind: Kind) -> bool {
@@ -78,7 +83,8 @@ pub(crate) enum Claim {
 pub(crate) enum Begin {
     /// Run the job's tick; `end` must follow.
     Run,
-    /// Run the job's tick; a further tick is deferred, to be settled under the lock with [`State::settle`].
+    /// Run the job's tick; a further tick is deferred, to be settled under the lock with
+    /// [`State::settle`].
     RunAndSettle,
     /// The job is void, but a tick of a newer schedule is deferred, to be settled under the lock.
     Settle,
@@ -92,9 +98,11 @@ pub(crate) enum Begin {
 pub(crate) enum End {
     /// The caller has no more to do.
     Done,
-    /// A tick is deferred, and QUEUED is set on behalf of the caller: settle the tick under the lock.
+    /// A tick is deferred, and QUEUED is set on behalf of the caller: settle the tick under the
+    /// lock.
     Settle,
-    /// The timer was disposed and this was the last callback: drop its payload, then call [`State::mark_dropped`].
+    /// The timer was disposed and this was the last callback: drop its payload, then call
+    /// [`State::mark_dropped`].
     DropPayload,
 }
 
@@ -106,7 +114,8 @@ pub(crate) enum Dispose {
     Already,
     /// This call disposed the timer; callbacks still run, and the last of them drops the payload.
     Running,
-    /// This call disposed the timer and no callback runs: drop the payload, then call [`State::mark_dropped`].
+    /// This call disposed the timer and no callback runs: drop the payload, then call
+    /// [`State::mark_dropped`].
     DropPayload,
 }
 
@@ -114,13 +123,15 @@ pub(crate) enum Dispose {
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rearm {
-    /// The old schedule is void. `withdrawn`: a due tick of the old schedule had been claimed and will not start any more.
+    /// The old schedule is void. `withdrawn`: a due tick of the old schedule had been claimed and
+    /// will not start any more.
     Armed { withdrawn: bool },
     /// Disposed, or consumed: the word is unchanged.
     Refused,
 }
 
-/// The arming number whose last bits a state word keeps: one of the last 2^45 that were given before `next`.
+/// The arming number whose last bits a state word keeps: one of the last 2^45 that were given
+/// before `next`.
 pub(crate) fn whole_number(kept: u64, next: u64) -> u64 {
     next.wrapping_sub(next.wrapping_sub(kept) & (u64::MAX >> NUMBER_SHIFT))
 }
@@ -132,12 +143,14 @@ impl State {
         Self(AtomicU64::new(0))
     }
 
-    /// The arming number of a new timer. No further thread knows the timer yet, so a plain store suffices.
+    /// The arming number of a new timer. No further thread knows the timer yet, so a plain store
+    /// suffices.
     pub(crate) fn first_number(&self, number: u64) {
         self.0.store(number << NUMBER_SHIFT, Ordering::Relaxed);
     }
 
-    /// As [`transition`](Self::transition), by a thread that may be alone with the word: [`Node`](super::Node) knows.
+    /// As [`transition`](Self::transition), by a thread that may be alone with the word:
+    /// [`Node`](super::Node) knows.
     #[inline]
     fn transition_by<T>(&self, alone: bool, mut step: impl FnMut(u64) -> (u64, T)) -> T {
         if !alone {
@@ -148,7 +161,8 @@ impl State {
         outcome
     }
 
-    /// Applies `step` until the exchange succeeds. `step` returns the new word and the outcome; an unchanged word is not written.
+    /// Applies `step` until the exchange succeeds. `step` returns the new word and the outcome; an
+    /// unchanged word is not written.
     #[inline]
     fn transition<T>(&self, mut step: impl FnMut(u64) -> (u64, T)) -> T {
         let mut word = self.0.load(Ordering::Acquire);
@@ -164,7 +178,8 @@ impl State {
         }
     }
 
-    /// *Locked.* Edge 1: a tick is due; claim it for the pool if no job is queued and a further callback may run (I9), else defer it.
+    /// *Locked.* Edge 1: a tick is due; claim it for the pool if no job is queued and a further
+    /// callback may run (I9), else defer it.
     pub(super) fn claim(&self, kind: Kind, alone: bool) -> Claim {
         self.transition_by(alone, |word| {
             // Nearly always no job is queued, and no callback runs.
@@ -183,7 +198,8 @@ impl State {
 
     /// Edge 3: the pool has taken the job out of its queue.
     ///
-    /// QUEUED stays set while a settlement is outstanding, so no further job is queued meanwhile (I9).
+    /// QUEUED stays set while a settlement is outstanding, so no further job is queued meanwhile
+    /// (I9).
     #[inline(always)] // as `Node::begin`
     pub(super) fn begin(&self, kind: Kind, alone: bool) -> Begin {
         let spent = if kind == Kind::Once { CONSUMED } else { 0 };
@@ -200,7 +216,8 @@ impl State {
             match word & CURRENT != 0 {
                 // No further callback may run: the next to end settles the deferred tick.
                 true if !may_run_more(running, kind) => (running, Begin::Run),
-                // (No timer that fires once: such a timer has no period, and `rearm` clears CURRENT.)
+                // (No timer that fires once: such a timer has no period, and `rearm` clears
+                // CURRENT.)
                 true => ((word & !CURRENT) + RUN_ONE, Begin::RunAndSettle),
                 false if word & DEFERRED != 0 => (word, Begin::Settle),
                 false => (word & !QUEUED, Begin::Refused),
@@ -210,8 +227,8 @@ impl State {
 
     /// *Locked.* Edge 4: settles a deferred tick on behalf of the caller's job (QUEUED is set).
     ///
-    /// True: the tick is claimed and the caller queues a job for it. False: no tick is deferred any more (a change or a
-    /// disposal came between) and the caller's job is over.
+    /// True: the tick is claimed and the caller queues a job for it. False: no tick is deferred any
+    /// more (a change or a disposal came between) and the caller's job is over.
     #[must_use]
     pub(crate) fn settle(&self) -> bool {
         self.transition(|word| {
@@ -244,7 +261,8 @@ impl State {
         })
     }
 
-    /// *Locked.* Edge 6: a new schedule. A job of the old schedule becomes void, and so does a deferred tick (I10).
+    /// *Locked.* Edge 6: a new schedule. A job of the old schedule becomes void, and so does a
+    /// deferred tick (I10).
     pub(crate) fn rearm(&self, number: u64) -> Rearm {
         self.transition(|word| {
             if word & (DISPOSED | CONSUMED) != 0 {
@@ -280,7 +298,8 @@ impl State {
         before & WAITED != 0
     }
 
-    /// Edge 9: with the lock of the waiters' lists held, a waiter is about to be listed. True: the payload is dropped already.
+    /// Edge 9: with the lock of the waiters' lists held, a waiter is about to be listed. True: the
+    /// payload is dropped already.
     #[must_use]
     pub(crate) fn wait_for_dropped(&self) -> bool {
         self.0.fetch_or(WAITED, Ordering::AcqRel) & DROPPED != 0
@@ -295,7 +314,8 @@ impl State {
         self.0.load(Ordering::Acquire) & DISPOSED != 0
     }
 
-    /// The payload is neither consumed nor dropped. For the thread that frees the node with the last reference (I12).
+    /// The payload is neither consumed nor dropped. For the thread that frees the node with the
+    /// last reference (I12).
     pub(crate) fn has_payload(&self) -> bool {
         self.0.load(Ordering::Acquire) & (CONSUMED | DROPPED) == 0
     }
@@ -310,7 +330,8 @@ impl State {
         (self.0.load(Ordering::Acquire) & RUN_MASK) >> 7
     }
 
-    /// The arming number of the present schedule, as far as the word keeps it: see [`whole_number`].
+    /// The arming number of the present schedule, as far as the word keeps it: see
+    /// [`whole_number`].
     pub(crate) fn number(&self) -> u64 {
         self.0.load(Ordering::Relaxed) >> NUMBER_SHIFT
     }

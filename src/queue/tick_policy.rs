@@ -1,11 +1,12 @@
-//! The tick policy of a timer: its rule for missed ticks, and its leeway, which lets timers share wake-ups, or its jitter, which keeps
-//! timers apart.
+//! The tick policy of a timer: its rule for missed ticks, and its leeway, which lets timers share
+//! wake-ups, or its jitter, which keeps timers apart.
 //!
-//! Ground rules. Pure. Leeway is kept as a *grid*: the timer fires at the first grid point at or after its exact due point.
-//! Timers of the same grid fire together, however their due points are scattered. Timers of different grids fire together where
-//! points coincide: the steps are 1, 2, 5, 10, ... and all grids begin with the clock. Jitter has the same steps as widths, and adds to
-//! each due point a part of its width that looks random, and depends on due point and seed alone. The schedule counts from the exact
-//! due point.
+//! Ground rules. Pure. Leeway is kept as a *grid*: the timer fires at the first grid point at or
+//! after its exact due point. Timers of the same grid fire together, however their due points are
+//! scattered. Timers of different grids fire together where points coincide: the steps are 1, 2, 5,
+//! 10, ... and all grids begin with the clock. Jitter has the same steps as widths, and adds to
+//! each due point a part of its width that looks random, and depends on due point and seed alone.
+//! The schedule counts from the exact due point.
 
 use std::time::Duration;
 
@@ -66,13 +67,15 @@ impl TickPolicy {
         ALL[usize::from(self.rule & ((1 << Self::POLICY_BITS) - 1))]
     }
 
-    /// The instant at which a timer due at `due` fires: never before `due`, and later by its leeway or jitter at most.
+    /// The instant at which a timer due at `due` fires: never before `due`, and later by its leeway
+    /// or jitter at most.
     #[inline]
     pub(crate) fn fires_at(self, due: u64) -> u64 {
         if self.rule < 1 << Self::POLICY_BITS { due } else { self.fires_later(due) }
     }
 
-    /// A cold function, out of the path of timers without leeway and jitter. The end of the clock is on every grid.
+    /// A cold function, out of the path of timers without leeway and jitter. The end of the clock
+    /// is on every grid.
     #[cold]
     #[inline(never)]
     fn fires_later(self, due: u64) -> u64 {

@@ -1,13 +1,16 @@
-//! The timer wheel of a shard: a hierarchical timing wheel with exact deadlines (Varghese & Lauck 1987).
+//! The timer wheel of a shard: a hierarchical timing wheel with exact deadlines (Varghese & Lauck
+//! 1987).
 //!
-//! Built for this workload: timers are created and cancelled all the time, mostly due in seconds, and seldom fire; some
-//! fire all the time and must be exact. So inserting and unlinking take a handful of instructions, and work on a timer is
-//! put off until the work is certain to be needed.
+//! Built for this workload: timers are created and cancelled all the time, mostly due in seconds,
+//! and seldom fire; some fire all the time and must be exact. So inserting and unlinking take a
+//! handful of instructions, and work on a timer is put off until the work is certain to be needed.
 //!
-//! Ground rules. Pure: no clock, no lock, no kernel, no callback. A caller with `&mut` holds the queue's lock. `now` comes
-//! from the caller. A `now` older than the last (read before the lock was taken, or of a broken clock) does no harm: cursor
-//! and threshold stay where they are, and due timers are found.
-//! The queue does not own nodes: the inserting caller keeps a node alive until the node is unlinked or emitted.
+//! Ground rules. Pure: no clock, no lock, no kernel, no callback. A caller with `&mut` holds the
+//! queue's lock. `now` comes from the caller. A `now` older than the last (read before the lock was
+//! taken, or of a broken clock) does no harm: cursor and threshold stay where they are, and due
+//! timers are found.
+//! The queue does not own nodes: the inserting caller keeps a node alive until the node is unlinked
+//! or emitted.
 //!
 //! ```text
 //!   window = 333 ms                                threshold = end of the open window
@@ -18,12 +21,14 @@
 //!   overflow list                                                                   everything later, one list
 //! ```
 //!
-//! A timer is *short* when its due point is at or before the threshold (I2), else *long*. Opening a slot of any level takes the
-//! slot's chain out whole and cascades it, a bounded number of nodes at a time. Due timers are emitted to the caller, the rest is
-//! inserted again, a level further down. A timer moves down a level at most three times (once, if due within eleven minutes),
-//! and once more into the fine levels of a crowded slot.
+//! A timer is *short* when its due point is at or before the threshold (I2), else *long*. Opening a
+//! slot of any level takes the slot's chain out whole and cascades it, a bounded number of nodes at
+//! a time. Due timers are emitted to the caller, the rest is inserted again, a level further down.
+//! A timer moves down a level at most three times (once, if due within eleven minutes), and once
+//! more into the fine levels of a crowded slot.
 //!
-//! A timer that is moved later stays in its slot (`move_later`) until the slot cascades, however often the timer was moved.
+//! A timer that is moved later stays in its slot (`move_later`) until the slot cascades, however
+//! often the timer was moved.
 
 use std::ptr::NonNull;
 
@@ -35,8 +40,9 @@ use crate::time::{END, NEVER};
 
 /// The width of a window: how far the threshold advances each time. .NET's constant.
 pub(crate) const WINDOW_NS: u64 = 333_000_000;
-/// A short slot is 2^18 ns = 262 us wide: 1,271 slots to a window, so the bitmaps stay within a page and the slots within a
-/// second-level cache. Narrower slots gained nothing in the bench. Deadlines inside a slot are exact, and the fine levels order a crowded slot.
+/// A short slot is 2^18 ns = 262 us wide: 1,271 slots to a window, so the bitmaps stay within a
+/// page and the slots within a second-level cache. Narrower slots gained nothing in the bench.
+/// Deadlines inside a slot are exact, and the fine levels order a crowded slot.
 pub(super) const SLOT_SHIFT: u32 = 18;
 /// Two windows may be open at once (the second ahead of time), and a bit more.
 const SHORT_SLOTS: usize = 4096;
@@ -46,15 +52,19 @@ const GROUP: u64 = 1024;
 const FAR_SLOTS: usize = 1024;
 /// The overflow list is looked at when half of the far level has passed.
 const FAR_MARGIN: u64 = FAR_SLOTS as u64 / 2;
-/// A crowded window is opened ahead of time, this long per node, so the cascade does not make its first timers late.
+/// A crowded window is opened ahead of time, this long per node, so the cascade does not make its
+/// first timers late.
 const CASCADE_NS: u64 = 320;
-/// A slot with at most so many nodes cascades in no time: waking up early for such a slot would only be an extra wake-up.
+/// A slot with at most so many nodes cascades in no time: waking up early for such a slot would
+/// only be an extra wake-up.
 const CROWDED: u64 = 64;
 
-/// After each so many timers in a long slot, `insert` computes anew when the cascade of the slot must begin.
+/// After each so many timers in a long slot, `insert` computes anew when the cascade of the slot
+/// must begin.
 const LOOK_EVERY: u64 = 4096;
 
-/// A short slot with more nodes cascades into the fine levels. In a smaller slot, each sweep puts back the nodes not yet due.
+/// A short slot with more nodes cascades into the fine levels. In a smaller slot, each sweep puts
+/// back the nodes not yet due.
 const FEW: u64 = 16;
 
 const SHORT: u16 = 0;
@@ -86,7 +96,8 @@ struct Levels<X> {
 }
 
 #[allow(unsafe_code)]
-// SAFETY: each field is a `Level` or `Fine`; all zeroes are an empty `Level` and an empty `Fine` (documented at both types).
+// SAFETY: each field is a `Level` or `Fine`; all zeroes are an empty `Level` and an empty `Fine`
+// (documented at both types).
 unsafe impl<X> Zeroable for Levels<X> {}
 
 /// Outcome of [`TimerWheel::next_due`].
@@ -119,21 +130,27 @@ pub(crate) struct TimerWheel<X> {
     overflow_earliest: u64,
     /// As for a slot: nodes have left the overflow list, so its bound may be too early.
     overflow_is_loose: bool,
-    /// Timers queued for ever, due at [`END`]: found at the end of the runtime, and never looked at before.
+    /// Timers queued for ever, due at [`END`]: found at the end of the runtime, and never looked at
+    /// before.
     endless: List<X>,
-    /// The taken chain of a short slot, or of a slot of the fine levels: some of its nodes may be due.
+    /// The taken chain of a short slot, or of a slot of the fine levels: some of its nodes may be
+    /// due.
     expiring: TakenList<X>,
     /// Nodes of the taken short slot cascade into the fine levels.
     finely: bool,
-    /// A node was found in a slot before that of its due point, since the last look ahead: it was moved later, or put off.
+    /// A node was found in a slot before that of its due point, since the last look ahead: it was
+    /// moved later, or put off.
     found_later: bool,
     /// The fine levels may hold nodes. (Where they are not used, they are not in memory.)
     fine: bool,
-    /// The taken chain of a window, a group or the overflow list, on its way to finer levels. Due timers go first.
+    /// The taken chain of a window, a group or the overflow list, on its way to finer levels. Due
+    /// timers go first.
     cascading: TakenList<X>,
-    /// Absolute number of the short slot where the search for due timers starts; earlier slots are empty (I4).
+    /// Absolute number of the short slot where the search for due timers starts; earlier slots are
+    /// empty (I4).
     cursor: u64,
-    /// Absolute number of the open window: all windows up to here have been opened. The threshold is its end.
+    /// Absolute number of the open window: all windows up to here have been opened. The threshold
+    /// is its end.
     open: u64,
     /// The end of the open window, so that an insertion divides no further instant.
     open_until: u64,
@@ -178,12 +195,13 @@ impl<X> TimerWheel<X> {
         self.open_until - 1
     }
 
-    /// Inserts `node` by its due point, which is not [`NEVER`]. Returns the instant of the sweep that `node` needs: its due
-    /// point, or, now and then while a long slot grows crowded, the instant at which the slot's cascade must begin.
+    /// Inserts `node` by its due point, which is not [`NEVER`]. Returns the instant of the sweep
+    /// that `node` needs: its due point, or, now and then while a long slot grows crowded, the
+    /// instant at which the slot's cascade must begin.
     ///
     /// # Safety
-    /// `node` is alive, is in no queue, and stays alive until this queue has unlinked or emitted it. Meanwhile no further
-    /// queue inserts `node`.
+    /// `node` is alive, is in no queue, and stays alive until this queue has unlinked or emitted
+    /// it. Meanwhile no further queue inserts `node`.
     #[allow(unsafe_code)] // contract of the lists
     #[inline]
     pub(crate) unsafe fn insert(&mut self, node: NonNull<Node<X>>) -> u64 {
@@ -213,7 +231,8 @@ impl<X> TimerWheel<X> {
         let _ = unsafe { self.place(node, node.as_ref().fires_at(&Key::new())) };
     }
 
-    /// Inserts a node that is counted already and fires at `at`, or, if its owner has just put it off, later.
+    /// Inserts a node that is counted already and fires at `at`, or, if its owner has just put it
+    /// off, later.
     ///
     /// # Safety
     /// As [`Self::insert`].
@@ -224,7 +243,8 @@ impl<X> TimerWheel<X> {
         let shared = unsafe { node.as_ref() };
         debug_assert_ne!(at, NEVER, "an idle timer is not queued");
         let window = at / WINDOW_NS;
-        // SAFETY (all five): the caller says that `node` is alive, in no list, and kept alive until unlinked.
+        // SAFETY (all five): the caller says that `node` is alive, in no list, and kept alive until
+        // unlinked.
         #[allow(clippy::undocumented_unsafe_blocks)]
         if window <= self.open {
             // A timer that is due already goes where the search starts (I4).
@@ -269,8 +289,9 @@ impl<X> TimerWheel<X> {
         if !place.is_queued() {
             return false;
         }
-        // SAFETY: `place` names the slot that the node was inserted into (I1). If the slot's chain has been taken since, the node
-        // is in `expiring` (short and fine slots) or `cascading` (the rest), and in no further list.
+        // SAFETY: `place` names the slot that the node was inserted into (I1). If the slot's chain
+        // has been taken since, the node is in `expiring` (short and fine slots) or `cascading`
+        // (the rest), and in no further list.
         unsafe {
             match place.as_slot() {
                 Some((SHORT, index)) => self.levels.short.unlink(index, node, &mut self.expiring, key),
@@ -296,9 +317,10 @@ impl<X> TimerWheel<X> {
         true
     }
 
-    /// Gives `node` a new due point and leaves the node in its slot of the short or long level, if the slot cascades in time for
-    /// `due`. Returns the instant of the sweep that `node` needs then. A timer that is moved later each time, like an idle timeout,
-    /// stays in the slot of its first insertion.
+    /// Gives `node` a new due point and leaves the node in its slot of the short or long level, if
+    /// the slot cascades in time for `due`. Returns the instant of the sweep that `node` needs
+    /// then. A timer that is moved later each time, like an idle timeout, stays in the slot of its
+    /// first insertion.
     ///
     /// # Safety
     /// `node` is alive and in no queue but this.
@@ -313,8 +335,9 @@ impl<X> TimerWheel<X> {
         if due == NEVER {
             return None;
         }
-        // The slot's chain may have been taken (by `earliest_due`, or by a sweep that stopped in the middle): the node is then in that
-        // chain, and is inserted by its due point when the chain goes on.
+        // The slot's chain may have been taken (by `earliest_due`, or by a sweep that stopped in
+        // the middle): the node is then in that chain, and is inserted by its due point when the
+        // chain goes on.
         match level {
             LONG => {
                 let ahead = LongLevel::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
@@ -339,8 +362,9 @@ impl<X> TimerWheel<X> {
         Some(at)
     }
 
-    /// Advances the threshold to the window of `now` where no slot must cascade for this. Called before an insertion: a queue in
-    /// which no timer fires is never swept, and a threshold left behind would send all timers to coarse slots.
+    /// Advances the threshold to the window of `now` where no slot must cascade for this. Called
+    /// before an insertion: a queue in which no timer fires is never swept, and a threshold left
+    /// behind would send all timers to coarse slots.
     #[inline]
     pub(crate) fn advance(&mut self, now: u64) {
         if now >= self.open_until {
@@ -368,21 +392,25 @@ impl<X> TimerWheel<X> {
         self.open_until = end_of(window);
     }
 
-    /// A timer may come due at this instant: prefetches its slot of the short level, so that the caller can read the clock meanwhile.
+    /// A timer may come due at this instant: prefetches its slot of the short level, so that the
+    /// caller can read the clock meanwhile.
     pub(crate) fn fetch(&self, at: u64) {
         self.levels.short.fetch(ShortLevel::<X>::index(at >> SLOT_SHIFT));
     }
 
-    /// Emits a timer that is due at `now`, or goes on with the cascade; each node looked at costs a unit of `work`.
+    /// Emits a timer that is due at `now`, or goes on with the cascade; each node looked at costs a
+    /// unit of `work`.
     ///
-    /// An emitted node is unlinked and still has its due point. The caller may insert the node again at once, later than `now`.
+    /// An emitted node is unlinked and still has its due point. The caller may insert the node
+    /// again at once, later than `now`.
     #[inline] // the only caller is a loop
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn next_due(&mut self, now: u64, work: &mut usize) -> Next<X> {
         loop {
             match Self::cascade_next(&mut self.expiring, now, work) {
                 Cascaded::Due(node) => return self.emit(node),
-                // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
+                // SAFETY: just unlinked, and alive until emitted (promise of the caller of
+                // `insert`).
                 Cascaded::Later(node, at) => unsafe { self.put_back(node, at) },
                 Cascaded::Empty => {
                     if let Some(next) = self.expire_next(now, work) {
@@ -394,7 +422,8 @@ impl<X> TimerWheel<X> {
         }
     }
 
-    /// The rest of [`Self::next_due`], where `expiring` is empty. `None`: a chain has been taken into `expiring`.
+    /// The rest of [`Self::next_due`], where `expiring` is empty. `None`: a chain has been taken
+    /// into `expiring`.
     #[inline(never)] // so that the loop over a crowded slot is short
     #[allow(unsafe_code)] // contract of the lists
     fn expire_next(&mut self, now: u64, work: &mut usize) -> Option<Next<X>> {
@@ -407,14 +436,15 @@ impl<X> TimerWheel<X> {
             if self.take_due_fine(now) || self.take_due_slot(now) {
                 return None;
             }
-            // All due timers of short slots have been emitted. A chain taken ahead of time may be long: when the work is used up,
-            // the next batch looks for due timers first.
+            // All due timers of short slots have been emitted. A chain taken ahead of time may be
+            // long: when the work is used up, the next batch looks for due timers first.
             loop {
                 match Self::cascade_next(&mut self.cascading, now, work) {
                     Cascaded::Due(node) => return Some(self.emit(node)),
                     Cascaded::Later(node, at) => {
                         self.found_later |= at >= self.open_until;
-                        // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
+                        // SAFETY: just unlinked, and alive until emitted (promise of the caller of
+                        // `insert`).
                         let _ = unsafe { self.place(node, at) };
                     }
                     Cascaded::Empty => break,
@@ -436,13 +466,15 @@ impl<X> TimerWheel<X> {
         }
     }
 
-    /// Inserts the nodes of the taken chains again, for a unit of `work` each. `None`: the work is used up.
+    /// Inserts the nodes of the taken chains again, for a unit of `work` each. `None`: the work is
+    /// used up.
     #[allow(unsafe_code)] // contract of the lists
     fn finish_chains(&mut self, work: &mut usize) -> Option<()> {
         let key = &Key::new();
         while !(self.expiring.is_empty() && self.cascading.is_empty()) {
             *work = work.checked_sub(1)?;
-            // SAFETY (both): just unlinked, and alive until emitted (promise of the caller of `insert`).
+            // SAFETY (both): just unlinked, and alive until emitted (promise of the caller of
+            // `insert`).
             #[allow(clippy::undocumented_unsafe_blocks)]
             if let Some(node) = self.expiring.pop(key) {
                 unsafe { self.put_back(node, node.as_ref().fires_at(key)) };
@@ -453,8 +485,8 @@ impl<X> TimerWheel<X> {
         Some(())
     }
 
-    /// Cascades timers due soon, `work` nodes at most, while the present sweep still finds due timers. Else the timers of the
-    /// next window would be late for the burst in this window.
+    /// Cascades timers due soon, `work` nodes at most, while the present sweep still finds due
+    /// timers. Else the timers of the next window would be late for the burst in this window.
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn cascade_ahead(&mut self, now: u64, mut work: usize) {
         // With a cursor further behind, the short level has no room for the next window (I5).
@@ -465,7 +497,8 @@ impl<X> TimerWheel<X> {
             match self.cascading.pop(&Key::new()) {
                 Some(node) => {
                     work -= 1;
-                    // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
+                    // SAFETY: just unlinked, and alive until emitted (promise of the caller of
+                    // `insert`).
                     unsafe { self.place_again(node) };
                 }
                 None if self.open_next(now) => {}
@@ -499,7 +532,8 @@ impl<X> TimerWheel<X> {
         Next::Due(node)
     }
 
-    /// Inserts a node popped from the chain of a short slot, or of a slot of the fine levels; it fires at `at`.
+    /// Inserts a node popped from the chain of a short slot, or of a slot of the fine levels; it
+    /// fires at `at`.
     ///
     /// # Safety
     /// As [`Self::insert`], but the node is counted already.
@@ -516,14 +550,16 @@ impl<X> TimerWheel<X> {
         let is_here = at >> SLOT_SHIFT <= self.cursor;
         self.found_later |= !is_here;
         if is_here && (from < FINE_LEVELS || self.finely) {
-            // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
+            // SAFETY: the caller says that `node` is alive, in no list, and kept alive until
+            // unlinked.
             if let Some(spot) = unsafe { self.levels.fine.insert(node, at, from, key) } {
                 shared.set_place(Place::slot(FINE + spot.level as u16, spot.index), key);
                 self.fine = true;
                 return;
             }
         }
-        // SAFETY: the caller says that `node` is alive, in no list, and kept alive; `fine` has not linked it.
+        // SAFETY: the caller says that `node` is alive, in no list, and kept alive; `fine` has not
+        // linked it.
         let _ = unsafe { self.place(node, at) };
     }
 
@@ -532,7 +568,8 @@ impl<X> TimerWheel<X> {
         if self.fine { self.levels.fine.first() } else { None }
     }
 
-    /// Takes the chain of the first slot of the fine levels, if its bound is at or before `now`. False: no slot was taken.
+    /// Takes the chain of the first slot of the fine levels, if its bound is at or before `now`.
+    /// False: no slot was taken.
     fn take_due_fine(&mut self, now: u64) -> bool {
         let first = self.first_fine();
         self.fine = first.is_some();
@@ -545,7 +582,8 @@ impl<X> TimerWheel<X> {
         }
     }
 
-    /// Takes the chain of a short slot. Only the slot at the cursor cascades into the fine levels: no timer comes before it.
+    /// Takes the chain of a short slot. Only the slot at the cursor cascades into the fine levels:
+    /// no timer comes before it.
     fn take_short(&mut self, slot: u64) {
         let index = ShortLevel::<X>::index(slot);
         self.finely = slot == self.cursor && self.levels.short.count(index) > FEW;
@@ -557,10 +595,11 @@ impl<X> TimerWheel<X> {
         self.overflow.take()
     }
 
-    /// Takes the chain of the next short slot, if its bound is at or before `now`. False: no slot was taken, and the cursor
-    /// stands at `now`.
+    /// Takes the chain of the next short slot, if its bound is at or before `now`. False: no slot
+    /// was taken, and the cursor stands at `now`.
     fn take_due_slot(&mut self, now: u64) -> bool {
-        // The slot at the cursor is looked at even if `now` lies before it: timers inserted when already due are there (I4).
+        // The slot at the cursor is looked at even if `now` lies before it: timers inserted when
+        // already due are there (I4).
         let now_slot = (now >> SLOT_SHIFT).max(self.cursor);
         if let Some(slot) = self.levels.short.first_at_or_after(self.cursor).filter(|&slot| slot <= now_slot) {
             self.cursor = slot;
@@ -573,10 +612,11 @@ impl<X> TimerWheel<X> {
         false
     }
 
-    /// Takes the chain of the next coarse slot whose cascade must begin. False when there is no such slot; then all due timers
-    /// have been emitted, and the threshold stands at `now`.
+    /// Takes the chain of the next coarse slot whose cascade must begin. False when there is no
+    /// such slot; then all due timers have been emitted, and the threshold stands at `now`.
     fn open_next(&mut self, now: u64) -> bool {
-        // Windows are opened in order, and never past a window whose timers still wait in a coarser level (I5).
+        // Windows are opened in order, and never past a window whose timers still wait in a coarser
+        // level (I5).
         let now_window = now / WINDOW_NS;
         let barrier = self.first_unopened_window();
         if let Some(window) = self.next_window().filter(|&window| window < barrier) {
@@ -632,8 +672,8 @@ impl<X> TimerWheel<X> {
 
 // Nodes pass from thread to thread together with the lock.
 #[allow(unsafe_code)]
-// SAFETY: the queue reaches its nodes only through `&self` or `&mut self`, hence under the lock of its shard; `X` is shared and
-// sent along with them, and the bound says that `X` allows both.
+// SAFETY: the queue reaches its nodes only through `&self` or `&mut self`, hence under the lock of
+// its shard; `X` is shared and sent along with them, and the bound says that `X` allows both.
 unsafe impl<X: Send + Sync> Send for TimerWheel<X> {}
 
 #[path = "look_ahead.rs"]

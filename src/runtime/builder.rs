@@ -1,7 +1,8 @@
 //! The builder of a runtime: its settings and its start.
 //!
-//! Ground rules. Every number is checked before a descriptor is opened or a thread started. If the system refuses a resource, the
-//! resources obtained so far are released before the error is returned.
+//! Ground rules. Every number is checked before a descriptor is opened or a thread started. If the
+//! system refuses a resource, the resources obtained so far are released before the error is
+//! returned.
 
 use std::fmt;
 use std::io;
@@ -41,8 +42,8 @@ pub enum RuntimeClock {
     /// Stands still while the system is suspended (on Linux, `CLOCK_MONOTONIC`).
     #[default]
     Monotonic,
-    /// Goes on while the system is suspended (on Linux, `CLOCK_BOOTTIME`). A timer due in suspend does not wake the system up;
-    /// the timer fires late, when the system resumes.
+    /// Goes on while the system is suspended (on Linux, `CLOCK_BOOTTIME`). A timer due in suspend
+    /// does not wake the system up; the timer fires late, when the system resumes.
     Boot,
 }
 
@@ -68,22 +69,28 @@ pub enum RuntimeClock {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Alarm {
-    /// Timers of the kernel. On Linux: a timerfd for each queue, in an epoll set, with three more descriptors; no more timers than a quarter
-    /// of the descriptors that the process may open, and fewer where descriptors are out: queues then share timers, and
+    /// Timers of the kernel. On Linux: a timerfd for each queue, in an epoll set, with three more
+    /// descriptors; no more timers than a quarter of the descriptors that the process may open, and
+    /// fewer where descriptors are out: queues then share timers, and
     /// [`Metrics::kernel_timers`](crate::Metrics::kernel_timers) tells. On BSD and macOS:
-    /// a kqueue timer for each queue, with a single descriptor. On Windows: a single waitable timer of high resolution for all
-    /// queues. Where the system refuses timers, starting ends in [`StartError::Alarm`].
+    /// a kqueue timer for each queue, with a single descriptor. On Windows: a single waitable timer
+    /// of high resolution for all queues. Where the system refuses timers, starting ends in
+    /// [`StartError::Alarm`].
     ///
-    /// A program that closes unknown descriptors (`closefrom` in a daemon) must do so before starting a runtime. Else the runtime
-    /// ends, and reports the loss ([`RuntimeBuilder::on_panic`]).
+    /// A program that closes unknown descriptors (`closefrom` in a daemon) must do so before
+    /// starting a runtime. Else the runtime ends, and reports the loss
+    /// ([`RuntimeBuilder::on_panic`]).
     #[default]
     Native,
-    /// Timed waits of the pool's threads on a condition variable: no descriptors, and once started no system call that a sandbox refuses to
-    /// a program with threads. (The start reads the cores and the quota of the process, where it may.) Never early either, but somewhat later and dearer: a thread is woken up whenever a timer becomes the
-    /// earliest, and a further thread whenever an alarm expires.
+    /// Timed waits of the pool's threads on a condition variable: no descriptors, and once started
+    /// no system call that a sandbox refuses to a program with threads. (The start reads the cores
+    /// and the quota of the process, where it may.) Never early either, but somewhat later and
+    /// dearer: a thread is woken up whenever a timer becomes the earliest, and a further thread
+    /// whenever an alarm expires.
     ///
-    /// On [`RuntimeClock::Boot`] a wait lasts at most 5 s, since timed waits may not count time in suspend. A timer due in
-    /// suspend fires within 5 s of the end of the suspend, and the process wakes up every 5 s while timers are pending.
+    /// On [`RuntimeClock::Boot`] a wait lasts at most 5 s, since timed waits may not count time in
+    /// suspend. A timer due in suspend fires within 5 s of the end of the suspend, and the process
+    /// wakes up every 5 s while timers are pending.
     Portable,
 }
 
@@ -115,33 +122,36 @@ pub struct RuntimeBuilder {
     clock: RuntimeClock,
     alarm: Alarm,
     pub(super) executor: Option<Box<Executor>>,
-    /// After a failed start: the engine whose threads were refused, which has the hooks and the executor.
+    /// After a failed start: the engine whose threads were refused, which has the hooks and the
+    /// executor.
     failed: Option<Arc<Engine>>,
 }
 
 impl RuntimeBuilder {
-    /// The number of queues, 1 to 1,024. Default: the number of cores that the process may use, or the quota of its control
-    /// group in whole processors, if smaller (S25); 1 on a manual clock. The cores share fewer queues evenly.
+    /// The number of queues, 1 to 1,024. Default: the number of cores that the process may use, or
+    /// the quota of its control group in whole processors, if smaller (S25); 1 on a manual clock.
+    /// The cores share fewer queues evenly.
     ///
-    /// On Linux the process may use each core which some thread of the process may use when the runtime starts. So the thread
-    /// that starts the runtime may be pinned: threads of the pool use all these cores. A process with all threads pinned at the
-    /// start looks restricted to their cores. (On other systems the affinity of the calling thread counts, and threads inherit
-    /// it.)
+    /// On Linux the process may use each core which some thread of the process may use when the
+    /// runtime starts. So the thread that starts the runtime may be pinned: threads of the pool use
+    /// all these cores. A process with all threads pinned at the start looks restricted to their
+    /// cores. (On other systems the affinity of the calling thread counts, and threads inherit it.)
     pub fn queues(mut self, queues: usize) -> Self {
         self.queues = Some(queues);
         self
     }
 
-    /// The number of permanent threads: at least 2, since a thread must wait for alarms while another runs a callback.
-    /// Default: 1 more than the default number of [`queues`](Self::queues), if `max_threads` allows. Without meaning on a
-    /// manual clock.
+    /// The number of permanent threads: at least 2, since a thread must wait for alarms while
+    /// another runs a callback. Default: 1 more than the default number of
+    /// [`queues`](Self::queues), if `max_threads` allows. Without meaning on a manual clock.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
         self
     }
 
-    /// The largest number of threads, reached when callbacks block (S31); at most 4,000. Default: 512, or the number of workers
-    /// if larger. A thread always waits for alarms and runs no callback: so when callbacks block all threads but one, due timers wait.
+    /// The largest number of threads, reached when callbacks block (S31); at most 4,000. Default:
+    /// 512, or the number of workers if larger. A thread always waits for alarms and runs no
+    /// callback: so when callbacks block all threads but one, due timers wait.
     pub fn max_threads(mut self, max_threads: usize) -> Self {
         self.max_threads = Some(max_threads);
         self
@@ -153,14 +163,16 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Name of the threads; a number is appended. Default: `timerqueue`. (Linux shows the first 15 bytes.)
+    /// Name of the threads; a number is appended. Default: `timerqueue`. (Linux shows the first 15
+    /// bytes.)
     pub fn thread_name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Whether each worker is pinned to a core that the process may use. Default: no; DESIGN.md tells why.
-    /// Threads beyond the workers are not pinned. Needs the feature `affinity`, which is on by default.
+    /// Whether each worker is pinned to a core that the process may use. Default: no; DESIGN.md
+    /// tells why. Threads beyond the workers are not pinned. Needs the feature `affinity`, which is
+    /// on by default.
     #[cfg(feature = "affinity")]
     #[cfg_attr(docsrs, doc(cfg(feature = "affinity")))]
     pub fn pin_workers(mut self, pin: bool) -> Self {
@@ -177,7 +189,8 @@ impl RuntimeBuilder {
     /// **Threads.** Called on the thread that has caught the panic, after the code has unwound,
     /// with no lock held. Where a call of the program drops or disposes a timer, a future or a
     /// source, that is inside of the call. A panic of the handler itself is ignored, and so is one
-    /// of a subscriber of `tracing`. What else panics inside of the handler is counted, and not told.
+    /// of a subscriber of `tracing`. What else panics inside of the handler is counted, and not
+    /// told.
     ///
     /// **After the end** of the runtime the handler is called all the same: for what a shutdown
     /// wakes and drops, and later. The handler is dropped with the runtime: with the last
@@ -190,8 +203,10 @@ impl RuntimeBuilder {
     /// queue that are dropped with it. Of several panics in one call the first surfaces, and the
     /// others are told. All are told if the thread panics already.
     ///
-    /// Also called, once, when the runtime has ended because foreign code of the process closed its descriptors, or because a sandbox
-    /// that the program entered later refuses its calls (S33): with a `String` that says so, on a thread of the runtime. Default: the message goes to standard error.
+    /// Also called, once, when the runtime has ended because foreign code of the process closed its
+    /// descriptors, or because a sandbox that the program entered later refuses its calls (S33):
+    /// with a `String` that says so, on a thread of the runtime. Default: the message goes to
+    /// standard error.
     pub fn on_panic(mut self, handler: impl Fn(CallbackPanic) + Send + Sync + 'static) -> Self {
         self.hooks.panicked = Some(Box::new(move |panicked| handler(CallbackPanic(panicked))));
         self
@@ -202,28 +217,31 @@ impl RuntimeBuilder {
     /// [`Metrics::longest_running`](crate::Metrics::longest_running) shows it. Wakers of futures
     /// are not measured.
     ///
-    /// Default: no hook. With a hook, each callback costs three readings of a clock more. With the feature `tracing` the limit also
-    /// holds for its events, and subscribers that want warnings cause the same readings.
+    /// Default: no hook. With a hook, each callback costs three readings of a clock more. With the
+    /// feature `tracing` the limit also holds for its events, and subscribers that want warnings
+    /// cause the same readings.
     pub fn on_slow_callback(mut self, limit: Duration, hook: impl Fn(&SlowCallback) + Send + Sync + 'static) -> Self {
         let handler = Box::new(move |slow| hook(&SlowCallback(slow)));
         self.hooks.slow = Some(SlowHandler { limit, handler });
         self
     }
 
-    /// The clock of the system on which the runtime counts (S54). Default: [`RuntimeClock::Monotonic`]. On a manual clock
-    /// the two differ by [`ManualClock::suspend`].
+    /// The clock of the system on which the runtime counts (S54). Default:
+    /// [`RuntimeClock::Monotonic`]. On a manual clock the two differ by [`ManualClock::suspend`].
     pub fn clock(mut self, clock: RuntimeClock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// The mechanism that wakes the runtime when a timer is due. Default: [`Alarm::Native`]. Without meaning on a manual clock.
+    /// The mechanism that wakes the runtime when a timer is due. Default: [`Alarm::Native`].
+    /// Without meaning on a manual clock.
     pub fn alarm(mut self, alarm: Alarm) -> Self {
         self.alarm = alarm;
         self
     }
 
-    /// Runs on this clock instead of real time: no threads, no alarms; callbacks run on the thread that advances the clock.
+    /// Runs on this clock instead of real time: no threads, no alarms; callbacks run on the thread
+    /// that advances the clock.
     pub fn manual_clock(mut self, clock: &ManualClock) -> Self {
         self.manual = Some(clock.clone());
         self
@@ -237,7 +255,8 @@ impl RuntimeBuilder {
     /// The numbers of queues and threads, on this many processors.
     fn sizes(&self, processors: usize) -> Result<Sizes, StartError> {
         const MIN_WORKERS: usize = 2;
-        // More would hardly be meant: each thread has a stack, and systems refuse threads at some ten thousand.
+        // More would hardly be meant: each thread has a stack, and systems refuse threads at some
+        // ten thousand.
         const MAX_THREADS: usize = 4_000;
         let queues = checked_queues(self.queues.unwrap_or(processors.min(MAX_QUEUES)))?;
         let most = self.max_threads.unwrap_or(MAX_THREADS).clamp(MIN_WORKERS, MAX_THREADS);
@@ -260,8 +279,8 @@ impl RuntimeBuilder {
         self.launch()
     }
 
-    /// As [`Self::start`]. If the start fails, the hooks and the executor stay in `self`: their destructors are code of the program's,
-    /// and the caller may hold a lock.
+    /// As [`Self::start`]. If the start fails, the hooks and the executor stay in `self`: their
+    /// destructors are code of the program's, and the caller may hold a lock.
     pub(super) fn launch(&mut self) -> Result<Runtime, StartError> {
         if let Some(clock) = self.manual.clone() {
             let queues = checked_queues(self.queues.unwrap_or(1))?;

@@ -1,8 +1,9 @@
 //! The default runtime, and the current runtime of a thread.
 //!
-//! Ground rules. The default runtime starts once: on first use, or before by [`RuntimeBuilder::start_global`] with settings of the
-//! program. Its clock is settled at the first reading, which need not start the runtime; from then on no default runtime with
-//! another clock can be started. [`STARTING`] is held while the runtime starts and while its clock is settled.
+//! Ground rules. The default runtime starts once: on first use, or before by
+//! [`RuntimeBuilder::start_global`] with settings of the program. Its clock is settled at the first
+//! reading, which need not start the runtime; from then on no default runtime with another clock
+//! can be started. [`STARTING`] is held while the runtime starts and while its clock is settled.
 
 use std::future::Future;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -29,7 +30,8 @@ const USUAL: u8 = 1;
 /// The clock of the runtime in `GLOBAL`, or of a runtime that is being started.
 const OTHER: u8 = 2;
 
-/// A default runtime, and that of a forked child, in the memory of the child alone. Forks are few, so this list is short.
+/// A default runtime, and that of a forked child, in the memory of the child alone. Forks are few,
+/// so this list is short.
 struct DefaultRuntime {
     runtime: Runtime,
     of_child: OnceLock<&'static Self>,
@@ -68,7 +70,8 @@ impl DefaultRuntime {
     }
 }
 
-/// The default runtime, if started: of this process, or of the parent from which this process was forked.
+/// The default runtime, if started: of this process, or of the parent from which this process was
+/// forked.
 #[inline]
 fn started() -> Option<&'static Runtime> {
     GLOBAL.get().map(DefaultRuntime::last)
@@ -85,7 +88,8 @@ pub(super) fn settle_clock() -> Option<&'static Runtime> {
             Ok(_) | Err(USUAL) => return None,
             Err(_) => {}
         }
-        // Being started: `STARTING` is held until the runtime is in its place, or the start has failed.
+        // Being started: `STARTING` is held until the runtime is in its place, or the start has
+        // failed.
         drop(starting());
         if let Some(runtime) = started() {
             return Some(runtime);
@@ -94,14 +98,18 @@ pub(super) fn settle_clock() -> Option<&'static Runtime> {
 }
 
 impl RuntimeBuilder {
-    /// Starts the default runtime with these settings: [`Runtime::global`], which all functions use that name no runtime.
+    /// Starts the default runtime with these settings: [`Runtime::global`], which all functions use
+    /// that name no runtime.
     ///
-    /// To be called before the first use of the default runtime, as a rule at the beginning of `main`. The settings may be any: a
-    /// name, limits, a panic handler, [`Alarm::Portable`](crate::Alarm::Portable), a [`ManualClock`](crate::ManualClock).
+    /// To be called before the first use of the default runtime, as a rule at the beginning of
+    /// `main`. The settings may be any: a name, limits, a panic handler,
+    /// [`Alarm::Portable`](crate::Alarm::Portable), a [`ManualClock`](crate::ManualClock).
     ///
     /// # Errors
-    /// [`StartError::AlreadyStarted`] if the default runtime has been started by this process (a forked child may start one of its own); also, for settings with another clock than the usual
-    /// one, if a delay, interval or cancellation source was made on the default runtime before. Else as [`start`](Self::start).
+    /// [`StartError::AlreadyStarted`] if the default runtime has been started by this process (a
+    /// forked child may start one of its own); also, for settings with another clock than the usual
+    /// one, if a delay, interval or cancellation source was made on the default runtime before.
+    /// Else as [`start`](Self::start).
     ///
     /// # Examples
     ///
@@ -114,7 +122,8 @@ impl RuntimeBuilder {
     /// # Ok::<(), StartError>(())
     /// ```
     pub fn start_global(mut self) -> Result<&'static Runtime, StartError> {
-        // Released before `self` is dropped, which is a parameter: destructors of the hooks may use the default runtime.
+        // Released before `self` is dropped, which is a parameter: destructors of the hooks may use
+        // the default runtime.
         let _one_at_a_time = starting();
         let inherited = started();
         if inherited.is_some_and(|runtime| !runtime.engine().is_inherited()) {
@@ -156,7 +165,8 @@ impl Current {
     }
 
     /// # Errors
-    /// When the runtime has ended or belongs to the parent of this process, or the default runtime cannot be started.
+    /// When the runtime has ended or belongs to the parent of this process, or the default runtime
+    /// cannot be started.
     pub(crate) fn try_get() -> Result<Self, RuntimeError> {
         let current = match current::get() {
             Some(core) => Self::Other(core),
@@ -195,13 +205,15 @@ impl Current {
 }
 
 impl Runtime {
-    /// The process-wide default runtime. It starts on first use (S34), with the default settings unless
-    /// [`RuntimeBuilder::start_global`] has started it before, and never shuts itself down.
+    /// The process-wide default runtime. It starts on first use (S34), with the default settings
+    /// unless [`RuntimeBuilder::start_global`] has started it before, and never shuts itself down.
     ///
-    /// If the default runtime was [shut down](Self::shutdown_global), it stays so: timers made on it never fire.
+    /// If the default runtime was [shut down](Self::shutdown_global), it stays so: timers made on
+    /// it never fire.
     ///
     /// # Panics
-    /// When the runtime cannot be started, as `std::thread::spawn` does; [`try_global`](Self::try_global) returns the reason.
+    /// When the runtime cannot be started, as `std::thread::spawn` does;
+    /// [`try_global`](Self::try_global) returns the reason.
     ///
     /// # Examples
     ///
@@ -225,7 +237,8 @@ impl Runtime {
     /// As [`global`](Self::global), with an error instead of a panic.
     ///
     /// # Errors
-    /// When the runtime cannot be started, was shut down, or belongs to the parent of this process ([`StartError::Forked`]). After a failed start a later call tries again.
+    /// When the runtime cannot be started, was shut down, or belongs to the parent of this process
+    /// ([`StartError::Forked`]). After a failed start a later call tries again.
     ///
     /// # Examples
     ///
@@ -268,8 +281,9 @@ impl Runtime {
         started().is_some_and(|global| std::sync::Arc::ptr_eq(&global.owner, &self.owner))
     }
 
-    /// Shuts the default runtime down, for the whole process and for good; see [`shutdown`](Self::shutdown), which refuses the
-    /// default runtime. For the end of `main`. Does nothing if the default runtime has not been started.
+    /// Shuts the default runtime down, for the whole process and for good; see
+    /// [`shutdown`](Self::shutdown), which refuses the default runtime. For the end of `main`. Does
+    /// nothing if the default runtime has not been started.
     ///
     /// A library does not call this: timers, delays and timeouts of the whole process would stop.
     ///
@@ -294,8 +308,10 @@ impl Runtime {
 
     /// The current runtime of the calling thread: the runtime that functions use which name none.
     ///
-    /// - In a callback of a timer: the runtime of the timer. (In all code on a thread of a runtime's pool: this runtime.)
-    /// - Else in [`enter`](Self::enter), or in a poll of [`scope`](Self::scope): the runtime named there; of several, the innermost.
+    /// - In a callback of a timer: the runtime of the timer. (In all code on a thread of a
+    ///   runtime's pool: this runtime.)
+    /// - Else in [`enter`](Self::enter), or in a poll of [`scope`](Self::scope): the runtime named
+    ///   there; of several, the innermost.
     /// - Else the [default runtime](Self::global).
     ///
     /// # Panics
@@ -324,8 +340,9 @@ impl Runtime {
     /// As [`current`](Self::current), with an error instead of a panic.
     ///
     /// # Errors
-    /// When the current runtime has ended or belongs to the parent of this process ([`RuntimeError::Forked`]), or the default runtime is
-    /// the current runtime and cannot be started.
+    /// When the current runtime has ended or belongs to the parent of this process
+    /// ([`RuntimeError::Forked`]), or the default runtime is the current runtime and cannot be
+    /// started.
     ///
     /// # Examples
     ///
@@ -338,13 +355,15 @@ impl Runtime {
         Ok(Current::try_get()?.runtime())
     }
 
-    /// Runs `code` with this runtime as the [current](Self::current) runtime of the calling thread: functions that name no runtime,
-    /// such as [`Timer::new`](crate::Timer::new), [`Delay::new`](crate::Delay::new) and [`timeout`](crate::timeout()), use this
-    /// one. So code that never names a runtime can be tested on virtual time, in several tests at once.
+    /// Runs `code` with this runtime as the [current](Self::current) runtime of the calling thread:
+    /// functions that name no runtime, such as [`Timer::new`](crate::Timer::new),
+    /// [`Delay::new`](crate::Delay::new) and [`timeout`](crate::timeout()), use this one. So code
+    /// that never names a runtime can be tested on virtual time, in several tests at once.
     ///
-    /// Holds for this thread and until `code` returns or panics. A delay, an interval or a source keeps the runtime that was current
-    /// when it was made, also when it is polled elsewhere. At the end of a thread, in the destructors of its thread-local values,
-    /// the call may have no effect: destructors should name their runtime.
+    /// Holds for this thread and until `code` returns or panics. A delay, an interval or a source
+    /// keeps the runtime that was current when it was made, also when it is polled elsewhere. At
+    /// the end of a thread, in the destructors of its thread-local values, the call may have no
+    /// effect: destructors should name their runtime.
     ///
     /// # Examples
     ///
@@ -368,8 +387,9 @@ impl Runtime {
         code()
     }
 
-    /// A future that polls `future` with this runtime as the [current](Self::current) runtime, and gives its output; see
-    /// [`enter`](Self::enter). The future may move between threads. Tasks that it spawns are futures of their own.
+    /// A future that polls `future` with this runtime as the [current](Self::current) runtime, and
+    /// gives its output; see [`enter`](Self::enter). The future may move between threads. Tasks
+    /// that it spawns are futures of their own.
     ///
     /// # Examples
     ///
@@ -396,10 +416,12 @@ impl Runtime {
 }
 
 pin_project! {
-    /// A future whose polls have a runtime of their own as the current runtime. Made by [`Runtime::scope`].
+    /// A future whose polls have a runtime of their own as the current runtime. Made by
+    /// [`Runtime::scope`].
     ///
-    /// Keeps the runtime: the runtime does not end before this future is dropped, unless it is shut down. The destructor of the inner
-    /// future runs with the runtime that is current where this future is dropped.
+    /// Keeps the runtime: the runtime does not end before this future is dropped, unless it is shut
+    /// down. The destructor of the inner future runs with the runtime that is current where this
+    /// future is dropped.
     ///
     /// # Examples
     ///
@@ -454,7 +476,8 @@ impl Runtime {
     pub(super) fn of_engine(engine: &Arc<Engine>) -> Self {
         match engine.owner().map(|owner| owner.downcast::<Owner>()) {
             Some(Ok(owner)) => Self { owner },
-            // The last handle is gone, so the runtime has ended or is about to end: this handle closes it once more.
+            // The last handle is gone, so the runtime has ended or is about to end: this handle
+            // closes it once more.
             _ => Self { owner: std::sync::Arc::new(Owner::new(Arc::clone(engine), None)) },
         }
     }

@@ -18,7 +18,8 @@ pub struct PendingTimer {
     pub due: Timestamp,
     /// The number of its queue.
     pub queue: usize,
-    /// The entry of a future ([`Delay`](crate::Delay), timeout, interval), and not a timer with a callback.
+    /// The entry of a future ([`Delay`](crate::Delay), timeout, interval), and not a timer with a
+    /// callback.
     pub is_future: bool,
     /// The [name](crate::TimerBuilder::name) of the timer.
     pub name: Option<String>,
@@ -61,9 +62,10 @@ impl fmt::Display for TimerDump {
 impl Runtime {
     /// The next `n` timers to fire, with their names: to see what a program waits for.
     ///
-    /// The queues are looked at one after the other, so the result is no snapshot of a single instant. Each queue is locked for as long
-    /// as it takes to look at a few thousand timers, some hundred microseconds at most. Wall timers appear with the instant at which
-    /// the runtime looks at the wall clock for them.
+    /// The queues are looked at one after the other, so the result is no snapshot of a single
+    /// instant. Each queue is locked for as long as it takes to look at a few thousand timers, some
+    /// hundred microseconds at most. Wall timers appear with the instant at which the runtime looks
+    /// at the wall clock for them.
     ///
     /// # Examples
     ///

@@ -6,7 +6,8 @@ use std::task::Poll;
 
 /// A runtime was not shut down, or not within the time limit.
 ///
-/// Converts into an [`io::Error`]: [`TimedOut`](Self::TimedOut) of kind `TimedOut`, a further variant of kind `Other`.
+/// Converts into an [`io::Error`]: [`TimedOut`](Self::TimedOut) of kind `TimedOut`, a further
+/// variant of kind `Other`.
 ///
 /// # Examples
 ///
@@ -29,15 +30,18 @@ pub enum ShutdownError {
     /// Callbacks were still running at the end of the time limit.
     #[non_exhaustive]
     TimedOut {
-        /// The number of threads that had not ended, most likely because a callback does not return.
+        /// The number of threads that had not ended, most likely because a callback does not
+        /// return.
         threads: usize,
     },
-    /// The runtime is the default runtime, which goes on: see [`Runtime::shutdown_global`](crate::Runtime::shutdown_global).
+    /// The runtime is the default runtime, which goes on: see
+    /// [`Runtime::shutdown_global`](crate::Runtime::shutdown_global).
     DefaultRuntime,
 }
 
 impl ShutdownError {
-    /// The number of threads that had not ended, most likely because a callback does not return; zero if none was to end.
+    /// The number of threads that had not ended, most likely because a callback does not return;
+    /// zero if none was to end.
     pub fn threads(&self) -> usize {
         match self {
             Self::TimedOut { threads } => *threads,
@@ -104,23 +108,27 @@ pub enum StartError {
         /// The largest number possible.
         max: usize,
     },
-    /// The system refused a timer of the system, or a means to wait for timers. The error says why: out of descriptors (`EMFILE`,
-    /// `ENFILE`), or not available in this sandbox or on this system (`EPERM`, `ENOSYS`). A runtime on
-    /// [`Alarm::Portable`](crate::Alarm::Portable) needs no descriptors. On either, the system may refuse the memory for a
-    /// handler of forks (`ENOMEM`).
+    /// The system refused a timer of the system, or a means to wait for timers. The error says why:
+    /// out of descriptors (`EMFILE`, `ENFILE`), or not available in this sandbox or on this system
+    /// (`EPERM`, `ENOSYS`). A runtime on [`Alarm::Portable`](crate::Alarm::Portable) needs no
+    /// descriptors. On either, the system may refuse the memory for a handler of forks (`ENOMEM`).
     Alarm(io::Error),
     /// The system refused a thread, or the thread's name.
     Thread(io::Error),
-    /// This system has no clock that goes on in suspend ([`RuntimeClock::Boot`](crate::RuntimeClock::Boot)).
+    /// This system has no clock that goes on in suspend
+    /// ([`RuntimeClock::Boot`](crate::RuntimeClock::Boot)).
     NoBootClock,
-    /// The default runtime was shut down, or has lost its alarms (see [`RuntimeBuilder::on_panic`](crate::RuntimeBuilder::on_panic)); the
-    /// runtime does not start again.
+    /// The default runtime was shut down, or has lost its alarms (see
+    /// [`RuntimeBuilder::on_panic`](crate::RuntimeBuilder::on_panic)); the runtime does not start
+    /// again.
     ShutDown,
-    /// The default runtime has been started before, or has been used in a way that has settled its clock; see
-    /// [`RuntimeBuilder::start_global`](crate::RuntimeBuilder::start_global).
+    /// The default runtime has been started before, or has been used in a way that has settled its
+    /// clock; see [`RuntimeBuilder::start_global`](crate::RuntimeBuilder::start_global).
     AlreadyStarted,
-    /// The default runtime belongs to the parent of this process, which was forked: its threads did not come along, and no timer on it
-    /// fires here. [`RuntimeBuilder::start_global`](crate::RuntimeBuilder::start_global) starts one for this process.
+    /// The default runtime belongs to the parent of this process, which was forked: its threads did
+    /// not come along, and no timer on it fires here.
+    /// [`RuntimeBuilder::start_global`](crate::RuntimeBuilder::start_global) starts one for this
+    /// process.
     Forked,
 }
 
@@ -157,7 +165,8 @@ impl std::error::Error for StartError {
     }
 }
 
-/// Keeps the kind of the system's error, as far as there is one; else `Other`, never `TimedOut`. (Numbers out of range: `InvalidInput`.)
+/// Keeps the kind of the system's error, as far as there is one; else `Other`, never `TimedOut`.
+/// (Numbers out of range: `InvalidInput`.)
 impl From<StartError> for io::Error {
     fn from(error: StartError) -> Self {
         let kind = match &error {
@@ -174,7 +183,8 @@ impl From<StartError> for io::Error {
     }
 }
 
-/// A runtime cannot tell the time: the runtime has ended, could not be started, or is that of a parent process (S33, S34).
+/// A runtime cannot tell the time: the runtime has ended, could not be started, or is that of a
+/// parent process (S33, S34).
 ///
 /// Converts into an [`io::Error`] of kind `Other`, never of kind `TimedOut`: no time has passed.
 ///
@@ -200,8 +210,9 @@ pub enum RuntimeError {
     Ended,
     /// The default runtime could not be started. A later try may work.
     NotStarted(StartError),
-    /// The runtime belongs to the parent of this process, which was forked: its threads did not come along, and no timer on it fires here.
-    /// This process may start a runtime of its own, also as its default runtime
+    /// The runtime belongs to the parent of this process, which was forked: its threads did not
+    /// come along, and no timer on it fires here. This process may start a runtime of its own, also
+    /// as its default runtime
     /// ([`RuntimeBuilder::start_global`](crate::RuntimeBuilder::start_global)).
     Forked,
 }
@@ -210,7 +221,8 @@ impl RuntimeError {
     /// The poll of a future without an error to return: after the end the clock stands still.
     ///
     /// # Panics
-    /// When there is no runtime, and so no clock: as `std::thread::spawn` panics when there is no thread.
+    /// When there is no runtime, and so no clock: as `std::thread::spawn` panics when there is no
+    /// thread.
     pub(crate) fn stands_still<T>(self) -> Poll<T> {
         match self {
             Self::Ended | Self::Forked => Poll::Pending,

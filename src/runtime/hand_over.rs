@@ -1,7 +1,8 @@
 //! Handing callbacks over to an executor of the program's.
 //!
-//! Ground rules. The pool claims a tick as ever, and passes the tick on as a job. The thread that runs the job takes the step from
-//! queued to running; so all rules of the state word hold on any thread.
+//! Ground rules. The pool claims a tick as ever, and passes the tick on as a job. The thread that
+//! runs the job takes the step from queued to running; so all rules of the state word hold on any
+//! thread.
 
 use std::fmt;
 
@@ -9,10 +10,11 @@ use super::{Runtime, RuntimeBuilder};
 use crate::engine::HandedOver;
 use crate::engine::current::Scope;
 
-/// A due callback, to be run by an executor of the program's; see [`RuntimeBuilder::callback_executor`].
+/// A due callback, to be run by an executor of the program's; see
+/// [`RuntimeBuilder::callback_executor`].
 ///
-/// **Dropping** a job that was not run disposes its timer: the callback never runs again, and waiters for the end of the timer are
-/// woken.
+/// **Dropping** a job that was not run disposes its timer: the callback never runs again, and
+/// waiters for the end of the timer are woken.
 ///
 /// # Examples
 ///
@@ -40,8 +42,9 @@ pub struct CallbackJob {
 }
 
 impl CallbackJob {
-    /// Runs the callback on the calling thread, unless the timer was changed or disposed, or its runtime has ended. A panic of the
-    /// callback is caught and counted. The runtime of the timer is the [current](Runtime::current) one meanwhile.
+    /// Runs the callback on the calling thread, unless the timer was changed or disposed, or its
+    /// runtime has ended. A panic of the callback is caught and counted. The runtime of the timer
+    /// is the [current](Runtime::current) one meanwhile.
     pub fn run(self) {
         let _scope = Scope::enter(Runtime::of_engine(self.job.engine()).core());
         self.job.run();
@@ -55,20 +58,23 @@ impl fmt::Debug for CallbackJob {
 }
 
 impl RuntimeBuilder {
-    /// Runs callbacks on an executor of the program's instead of the pool: `executor` gets a job for each due callback, on a thread of
-    /// the pool, and passes the job on to a thread that calls [`CallbackJob::run`]. Without meaning on a manual clock.
+    /// Runs callbacks on an executor of the program's instead of the pool: `executor` gets a job
+    /// for each due callback, on a thread of the pool, and passes the job on to a thread that calls
+    /// [`CallbackJob::run`]. Without meaning on a manual clock.
     ///
-    /// Callbacks of timers, of timed cancels and of wall timers, and jobs of [`Runtime::execute`], are handed over. Wakers of
-    /// delays, timeouts and intervals are not.
+    /// Callbacks of timers, of timed cancels and of wall timers, and jobs of [`Runtime::execute`],
+    /// are handed over. Wakers of delays, timeouts and intervals are not.
     ///
-    /// **What stays.** No callback starts early (S5), nor after a change or disposal (S16, S20). A timer has at most one job at a time
-    /// with the executor; ticks that come due meanwhile are deferred and counted (S8, S9). A job that begins late passes the deferred
-    /// tick to the executor first, so a callback that blocks does not keep the ticks of its timer. Panics are contained (S12). A shutdown
-    /// waits for the callbacks that run (S33); a job that has not begun by then does nothing.
+    /// **What stays.** No callback starts early (S5), nor after a change or disposal (S16, S20). A
+    /// timer has at most one job at a time with the executor; ticks that come due meanwhile are
+    /// deferred and counted (S8, S9). A job that begins late passes the deferred tick to the
+    /// executor first, so a callback that blocks does not keep the ticks of its timer. Panics are
+    /// contained (S12). A shutdown waits for the callbacks that run (S33); a job that has not begun
+    /// by then does nothing.
     ///
-    /// **What the executor decides.** How late a callback is, and in which order callbacks run. That a callback that blocks delays no
-    /// other (S31) holds only as far as the executor has a further thread. A job that waits in the executor's queue keeps the memory
-    /// of its timer.
+    /// **What the executor decides.** How late a callback is, and in which order callbacks run.
+    /// That a callback that blocks delays no other (S31) holds only as far as the executor has a
+    /// further thread. A job that waits in the executor's queue keeps the memory of its timer.
     ///
     /// If `executor` panics, the panic is counted as that of a callback, and the job is dropped.
     ///

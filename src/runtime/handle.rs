@@ -1,7 +1,8 @@
 //! The runtime of a future, and per-core counted references to the runtime's engine.
 //!
-//! Ground rules. A reference only keeps the memory of the engine alive: the engine is closed when its last
-//! [`Runtime`] is dropped. Each reference is counted on a cache line of the core on which it was made (S35).
+//! Ground rules. A reference only keeps the memory of the engine alive: the engine is closed when
+//! its last [`Runtime`] is dropped. Each reference is counted on a cache line of the core on which
+//! it was made (S35).
 
 use super::default::settle_clock;
 use super::{Runtime, RuntimeError, usable};
@@ -90,7 +91,8 @@ impl RuntimeHandle {
     /// The engine; starts the default runtime if need be.
     ///
     /// # Errors
-    /// When the runtime has ended or belongs to the parent of this process, or the default one cannot be started.
+    /// When the runtime has ended or belongs to the parent of this process, or the default one
+    /// cannot be started.
     pub(crate) fn engine(&self) -> Result<&Arc<Engine>, RuntimeError> {
         let engine = match self {
             Self::Global => Runtime::start_default()?.engine(),
@@ -161,7 +163,8 @@ mod tests {
 
     use super::*;
 
-    /// S35. A reference made on a core is counted there; no two queues count on the same cache line.
+    /// S35. A reference made on a core is counted there; no two queues count on the same cache
+    /// line.
     #[test]
     fn a_delay_counts_on_the_core_on_which_it_is_made() {
         let runtime = Runtime::builder().start().expect("the system has threads");

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::engine::{Label, Panicked, Slow};
 
-/// A panic that the runtime has caught: see [`RuntimeBuilder::on_panic`](crate::RuntimeBuilder::on_panic).
+/// A panic that the runtime has caught: see
+/// [`RuntimeBuilder::on_panic`](crate::RuntimeBuilder::on_panic).
 ///
 /// # Examples
 ///
@@ -38,7 +39,8 @@ impl CallbackPanic {
         &*self.0.payload
     }
 
-    /// As [`payload`](Self::payload), by value, as [`resume_unwind`](std::panic::resume_unwind) takes it.
+    /// As [`payload`](Self::payload), by value, as [`resume_unwind`](std::panic::resume_unwind)
+    /// takes it.
     #[must_use]
     pub fn into_payload(self) -> Box<dyn Any + Send> {
         self.0.payload
@@ -94,7 +96,8 @@ impl fmt::Debug for CallbackPanic {
     }
 }
 
-/// A callback that took long: see [`RuntimeBuilder::on_slow_callback`](crate::RuntimeBuilder::on_slow_callback).
+/// A callback that took long: see
+/// [`RuntimeBuilder::on_slow_callback`](crate::RuntimeBuilder::on_slow_callback).
 ///
 /// # Examples
 ///

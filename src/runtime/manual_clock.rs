@@ -1,8 +1,8 @@
 //! The manual clock: virtual time, moved by calls.
 //!
-//! Ground rules. A clock has weak references to the engines on it. The driver is the thread that moves the clock and runs the
-//! engines' callbacks; only a single thread drives at a time. The [`Agenda`] says which queue is to be swept next. No lock is
-//! held while callbacks run.
+//! Ground rules. A clock has weak references to the engines on it. The driver is the thread that
+//! moves the clock and runs the engines' callbacks; only a single thread drives at a time. The
+//! [`Agenda`] says which queue is to be swept next. No lock is held while callbacks run.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -22,12 +22,13 @@ use crate::time::{At, Deadline, LAST, NEVER};
 
 /// A clock that moves only by calls, for tests and simulations (S51 to S53).
 ///
-/// Runtimes on a manual clock have no threads: [`advance`](Self::advance) steps from due point to due point and runs all due
-/// callbacks on the calling thread. The order is by due point, then by the order of arming. The rest is the code of real time;
-/// only the clock and the alarm are replaced.
+/// Runtimes on a manual clock have no threads: [`advance`](Self::advance) steps from due point to
+/// due point and runs all due callbacks on the calling thread. The order is by due point, then by
+/// the order of arming. The rest is the code of real time; only the clock and the alarm are
+/// replaced.
 ///
-/// A `ManualClock` is a handle: clones share the same clock. Several runtimes can run on one clock, and several clocks
-/// can live in one process.
+/// A `ManualClock` is a handle: clones share the same clock. Several runtimes can run on one clock,
+/// and several clocks can live in one process.
 ///
 /// # Examples
 ///
@@ -59,15 +60,17 @@ pub(super) struct ManualInner {
     free: Condvar,
     /// The clock does not advance automatically.
     stands_still: AtomicBool,
-    /// Swept ticks that are about to run, in order. Shared, since a callback may run a future, which drives in turn.
+    /// Swept ticks that are about to run, in order. Shared, since a callback may run a future,
+    /// which drives in turn.
     due: Mutex<BinaryHeap<Due>>,
 }
 
-/// The period at which `block_on` looks again while it has nothing to run: another thread may have armed a timer, stopped
-/// driving, or switched on automatic advance.
+/// The period at which `block_on` looks again while it has nothing to run: another thread may have
+/// armed a timer, stopped driving, or switched on automatic advance.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// The limit on callbacks of a clock that wait inside one another: all have frames on the same stack.
+/// The limit on callbacks of a clock that wait inside one another: all have frames on the same
+/// stack.
 const DEEPEST: usize = 100;
 
 /// The capacity for swept ticks that is kept between instants.
@@ -107,7 +110,8 @@ impl ManualInner {
             };
             // A callback that names no runtime uses its own.
             let scope = Scope::enter(Runtime::of_engine(&engine).core());
-            // A further tick of the same timer takes its place in the order; the callback may wait, and it runs meanwhile.
+            // A further tick of the same timer takes its place in the order; the callback may wait,
+            // and it runs meanwhile.
             let ran = engine.run_by_hand(tick, |deferred| self.put(&engine, [deferred]));
             drop(scope);
             run += u64::from(ran);
@@ -120,7 +124,8 @@ impl ManualInner {
         self.due.lock().extend(swept.into_iter().map(|due| Due::new(engine, due, next)));
     }
 
-    /// The earliest due point of all queues, exactly, on the clock which stands still in suspend; [`NEVER`]: no timer comes due.
+    /// The earliest due point of all queues, exactly, on the clock which stands still in suspend;
+    /// [`NEVER`]: no timer comes due.
     fn earliest_due(&self) -> u64 {
         while let Some((at, engine, queue)) = self.agenda.first_queue() {
             // `earliest_due_of` moves the entry of the queue, if too early.
@@ -132,8 +137,8 @@ impl ManualInner {
     }
 }
 
-/// A claimed tick or a waker, ordered by instant and arming. (The order is read once: a change by another thread may alter the
-/// arming number.)
+/// A claimed tick or a waker, ordered by instant and arming. (The order is read once: a change by
+/// another thread may alter the arming number.)
 struct Due {
     order: Reverse<(u64, u64)>,
     engine: Arc<Engine>,
@@ -185,14 +190,16 @@ impl ManualClock {
         Timestamp::from_ns(self.inner.agenda.virtual_time.now())
     }
 
-    /// Moves the clock by `by`, from due point to due point, and runs every callback that comes due on the way, each at
-    /// its exact instant, on this thread. A timer that a callback arms within the span fires within the same advance.
-    /// Returns the number of callbacks run, with the runtime's own, as in [`Runtime::fired`](crate::Runtime::fired).
+    /// Moves the clock by `by`, from due point to due point, and runs every callback that comes due
+    /// on the way, each at its exact instant, on this thread. A timer that a callback arms within
+    /// the span fires within the same advance. Returns the number of callbacks run, with the
+    /// runtime's own, as in [`Runtime::fired`](crate::Runtime::fired).
     ///
-    /// A timer that another thread arms meanwhile either counts from the end of this advance, or fires within the advance when
-    /// due. A second thread that advances the same clock waits for the first, also while the first runs callbacks. A call from
-    /// inside a callback of this clock extends the running advance by `by` and returns 0. If a callback arms a timer with due
-    /// time zero each time, the clock does not move and the advance does not end. At the end of its
+    /// A timer that another thread arms meanwhile either counts from the end of this advance, or
+    /// fires within the advance when due. A second thread that advances the same clock waits for
+    /// the first, also while the first runs callbacks. A call from inside a callback of this clock
+    /// extends the running advance by `by` and returns 0. If a callback arms a timer with due time
+    /// zero each time, the clock does not move and the advance does not end. At the end of its
     /// range, after 584 years, the clock stands still; timers due later never fire.
     ///
     /// # Panics
@@ -220,9 +227,9 @@ impl ManualClock {
         self.drive_from(|from| crate::time::instant(from, by))
     }
 
-    /// As [`advance`](Self::advance), up to `at`: a [`Timestamp`] of this clock, or a `std::time::Instant` as
-    /// [`Runtime::instant`](crate::Runtime::instant) gives it. If the clock shows a later instant already, the clock stays, and only
-    /// the callbacks that are due now run.
+    /// As [`advance`](Self::advance), up to `at`: a [`Timestamp`] of this clock, or a
+    /// `std::time::Instant` as [`Runtime::instant`](crate::Runtime::instant) gives it. If the clock
+    /// shows a later instant already, the clock stays, and only the callbacks that are due now run.
     ///
     /// # Panics
     /// As for [`advance`](Self::advance).
@@ -250,8 +257,9 @@ impl ManualClock {
         self.drive_from(|from| at.max(from))
     }
 
-    /// Moves the clock to the next due point, and runs all callbacks that are due there. Returns the instant; `None`, if no timer
-    /// waits. (An instant at which no callback runs is possible: see [`Runtime::next_due`](crate::Runtime::next_due).)
+    /// Moves the clock to the next due point, and runs all callbacks that are due there. Returns
+    /// the instant; `None`, if no timer waits. (An instant at which no callback runs is possible:
+    /// see [`Runtime::next_due`](crate::Runtime::next_due).)
     ///
     /// # Panics
     /// As for [`advance`](Self::advance).
@@ -282,7 +290,8 @@ impl ManualClock {
         self.inner.agenda.virtual_time.armed()
     }
 
-    /// Drives the clock up to the instant that `target` computes from the present one, or from the target of the running advance.
+    /// Drives the clock up to the instant that `target` computes from the present one, or from the
+    /// target of the running advance.
     fn drive_from(&self, target: impl FnOnce(u64) -> u64) -> u64 {
         let inner = &*self.inner;
         let mut driver = inner.driver.lock();
@@ -328,24 +337,27 @@ impl ManualClock {
         })
     }
 
-    /// Runs a future on this thread. Whenever the future waits, the clock advances automatically to the next due point (S57).
-    /// Returns the output of the future. So a test of code that waits takes no time, and repeats exactly.
+    /// Runs a future on this thread. Whenever the future waits, the clock advances automatically to
+    /// the next due point (S57). Returns the output of the future. So a test of code that waits
+    /// takes no time, and repeats exactly.
     ///
-    /// The future may run an executor with any number of tasks: the clock moves when no task can continue. If no timer waits, or
-    /// [automatic advance](Self::set_auto_advance) is switched off, a waiting future blocks the thread until its waker is called,
-    /// by a further thread for instance. (While timers wait, the clock advances even if the future waits for a further thread.)
+    /// The future may run an executor with any number of tasks: the clock moves when no task can
+    /// continue. If no timer waits, or [automatic advance](Self::set_auto_advance) is switched off,
+    /// a waiting future blocks the thread until its waker is called, by a further thread for
+    /// instance. (While timers wait, the clock advances even if the future waits for a further
+    /// thread.)
     ///
-    /// May be called in a callback of this clock. The call then moves the clock, and due callbacks run inside of the calling
-    /// callback. So waits in callbacks end last in, first out: a callback continues when its future is ready and all callbacks
-    /// begun during the wait have returned.
+    /// May be called in a callback of this clock. The call then moves the clock, and due callbacks
+    /// run inside of the calling callback. So waits in callbacks end last in, first out: a callback
+    /// continues when its future is ready and all callbacks begun during the wait have returned.
     ///
     /// # Panics
     /// In a deadlock, as [`advance`](Self::advance): the future waits, and the clock cannot go to
     /// the next due point, since its driver waits for the callback that makes this call.
     ///
-    /// In a callback, if 100 callbacks of this clock already wait inside one another: for example, a timer of one second whose
-    /// callbacks overlap and wait for two seconds never lets the first callback continue. (The panic is caught and counted, as
-    /// any panic of a callback.)
+    /// In a callback, if 100 callbacks of this clock already wait inside one another: for example,
+    /// a timer of one second whose callbacks overlap and wait for two seconds never lets the first
+    /// callback continue. (The panic is caught and counted, as any panic of a callback.)
     ///
     /// # Examples
     ///
@@ -380,8 +392,8 @@ impl ManualClock {
         true
     }
 
-    /// Runs the callbacks due next, and moves the clock to their instant if need be and allowed. False: this thread has nothing
-    /// to do, and `rest` has been called.
+    /// Runs the callbacks due next, and moves the clock to their instant if need be and allowed.
+    /// False: this thread has nothing to do, and `rest` has been called.
     ///
     /// # Panics
     /// See [`Self::block_on`].
@@ -431,8 +443,9 @@ impl ManualClock {
         true
     }
 
-    /// Switches automatic advance on or off: whether [`block_on`](Self::block_on) moves the clock when the future waits. Default:
-    /// on. While off, the clock moves by [`advance`](Self::advance), called by the future itself or by another thread.
+    /// Switches automatic advance on or off: whether [`block_on`](Self::block_on) moves the clock
+    /// when the future waits. Default: on. While off, the clock moves by
+    /// [`advance`](Self::advance), called by the future itself or by another thread.
     ///
     /// # Examples
     ///
@@ -460,8 +473,9 @@ impl ManualClock {
         self.inner.stands_still.store(!on, AtomicOrdering::Relaxed);
     }
 
-    /// Moves the clock by `by` at once, as if the process had been stopped: no callback runs on the way. Timers that came due
-    /// fire late, at the next [`advance`](Self::advance), even by zero. For testing [`MissedTicks`](crate::MissedTicks) policies.
+    /// Moves the clock by `by` at once, as if the process had been stopped: no callback runs on the
+    /// way. Timers that came due fire late, at the next [`advance`](Self::advance), even by zero.
+    /// For testing [`MissedTicks`](crate::MissedTicks) policies.
     ///
     /// # Examples
     ///
@@ -485,15 +499,15 @@ impl ManualClock {
         inner.agenda.virtual_time.set(crate::time::instant(inner.agenda.virtual_time.now(), by).min(LAST));
     }
 
-    /// The wall clock that goes with this clock. It shows [`SystemTime::UNIX_EPOCH`] at first, and advances with this clock and
-    /// in [`suspend`](Self::suspend).
+    /// The wall clock that goes with this clock. It shows [`SystemTime::UNIX_EPOCH`] at first, and
+    /// advances with this clock and in [`suspend`](Self::suspend).
     pub fn wall(&self) -> SystemTime {
         self.inner.agenda.virtual_time.wall()
     }
 
     /// Sets the wall clock, forward or back. Timers that count elapsed time do not notice (S55). A
-    /// [`WallTimer`](crate::WallTimer) follows (S56): if stepped over, it fires at the next [`advance`](Self::advance), even by
-    /// zero.
+    /// [`WallTimer`](crate::WallTimer) follows (S56): if stepped over, it fires at the next
+    /// [`advance`](Self::advance), even by zero.
     ///
     /// # Examples
     ///
@@ -518,8 +532,9 @@ impl ManualClock {
     }
 
     /// Simulates a suspend of the system: `by` passes on the wall clock and for runtimes on
-    /// [`RuntimeClock::Boot`](crate::RuntimeClock::Boot), and for no further runtimes. No callback runs meanwhile; timers that
-    /// came due fire at the next [`advance`](Self::advance), even by zero.
+    /// [`RuntimeClock::Boot`](crate::RuntimeClock::Boot), and for no further runtimes. No callback
+    /// runs meanwhile; timers that came due fire at the next [`advance`](Self::advance), even by
+    /// zero.
     ///
     /// # Examples
     ///

@@ -10,8 +10,9 @@ use crate::pool::PoolMetrics;
 
 /// What a runtime has done since its start, and what it does now: see [`Runtime::metrics`].
 ///
-/// The numbers count operations since the start of the runtime, unless their description says *now*. Each queue and thread is read
-/// at a slightly different moment, so sums of several numbers may be off by what happened in between.
+/// The numbers count operations since the start of the runtime, unless their description says
+/// *now*. Each queue and thread is read at a slightly different moment, so sums of several numbers
+/// may be off by what happened in between.
 ///
 /// # Examples
 ///
@@ -35,11 +36,14 @@ use crate::pool::PoolMetrics;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// Timers made, with the entries of futures: a [`Delay`](crate::Delay) makes its entry at the first poll that is pending.
+    /// Timers made, with the entries of futures: a [`Delay`](crate::Delay) makes its entry at the
+    /// first poll that is pending.
     pub created: u64,
-    /// Changes of the due time of a timer, and of a delay or timeout to earlier. (To later takes no lock, and is not counted.)
+    /// Changes of the due time of a timer, and of a delay or timeout to earlier. (To later takes no
+    /// lock, and is not counted.)
     pub changed: u64,
-    /// Timers and entries of futures that were disposed or dropped while a tick was still to come. Most timeouts end so.
+    /// Timers and entries of futures that were disposed or dropped while a tick was still to come.
+    /// Most timeouts end so.
     pub disposed: u64,
     /// Callbacks that have returned, with those that panicked.
     pub callbacks: u64,
@@ -48,31 +52,34 @@ pub struct Metrics {
     /// Panics caught in callbacks, wakers, hooks and their destructors: what
     /// [`on_panic`](crate::RuntimeBuilder::on_panic) is told of.
     pub panics: u64,
-    /// Ticks that a [policy for missed ticks](crate::MissedTicks) left out. Those of an [`Interval`](crate::Interval) are not
-    /// counted.
+    /// Ticks that a [policy for missed ticks](crate::MissedTicks) left out. Those of an
+    /// [`Interval`](crate::Interval) are not counted.
     pub missed_ticks: u64,
-    /// How late callbacks and wakers began: from the due point to the instant at which their thread took them up. A thread reads the
-    /// clock once for the callbacks of a batch (at most 40, due close together), so those may begin later by what the callbacks
-    /// before took. [Leeway](crate::TimerBuilder::leeway) that was used counts as lateness. Callbacks that have not returned yet are
-    /// not contained.
+    /// How late callbacks and wakers began: from the due point to the instant at which their thread
+    /// took them up. A thread reads the clock once for the callbacks of a batch (at most 40, due
+    /// close together), so those may begin later by what the callbacks before took.
+    /// [Leeway](crate::TimerBuilder::leeway) that was used counts as lateness. Callbacks that have
+    /// not returned yet are not contained.
     pub lateness: Histogram,
-    /// How often a queue set its alarm: a system call each, but on a manual clock and with the portable alarm.
+    /// How often a queue set its alarm: a system call each, but on a manual clock and with the
+    /// portable alarm.
     pub alarms_set: u64,
-    /// Timers of the kernel that the queues have. Fewer than [queues](Runtime::queues) where descriptors were scarce at the start: then
-    /// several queues share a timer, and their timers are somewhat later. Zero on a manual clock, with the portable alarm, and on Windows.
+    /// Timers of the kernel that the queues have. Fewer than [queues](Runtime::queues) where
+    /// descriptors were scarce at the start: then several queues share a timer, and their timers
+    /// are somewhat later. Zero on a manual clock, with the portable alarm, and on Windows.
     pub kernel_timers: usize,
     /// How often a thread of the pool was woken: by an alarm, or for a job.
     pub wake_ups: u64,
     /// Timers that wait *now* for a tick: see [`Runtime::active_timers`].
     pub active: usize,
-    /// Ticks and wakers that are due and taken out of their queue, but have not begun *now*. A number that stays high says that
-    /// the threads do not keep up.
+    /// Ticks and wakers that are due and taken out of their queue, but have not begun *now*. A
+    /// number that stays high says that the threads do not keep up.
     pub waiting: u64,
     /// The threads of the pool. All zero on a manual clock.
     pub threads: ThreadMetrics,
-    /// How long the callback that has run the longest has been running *now*; zero if none runs. Too great by what the callbacks
-    /// before took in the same batch. Callbacks on an [executor of the program's](crate::RuntimeBuilder::callback_executor) and on
-    /// a manual clock are not seen.
+    /// How long the callback that has run the longest has been running *now*; zero if none runs.
+    /// Too great by what the callbacks before took in the same batch. Callbacks on an [executor of
+    /// the program's](crate::RuntimeBuilder::callback_executor) and on a manual clock are not seen.
     pub longest_running: Duration,
 }
 
@@ -99,8 +106,9 @@ pub struct ThreadMetrics {
     pub polling: usize,
     /// Threads that are idle *now*, and do not wait for an alarm.
     pub parked: usize,
-    /// The greatest number of threads allowed: see [`RuntimeBuilder::max_threads`](crate::RuntimeBuilder::max_threads). If `alive` is
-    /// at this limit and [`Metrics::waiting`] stays high, callbacks wait for others that block.
+    /// The greatest number of threads allowed: see
+    /// [`RuntimeBuilder::max_threads`](crate::RuntimeBuilder::max_threads). If `alive` is at this
+    /// limit and [`Metrics::waiting`] stays high, callbacks wait for others that block.
     pub limit: usize,
     /// Threads started. More than the workers: callbacks blocked, and the pool grew.
     pub started: u64,
@@ -132,8 +140,9 @@ impl fmt::Display for Metrics {
 }
 
 impl Runtime {
-    /// What the runtime has done so far, and what it does now. Locks each queue for some nanoseconds, and copies some kilobytes: for a
-    /// display or a scrape, not for a hot path. Counting is always on, and writes no memory that threads share.
+    /// What the runtime has done so far, and what it does now. Locks each queue for some
+    /// nanoseconds, and copies some kilobytes: for a display or a scrape, not for a hot path.
+    /// Counting is always on, and writes no memory that threads share.
     ///
     /// # Examples
     ///
@@ -156,7 +165,8 @@ impl Runtime {
         let now = engine.clock().now();
         let mut lateness = std::mem::take(&mut pool.lateness);
         by_hand.add_lateness_to(&mut lateness);
-        // What was taken is read before what was claimed: so a tick that is claimed and taken meanwhile is not counted as taken alone.
+        // What was taken is read before what was claimed: so a tick that is claimed and taken
+        // meanwhile is not counted as taken alone.
         let taken = pool.taken + by_hand.taken();
         let tally = engine.tally();
         let wakers = pool.wakers + by_hand.wakers();

@@ -1,8 +1,9 @@
 //! Runtimes: the process-wide default, explicit ones, shutdown.
 //!
-//! Ground rules. A [`Runtime`] is a counted handle to an engine. The engine's threads and shards keep the engine alive; dropping
-//! the last handle, or `shutdown`, closes the engine. Starting is in [`builder`], the default runtime in [`default`], errors in
-//! [`error`], virtual time in [`manual_clock`], and the handle that futures keep in [`handle`].
+//! Ground rules. A [`Runtime`] is a counted handle to an engine. The engine's threads and shards
+//! keep the engine alive; dropping the last handle, or `shutdown`, closes the engine. Starting is
+//! in [`builder`], the default runtime in [`default`], errors in [`error`], virtual time in
+//! [`manual_clock`], and the handle that futures keep in [`handle`].
 
 mod builder;
 mod default;
@@ -38,10 +39,11 @@ use crate::time::{NEVER, Timestamp};
 
 /// A set of timer queues, one per core, with the threads that serve them.
 ///
-/// Most programs use the default runtime, [`Runtime::global`]. Several can live side by side, each with its own clock (S52).
-/// A `Runtime` is a handle: clones share the same runtime. **Dropping** the last handle shuts the runtime down without waiting
-/// for running callbacks; pending timers do not fire any more. (A callback that owns a clone of its own runtime keeps the runtime
-/// alive until [`shutdown`](Self::shutdown).)
+/// Most programs use the default runtime, [`Runtime::global`]. Several can live side by side, each
+/// with its own clock (S52). A `Runtime` is a handle: clones share the same runtime. **Dropping**
+/// the last handle shuts the runtime down without waiting for running callbacks; pending timers do
+/// not fire any more. (A callback that owns a clone of its own runtime keeps the runtime alive
+/// until [`shutdown`](Self::shutdown).)
 ///
 /// # Examples
 ///
@@ -162,7 +164,8 @@ impl Runtime {
         Timestamp::from_ns(self.owner.engine.clock().now())
     }
 
-    /// The time since a timestamp of this runtime's clock; zero if the timestamp lies in the future.
+    /// The time since a timestamp of this runtime's clock; zero if the timestamp lies in the
+    /// future.
     ///
     /// # Examples
     ///
@@ -182,18 +185,21 @@ impl Runtime {
         self.now() - since
     }
 
-    /// A timestamp of this runtime's clock as an [`Instant`] of the standard library; `None` if no clock shows the timestamp, or
-    /// if an `Instant` cannot express it.
+    /// A timestamp of this runtime's clock as an [`Instant`] of the standard library; `None` if no
+    /// clock shows the timestamp, or if an `Instant` cannot express it.
     ///
-    /// Where both count on the same clock (the default clock on Linux, macOS, FreeBSD, NetBSD, DragonFly), the conversions are
-    /// inverse to each other, and exact but for a constant below a microsecond. On a further clock of the system a conversion
-    /// compares the present readings of both clocks. The result is then right as of now: a later suspend, or a different rate of
-    /// the clocks, moves the two apart.
+    /// Where both count on the same clock (the default clock on Linux, macOS, FreeBSD, NetBSD,
+    /// DragonFly), the conversions are inverse to each other, and exact but for a constant below a
+    /// microsecond. On a further clock of the system a conversion compares the present readings of
+    /// both clocks. The result is then right as of now: a later suspend, or a different rate of the
+    /// clocks, moves the two apart.
     ///
-    /// On a [`ManualClock`], the zero of the clock is the `Instant` at which the clock was made. The conversions are inverse to
-    /// each other and exact, whatever real time has passed. So `runtime.instant(runtime.now())` is the present time for code that
-    /// counts in `Instant`s; `Instant::now()` is not, since real time goes on while the manual clock stands. After a
-    /// [suspend](ManualClock::suspend), a runtime on [`RuntimeClock::Boot`] converts by the time in suspend so far.
+    /// On a [`ManualClock`], the zero of the clock is the `Instant` at which the clock was made.
+    /// The conversions are inverse to each other and exact, whatever real time has passed. So
+    /// `runtime.instant(runtime.now())` is the present time for code that counts in `Instant`s;
+    /// `Instant::now()` is not, since real time goes on while the manual clock stands. After a
+    /// [suspend](ManualClock::suspend), a runtime on [`RuntimeClock::Boot`] converts by the time in
+    /// suspend so far.
     ///
     /// # Examples
     ///
@@ -215,9 +221,10 @@ impl Runtime {
         self.owner.engine.clock().instant(at.as_ns())
     }
 
-    /// An [`Instant`] of the standard library as a timestamp of this runtime's clock; [`instant`](Self::instant) is the way back,
-    /// and says how exact both are. An instant before the origin of the clock becomes the origin; an instant beyond the range of
-    /// the clock becomes one that never comes.
+    /// An [`Instant`] of the standard library as a timestamp of this runtime's clock;
+    /// [`instant`](Self::instant) is the way back, and says how exact both are. An instant before
+    /// the origin of the clock becomes the origin; an instant beyond the range of the clock becomes
+    /// one that never comes.
     ///
     /// A timer due at the result is not early by the clock of `Instant`.
     ///
@@ -236,8 +243,9 @@ impl Runtime {
         Timestamp::from_ns(self.owner.engine.clock().ns(at.into()))
     }
 
-    /// The number of timers waiting to fire: neither idle nor disposed, and without the runtime's own. Each queue is counted
-    /// under its own lock, so the sum is no snapshot of a single instant.
+    /// The number of timers waiting to fire: neither idle nor disposed, and without the runtime's
+    /// own. Each queue is counted under its own lock, so the sum is no snapshot of a single
+    /// instant.
     ///
     /// # Examples
     ///
@@ -256,10 +264,12 @@ impl Runtime {
         self.owner.engine.active()
     }
 
-    /// The instant at which the next timer fires; `None`: no timer waits. The instant is the due point, or the point of the grid
-    /// with [leeway](crate::TimerBuilder::leeway). It may be the instant of a mere look: at the clock by a wall timer, or by the runtime,
-    /// which compares the clocks for wall timers; or at a delay that was reset to later (but not on a manual clock). Walks the next occupied
-    /// slot of each queue under its lock, and re-inserts timers that were moved later: for tests and displays, not for hot paths.
+    /// The instant at which the next timer fires; `None`: no timer waits. The instant is the due
+    /// point, or the point of the grid with [leeway](crate::TimerBuilder::leeway). It may be the
+    /// instant of a mere look: at the clock by a wall timer, or by the runtime, which compares the
+    /// clocks for wall timers; or at a delay that was reset to later (but not on a manual clock).
+    /// Walks the next occupied slot of each queue under its lock, and re-inserts timers that were
+    /// moved later: for tests and displays, not for hot paths.
     ///
     /// # Examples
     ///
@@ -283,8 +293,8 @@ impl Runtime {
         self.owner.engine.shards().count()
     }
 
-    /// The number of callbacks begun so far, with the runtime's own: wakers of delays, looks at the wall clock, and jobs that
-    /// follow a step of the wall clock.
+    /// The number of callbacks begun so far, with the runtime's own: wakers of delays, looks at the
+    /// wall clock, and jobs that follow a step of the wall clock.
     pub fn fired(&self) -> u64 {
         self.owner.engine.fired()
     }
@@ -308,8 +318,9 @@ impl Runtime {
         self.owner.engine.shards().for_each(crate::engine::Shard::check);
     }
 
-    /// Whether the runtime was shut down: timers do not fire any more, and for delays, timeouts and intervals time stands still
-    /// (S33). Also true in a forked child, for a runtime of its parent (but not on a manual clock).
+    /// Whether the runtime was shut down: timers do not fire any more, and for delays, timeouts and
+    /// intervals time stands still (S33). Also true in a forked child, for a runtime of its parent
+    /// (but not on a manual clock).
     ///
     /// # Examples
     ///
@@ -327,10 +338,12 @@ impl Runtime {
         self.usable().is_err()
     }
 
-    /// Shuts the runtime down (S33): pending timers never fire and are dropped with their callbacks, queued callbacks are
-    /// discarded. Waits up to `limit` for running callbacks and the end of the threads, with the destructors of their
-    /// thread-local values. After `Ok`, no code of callbacks or threads runs any more. The calling thread itself drops the callbacks
-    /// of pending timers, and wakes the tasks of pending delays; how long these destructors and wakers take, `limit` does not bound.
+    /// Shuts the runtime down (S33): pending timers never fire and are dropped with their
+    /// callbacks, queued callbacks are discarded. Waits up to `limit` for running callbacks and the
+    /// end of the threads, with the destructors of their thread-local values. After `Ok`, no code
+    /// of callbacks or threads runs any more. The calling thread itself drops the callbacks of
+    /// pending timers, and wakes the tasks of pending delays; how long these destructors and wakers
+    /// take, `limit` does not bound.
     ///
     /// A further call waits again. A call inside a callback of this runtime does not wait for this
     /// callback (but it waits, up to `limit`, for a callback that waits for this callback); on a
@@ -338,17 +351,21 @@ impl Runtime {
     /// child there is nothing to wait for. Handles of timers stay valid: disposing works, changing
     /// answers [`Changed::Ended`](crate::Changed::Ended).
     ///
-    /// For futures an ended runtime is a clock that has stopped: a [`Delay`](crate::Delay) or a tick still to come stays pending,
-    /// and a timeout continues with its future, without a limit. Functions with a `Result`,
-    /// [`Delay::try_wait`](crate::Delay::try_wait), [`Interval::try_tick`](crate::Interval::try_tick) and
-    /// [`cancel_after`](crate::CancellationTokenSource::cancel_after), answer [`RuntimeError::Ended`].
+    /// For futures an ended runtime is a clock that has stopped: a [`Delay`](crate::Delay) or a
+    /// tick still to come stays pending, and a timeout continues with its future, without a limit.
+    /// Functions with a `Result`, [`Delay::try_wait`](crate::Delay::try_wait),
+    /// [`Interval::try_tick`](crate::Interval::try_tick) and
+    /// [`cancel_after`](crate::CancellationTokenSource::cancel_after), answer
+    /// [`RuntimeError::Ended`].
     ///
-    /// **The default runtime** belongs to the whole process, and is not shut down by accident: a handle of it is refused. The
-    /// program itself may call [`shutdown_global`](Self::shutdown_global).
+    /// **The default runtime** belongs to the whole process, and is not shut down by accident: a
+    /// handle of it is refused. The program itself may call
+    /// [`shutdown_global`](Self::shutdown_global).
     ///
     /// # Errors
-    /// [`ShutdownError::TimedOut`] when callbacks still run after `limit`. Callbacks are not interrupted; their threads end when the
-    /// callbacks return. [`ShutdownError::DefaultRuntime`] for the default runtime, which goes on.
+    /// [`ShutdownError::TimedOut`] when callbacks still run after `limit`. Callbacks are not
+    /// interrupted; their threads end when the callbacks return. [`ShutdownError::DefaultRuntime`]
+    /// for the default runtime, which goes on.
     ///
     /// # Examples
     ///
@@ -366,12 +383,13 @@ impl Runtime {
         if self.is_global() { Err(ShutdownError::DefaultRuntime) } else { self.end(limit) }
     }
 
-    /// Runs `job` on the pool now, as the callback of a timer with a due time of zero: on a thread of the pool, never in this call;
-    /// on a manual clock in the next [`advance`](ManualClock::advance), even by zero. A panic is caught and counted. The job is
+    /// Runs `job` on the pool now, as the callback of a timer with a due time of zero: on a thread
+    /// of the pool, never in this call; on a manual clock in the next
+    /// [`advance`](ManualClock::advance), even by zero. A panic is caught and counted. The job is
     /// counted by [`fired`](Self::fired), and may block.
     ///
-    /// A job that has not begun when the runtime ends is dropped. On a runtime that has ended it is dropped at once;
-    /// [`try_execute`](Self::try_execute) tells.
+    /// A job that has not begun when the runtime ends is dropped. On a runtime that has ended it is
+    /// dropped at once; [`try_execute`](Self::try_execute) tells.
     ///
     /// # Examples
     ///
@@ -392,8 +410,9 @@ impl Runtime {
     /// As [`execute`](Self::execute), with an error if the runtime has ended.
     ///
     /// # Errors
-    /// [`RuntimeError::Ended`] or [`RuntimeError::Forked`]: the runtime has ended, or belongs to the parent of this process; the job has been dropped. (If the runtime ends right after this call, the
-    /// job may be dropped all the same.)
+    /// [`RuntimeError::Ended`] or [`RuntimeError::Forked`]: the runtime has ended, or belongs to
+    /// the parent of this process; the job has been dropped. (If the runtime ends right after this
+    /// call, the job may be dropped all the same.)
     ///
     /// # Examples
     ///

@@ -1,7 +1,9 @@
-//! Primitives that count each access of a shared word, for `tests/process/audit.rs` (`--cfg timerqueue_audit`).
+//! Primitives that count each access of a shared word, for `tests/process/audit.rs` (`--cfg
+//! timerqueue_audit`).
 //!
-//! Ground rules. A word is known by the place in the source where it was made. A lock counts as two read-modify-writes: one to take
-//! it, one to release it. Reference counts of std, and the deques of the pool, are not counted here: DESIGN.md names them.
+//! Ground rules. A word is known by the place in the source where it was made. A lock counts as two
+//! read-modify-writes: one to take it, one to release it. Reference counts of std, and the deques
+//! of the pool, are not counted here: DESIGN.md names them.
 
 use std::collections::BTreeMap;
 use std::fmt;

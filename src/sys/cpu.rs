@@ -1,8 +1,8 @@
 //! The current CPU of the calling thread, and the number of CPUs.
 //!
-//! Ground rules. [`current`] is a hint that spreads work: the system may move the thread to another CPU right after the
-//! call. The result may be any number; the caller maps the number to an existing queue, and never indexes with the
-//! number.
+//! Ground rules. [`current`] is a hint that spreads work: the system may move the thread to another
+//! CPU right after the call. The result may be any number; the caller maps the number to an
+//! existing queue, and never indexes with the number.
 
 #[cfg(all(not(all(test, timerqueue_loom)), any(target_os = "linux", target_os = "freebsd", target_os = "dragonfly")))]
 #[inline]
@@ -10,8 +10,8 @@ pub(crate) fn current() -> usize {
     super::os::current_cpu()
 }
 
-/// For systems without such a call: each thread has a number of its own, so threads spread over the queues all the
-/// same.
+/// For systems without such a call: each thread has a number of its own, so threads spread over the
+/// queues all the same.
 #[cfg(all(
     not(all(test, timerqueue_loom)),
     not(any(target_os = "linux", target_os = "freebsd", target_os = "dragonfly"))
@@ -28,15 +28,16 @@ pub(crate) fn current() -> usize {
     OWN.try_with(|own| *own).unwrap_or(0)
 }
 
-/// For a model: all its threads run on a single thread of the system, and each execution must be repeatable.
+/// For a model: all its threads run on a single thread of the system, and each execution must be
+/// repeatable.
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) fn current() -> usize {
     0
 }
 
-/// The number of CPUs of the machine that were up at the first call. The number is read once, since the system reads
-/// files for it. The affinity mask of the calling thread is no substitute: this thread may be pinned, and further
-/// threads are not.
+/// The number of CPUs of the machine that were up at the first call. The number is read once, since
+/// the system reads files for it. The affinity mask of the calling thread is no substitute: this
+/// thread may be pinned, and further threads are not.
 #[cfg(not(all(test, timerqueue_loom)))]
 pub(crate) fn count() -> usize {
     #[cfg(test)]

@@ -1,8 +1,10 @@
-//! The fork guard: it tells whether this process has made a runtime, or has inherited the runtime by a fork.
+//! The fork guard: it tells whether this process has made a runtime, or has inherited the runtime
+//! by a fork.
 //!
-//! A forked child inherits memory and (on Linux) descriptors, but no threads. The child shares the descriptors with the
-//! parent: a child that sets an inherited timer sets or stops the timer of the parent. So every backend checks its
-//! [`ForkGuard`] before it uses a descriptor, and does nothing in a child. (Windows has no forks.)
+//! A forked child inherits memory and (on Linux) descriptors, but no threads. The child shares the
+//! descriptors with the parent: a child that sets an inherited timer sets or stops the timer of the
+//! parent. So every backend checks its [`ForkGuard`] before it uses a descriptor, and does nothing
+//! in a child. (Windows has no forks.)
 
 use std::io;
 
@@ -26,8 +28,8 @@ fn hook() -> io::Result<()> {
     if HOOKED.load(Ordering::Relaxed) {
         return Ok(());
     }
-    // Two threads may register at once; then each fork counts twice, which does no harm. The handler touches a single
-    // atomic, which is allowed in a forked child.
+    // Two threads may register at once; then each fork counts twice, which does no harm. The
+    // handler touches a single atomic, which is allowed in a forked child.
     match super::os::at_fork_in_child(count_fork) {
         Ok(()) => {
             HOOKED.store(true, Ordering::Relaxed);
@@ -52,7 +54,8 @@ impl ForkGuard {
         Ok(Self(FORKS.load(Ordering::Relaxed)))
     }
 
-    /// As [`here`](Self::here). If the system does not tell of forks, each process is taken for this one.
+    /// As [`here`](Self::here). If the system does not tell of forks, each process is taken for
+    /// this one.
     pub(crate) fn here_if_told() -> Self {
         Self::here().unwrap_or_else(|_| Self(FORKS.load(Ordering::Relaxed)))
     }

@@ -1,6 +1,7 @@
 //! The interface to the operating system, except for the alarms: CPUs, threads, forks, memory.
 //!
-//! Ground rules. The rest of the crate sees safe functions and types. No function here takes a lock of the crate.
+//! Ground rules. The rest of the crate sees safe functions and types. No function here takes a lock
+//! of the crate.
 
 pub(crate) mod cpu;
 pub(crate) mod fork;
@@ -8,8 +9,8 @@ pub(crate) mod os;
 pub(crate) mod thread;
 pub(crate) mod topology;
 
-/// For tests of counts that end the process before they wrap: runs `code` in a process of its own, and checks that the code aborts it.
-/// `test`: the path of the calling test.
+/// For tests of counts that end the process before they wrap: runs `code` in a process of its own,
+/// and checks that the code aborts it. `test`: the path of the calling test.
 #[cfg(all(test, not(timerqueue_loom)))]
 pub(crate) fn assert_aborts(test: &str, code: impl FnOnce()) {
     const CHILD: &str = "TIMERQUEUE_TEST_ABORTS";

@@ -1,6 +1,8 @@
-//! System calls except those of the alarms, each as a safe function; memory straight from the system; and prefetching.
+//! System calls except those of the alarms, each as a safe function; memory straight from the
+//! system; and prefetching.
 //!
-//! Ground rules. The only file of this folder with `unsafe` in it. No function here takes a lock of the crate.
+//! Ground rules. The only file of this folder with `unsafe` in it. No function here takes a lock of
+//! the crate.
 
 #![allow(unsafe_code)] // system calls, and an owned pointer
 
@@ -31,24 +33,26 @@ pub(super) fn thread_id() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// Registers a function that runs in each forked child of this process. The error is the number that the system gives
-/// when it has no memory left.
+/// Registers a function that runs in each forked child of this process. The error is the number
+/// that the system gives when it has no memory left.
 #[cfg(unix)]
 pub(super) fn at_fork_in_child(handler: extern "C" fn()) -> Result<(), i32> {
-    // SAFETY: a function lives for ever. The caller passes a handler that does only what a forked child may do.
+    // SAFETY: a function lives for ever. The caller passes a handler that does only what a forked
+    // child may do.
     match unsafe { libc::pthread_atfork(None, None, Some(handler)) } {
         0 => Ok(()),
         error => Err(error),
     }
 }
 
-/// The time of a clock of the system. The clock exists; for a clock that does not, the result is zero.
+/// The time of a clock of the system. The clock exists; for a clock that does not, the result is
+/// zero.
 #[cfg(not(windows))]
 #[inline]
 pub(crate) fn clock_time(clock: libc::clockid_t) -> libc::timespec {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: the kernel (or its vDSO) fills the structure in. If the clock does not exist, the zeroes are a valid
-    // value.
+    // SAFETY: the kernel (or its vDSO) fills the structure in. If the clock does not exist, the
+    // zeroes are a valid value.
     unsafe {
         libc::clock_gettime(clock, time.as_mut_ptr());
         time.assume_init()
@@ -76,12 +80,14 @@ pub(crate) fn fetch_line(at: *const u8) {
 #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
 pub(crate) fn fetch_line(_: *const u8) {}
 
-/// The number of words of an affinity mask: of 8,192 bits, the most for which a kernel can be built. (The system clears the bits that the
-/// kernel does not fill, and the kernel ignores those that it does not have.)
+/// The number of words of an affinity mask: of 8,192 bits, the most for which a kernel can be
+/// built. (The system clears the bits that the kernel does not fill, and the kernel ignores those
+/// that it does not have.)
 #[cfg(target_os = "linux")]
 pub(super) const MASK_WORDS: usize = 8_192 / libc::c_ulong::BITS as usize;
 
-/// The number of descriptors that the process may have open; a large number where the system does not say.
+/// The number of descriptors that the process may have open; a large number where the system does
+/// not say.
 #[cfg(target_os = "linux")]
 pub(crate) fn descriptor_limit() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -90,8 +96,8 @@ pub(crate) fn descriptor_limit() -> usize {
     if result == 0 { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { usize::MAX }
 }
 
-/// The affinity mask of a thread; zero names the calling thread. `None`: the thread has ended, or the system refuses
-/// the mask.
+/// The affinity mask of a thread; zero names the calling thread. `None`: the thread has ended, or
+/// the system refuses the mask.
 #[cfg(target_os = "linux")]
 pub(super) fn affinity(thread: libc::pid_t) -> Option<[libc::c_ulong; MASK_WORDS]> {
     let mut mask = [0; MASK_WORDS];
@@ -115,8 +121,8 @@ pub(super) fn set_affinity(mask: &[libc::c_ulong; MASK_WORDS]) -> bool {
 /// All-zero bytes are a valid value, and the type is neither empty nor aligned to more than a page.
 pub(crate) unsafe trait Zeroable {}
 
-/// A box in pages of its own. (An allocator hands out zeroed memory as well, but clears memory that it has used before,
-/// and so touches all pages.)
+/// A box in pages of its own. (An allocator hands out zeroed memory as well, but clears memory that
+/// it has used before, and so touches all pages.)
 pub(crate) struct Pages<T>(NonNull<T>);
 
 impl<T: Zeroable> Pages<T> {
@@ -143,16 +149,16 @@ impl<T> Deref for Pages<T> {
 
 impl<T> DerefMut for Pages<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: `self` owns the pages, and `zeroed` made a valid value in them; `&mut self` makes the access
-        // exclusive.
+        // SAFETY: `self` owns the pages, and `zeroed` made a valid value in them; `&mut self` makes
+        // the access exclusive.
         unsafe { self.0.as_mut() }
     }
 }
 
 impl<T> Drop for Pages<T> {
     fn drop(&mut self) {
-        // SAFETY: `take` gave the pages with this size. `T` needs no drop (`SIZE`), and the pages are not used any
-        // more.
+        // SAFETY: `take` gave the pages with this size. `T` needs no drop (`SIZE`), and the pages
+        // are not used any more.
         unsafe { system::give_back(self.0.cast(), size_of::<T>()) }
     }
 }
@@ -163,7 +169,8 @@ mod system {
 
     pub(super) fn take(size: usize) -> Option<NonNull<u8>> {
         let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON);
-        // SAFETY: asks for new pages at an address of the system's choice, so no existing page is touched.
+        // SAFETY: asks for new pages at an address of the system's choice, so no existing page is
+        // touched.
         let at = unsafe { libc::mmap(null_mut(), size, rights, kind, -1, 0) };
         if at == libc::MAP_FAILED { None } else { NonNull::new(at.cast()) }
     }

@@ -1,7 +1,7 @@
 //! The state of a thread of this process in the kernel: whether the thread sleeps.
 //!
-//! Ground rules. The state may have changed by the time it is used. Only Linux gives an answer, from a file. Without `/proc`, or
-//! without a free descriptor, Linux gives none either.
+//! Ground rules. The state may have changed by the time it is used. Only Linux gives an answer,
+//! from a file. Without `/proc`, or without a free descriptor, Linux gives none either.
 
 /// A thread id of the system.
 #[derive(Clone, Copy, Debug)]

@@ -1,13 +1,16 @@
-//! CPU topology: the set of cores that a process may use, and the numbers of queues and workers derived from this set.
+//! CPU topology: the set of cores that a process may use, and the numbers of queues and workers
+//! derived from this set.
 //!
-//! A runtime belongs to the process, not to the thread that starts the runtime. So its set is the union of the affinity
-//! masks of all live threads, and each thread of its pool widens its own mask to this set. If all threads are pinned,
-//! nothing beyond the union is known: such a process looks like a restricted process.
+//! A runtime belongs to the process, not to the thread that starts the runtime. So its set is the
+//! union of the affinity masks of all live threads, and each thread of its pool widens its own mask
+//! to this set. If all threads are pinned, nothing beyond the union is known: such a process looks
+//! like a restricted process.
 //!
-//! A CPU quota of the control group lowers the number of queues and workers below the size of the set:
-//! [`Cores::processors`].
+//! A CPU quota of the control group lowers the number of queues and workers below the size of the
+//! set: [`Cores::processors`].
 //!
-//! Only Linux lets a process read the masks of all its threads. Elsewhere the set is the mask of the calling thread.
+//! Only Linux lets a process read the masks of all its threads. Elsewhere the set is the mask of
+//! the calling thread.
 
 /// A core, by the number that the system gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +60,8 @@ impl Cores {
         Self { own: ids.len(), ids, mask: None }
     }
 
-    /// The CPU time that the process gets, in processors: the number of its cores, or the quota of its control group in
-    /// whole processors if the quota is smaller; at least one.
+    /// The CPU time that the process gets, in processors: the number of its cores, or the quota of
+    /// its control group in whole processors if the quota is smaller; at least one.
     pub(crate) fn processors(&self) -> usize {
         #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
         let quota = linux::quota(std::path::Path::new("/"));
@@ -73,8 +76,8 @@ impl Cores {
     }
 }
 
-/// The queue of each core, by core id up to the highest id of the set. The cores of the set are given to the queues in
-/// turn; a core outside of the set gets its id modulo the number of queues.
+/// The queue of each core, by core id up to the highest id of the set. The cores of the set are
+/// given to the queues in turn; a core outside of the set gets its id modulo the number of queues.
 pub(crate) fn queues_of(cores: &[CoreId], queues: usize) -> Box<[u16]> {
     let highest = cores.iter().map(|core| core.id).max().unwrap_or(0);
     let mut queue_of: Box<[u16]> = (0..=highest).map(|id| (id % queues) as u16).collect();
@@ -84,8 +87,8 @@ pub(crate) fn queues_of(cores: &[CoreId], queues: usize) -> Box<[u16]> {
     queue_of
 }
 
-/// Confines the calling thread to the core `pin`, or else to `mask`. If the system refuses, the thread keeps its mask;
-/// the result is correct all the same, only slower.
+/// Confines the calling thread to the core `pin`, or else to `mask`. If the system refuses, the
+/// thread keeps its mask; the result is correct all the same, only slower.
 pub(crate) fn confine(pin: Option<CoreId>, mask: Option<Mask>) {
     if !pin.is_some_and(pin_to) {
         let _ = mask.is_some_and(|mask| mask.set_for_current());
@@ -113,17 +116,19 @@ mod linux {
     use super::super::os::{self, MASK_WORDS as WORDS};
     use super::CoreId;
 
-    /// The masks of at most this many threads are read, oldest first. Each read takes about a microsecond.
+    /// The masks of at most this many threads are read, oldest first. Each read takes about a
+    /// microsecond.
     const MOST_THREADS: usize = 4_096;
     const WORD_BITS: usize = c_ulong::BITS as usize;
 
-    /// An affinity mask, with more bits than the 1,024 of a `cpu_set_t`: a kernel built for more cores fills no smaller mask.
+    /// An affinity mask, with more bits than the 1,024 of a `cpu_set_t`: a kernel built for more
+    /// cores fills no smaller mask.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Mask([c_ulong; WORDS]);
 
     impl Mask {
-        /// The mask of a thread; zero names the calling thread. `None`: the thread has ended, or the system refuses the
-        /// mask.
+        /// The mask of a thread; zero names the calling thread. `None`: the thread has ended, or
+        /// the system refuses the mask.
         fn of(thread: pid_t) -> Option<Self> {
             os::affinity(thread).map(Self).filter(|mask| mask.len() > 0)
         }
@@ -167,11 +172,11 @@ mod linux {
         union
     }
 
-    /// The quota of this process in whole processors: the smallest of its control groups and of the groups above them.
-    /// `usize::MAX` without a quota. `root` is `/`, except in tests.
+    /// The quota of this process in whole processors: the smallest of its control groups and of the
+    /// groups above them. `usize::MAX` without a quota. `root` is `/`, except in tests.
     ///
-    /// (Std's `available_parallelism` looks at the mask of the calling thread too, and, where a kernel is built for more cores than its mask
-    /// has bits, at no quota.)
+    /// (Std's `available_parallelism` looks at the mask of the calling thread too, and, where a
+    /// kernel is built for more cores than its mask has bits, at no quota.)
     pub(super) fn quota(root: &Path) -> usize {
         if cfg!(miri) {
             return usize::MAX; // which opens no files
@@ -185,8 +190,8 @@ mod linux {
             Some(max) => max.split_once(' ').and_then(|(quota, period)| whole(quota, period)),
             None => whole(&read(folder.join("cpu.cfs_quota_us"))?, &read(folder.join("cpu.cfs_period_us"))?),
         };
-        // `number:controllers:path`; the second version of control groups names no controllers. A container may see the path that its
-        // group has outside, and its group as the root.
+        // `number:controllers:path`; the second version of control groups names no controllers. A
+        // container may see the path that its group has outside, and its group as the root.
         let groups = read(root.join("proc/self/cgroup")).unwrap_or_default();
         let groups = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
         let cpu = groups.filter(|(names, _)| names.is_empty() || names.split(',').any(|name| name == "cpu"));
@@ -204,7 +209,8 @@ mod linux {
 
     /// The ids of the threads of this process according to `/proc`; empty without `/proc`.
     fn threads() -> impl Iterator<Item = pid_t> {
-        // A `/proc` of a foreign PID namespace has ids of that namespace, which may belong to foreign processes here.
+        // A `/proc` of a foreign PID namespace has ids of that namespace, which may belong to
+        // foreign processes here.
         let is_own = fs::read_link("/proc/self").is_ok_and(|id| id == Path::new(&process::id().to_string()));
         let threads = is_own.then(|| fs::read_dir("/proc/self/task").ok()).flatten().into_iter().flatten().flatten();
         threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok()).take(MOST_THREADS)

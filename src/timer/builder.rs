@@ -39,7 +39,8 @@ impl Runtime {
     }
 }
 
-/// The settings of a timer. Made by [`Timer::builder`] for the current runtime, and by [`Runtime::timer_builder`] for a chosen one.
+/// The settings of a timer. Made by [`Timer::builder`] for the current runtime, and by
+/// [`Runtime::timer_builder`] for a chosen one.
 ///
 /// # Examples
 ///
@@ -101,7 +102,8 @@ impl TimerBuilder<'static> {
 }
 
 impl TimerBuilder<'_> {
-    /// The time from the start of the timer to its first firing. Default: a period, so a timer without both is idle.
+    /// The time from the start of the timer to its first firing. Default: a period, so a timer
+    /// without both is idle.
     pub fn due(mut self, due: Duration) -> Self {
         self.due = Some(due);
         self
@@ -113,24 +115,28 @@ impl TimerBuilder<'_> {
         self
     }
 
-    /// The policy for missed ticks: whole periods that pass before a tick can run. Default: [`MissedTicks::Rebase`], as in .NET.
+    /// The policy for missed ticks: whole periods that pass before a tick can run. Default:
+    /// [`MissedTicks::Rebase`], as in .NET.
     ///
-    /// An [`Interval`](crate::Interval) has a different default, `Skip`: a task that takes ticks late wants to be back on its grid, while
-    /// a callback that was kept waiting catches up once, and then keeps its distance.
+    /// An [`Interval`](crate::Interval) has a different default, `Skip`: a task that takes ticks
+    /// late wants to be back on its grid, while a callback that was kept waiting catches up once,
+    /// and then keeps its distance.
     #[doc(alias = "MissedTickBehavior")]
     pub fn missed_ticks(mut self, policy: MissedTicks) -> Self {
         self.policy = policy;
         self
     }
 
-    /// How much later than its due point the timer may fire, so that timers share wake-ups. Default: zero. The timer never fires
-    /// early, and the usual lateness of a wake-up comes on top.
+    /// How much later than its due point the timer may fire, so that timers share wake-ups.
+    /// Default: zero. The timer never fires early, and the usual lateness of a wake-up comes on
+    /// top.
     ///
-    /// The timer fires at the next point of a grid. The widths of the grids are 1, 2, 5, 10, ... us; the timer uses the widest
-    /// grid up to its leeway. (A leeway below 1 us counts as zero.) So a queue with thousands of timers with a leeway of a
-    /// millisecond causes at most a thousand wake-ups a second. The schedule counts from the exact due point, which
-    /// [`Tick::scheduled`] gives, so a periodic timer does not drift. A leeway of a period or more makes the timer miss ticks;
-    /// see [`MissedTicks`].
+    /// The timer fires at the next point of a grid. The widths of the grids are 1, 2, 5, 10, ...
+    /// us; the timer uses the widest grid up to its leeway. (A leeway below 1 us counts as zero.)
+    /// So a queue with thousands of timers with a leeway of a millisecond causes at most a thousand
+    /// wake-ups a second. The schedule counts from the exact due point, which [`Tick::scheduled`]
+    /// gives, so a periodic timer does not drift. A leeway of a period or more makes the timer miss
+    /// ticks; see [`MissedTicks`].
     ///
     /// # Examples
     ///
@@ -161,13 +167,15 @@ impl TimerBuilder<'_> {
         self
     }
 
-    /// Lets each tick fire at some instant in the `width` after its due point, so that many timers with the same period do not fire at
-    /// once. Takes the place of a [leeway](Self::leeway). Default: zero. The timer never fires early.
+    /// Lets each tick fire at some instant in the `width` after its due point, so that many timers
+    /// with the same period do not fire at once. Takes the place of a [leeway](Self::leeway).
+    /// Default: zero. The timer never fires early.
     ///
-    /// The instant looks random, and depends on due point and [seed](Self::jitter_seed) alone. The width is rounded down to 1, 2, 5, 10, ...
-    /// us; below 1 us there is no jitter. The schedule counts from the exact due point, which [`Tick::scheduled`] gives, so a periodic
-    /// timer does not drift: in a year it ticks as often as without jitter. A width of a period or more makes the timer miss ticks;
-    /// see [`MissedTicks`].
+    /// The instant looks random, and depends on due point and [seed](Self::jitter_seed) alone. The
+    /// width is rounded down to 1, 2, 5, 10, ... us; below 1 us there is no jitter. The schedule
+    /// counts from the exact due point, which [`Tick::scheduled`] gives, so a periodic timer does
+    /// not drift: in a year it ticks as often as without jitter. A width of a period or more makes
+    /// the timer miss ticks; see [`MissedTicks`].
     ///
     /// # Examples
     ///
@@ -197,8 +205,9 @@ impl TimerBuilder<'_> {
         self
     }
 
-    /// The seed of the [jitter](Self::jitter): timers with the same due points and the same seed fire at the same instants. There are
-    /// 64 different seeds; a number is mapped to one of them. Default: another seed for each further timer that a thread makes.
+    /// The seed of the [jitter](Self::jitter): timers with the same due points and the same seed
+    /// fire at the same instants. There are 64 different seeds; a number is mapped to one of them.
+    /// Default: another seed for each further timer that a thread makes.
     ///
     /// # Examples
     ///
@@ -221,8 +230,9 @@ impl TimerBuilder<'_> {
         self
     }
 
-    /// A name for the timer, which the hooks of the runtime and [`Runtime::dump`] tell, with the place of this call in the source.
-    /// Default: no name. A timer with a name has a second allocation; a timer without one pays nothing.
+    /// A name for the timer, which the hooks of the runtime and [`Runtime::dump`] tell, with the
+    /// place of this call in the source. Default: no name. A timer with a name has a second
+    /// allocation; a timer without one pays nothing.
     ///
     /// # Examples
     ///
@@ -283,7 +293,8 @@ impl TimerBuilder<'_> {
     /// Makes and starts a timer whose callbacks may overlap; see [`Runtime::timer`].
     ///
     /// # Panics
-    /// On the default runtime, when it cannot be started; [`try_start`](Self::try_start) returns the reason.
+    /// On the default runtime, when it cannot be started; [`try_start`](Self::try_start) returns
+    /// the reason.
     pub fn start(self, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Timer {
         self.with_engine(|engine| overlapping(engine, self.settings(), self.when(), callback))
     }
@@ -296,8 +307,9 @@ impl TimerBuilder<'_> {
         self.with_engine(|engine| exclusive(engine, self.settings(), self.when(), callback))
     }
 
-    /// Makes and starts a timer that fires once and consumes its callback; see [`Runtime::once`]. Period and policy have no meaning
-    /// for such a timer, except that a period alone is the due time.
+    /// Makes and starts a timer that fires once and consumes its callback; see [`Runtime::once`].
+    /// Period and policy have no meaning for such a timer, except that a period alone is the due
+    /// time.
     ///
     /// # Panics
     /// As for [`start`](Self::start).
@@ -326,8 +338,9 @@ impl TimerBuilder<'_> {
         self.with_engine(|engine| start_once(engine, self.settings(), self.when().0, callback))
     }
 
-    /// Makes and starts a timer that fires once when the wall clock shows `at`; see [`Runtime::wall_timer`]. Due time, period and policy have
-    /// no meaning for such a timer. With leeway or jitter it fires up to that much later.
+    /// Makes and starts a timer that fires once when the wall clock shows `at`; see
+    /// [`Runtime::wall_timer`]. Due time, period and policy have no meaning for such a timer. With
+    /// leeway or jitter it fires up to that much later.
     ///
     /// # Panics
     /// As for [`start`](Self::start).
@@ -363,11 +376,12 @@ impl TimerBuilder<'_> {
         }
     }
 
-    /// As [`start`](Self::start), with an error instead of a panic, and instead of a timer that never fires.
+    /// As [`start`](Self::start), with an error instead of a panic, and instead of a timer that
+    /// never fires.
     ///
     /// # Errors
-    /// [`RuntimeError::Ended`] when the runtime was shut down. [`RuntimeError::NotStarted`] when the default runtime cannot be started;
-    /// a later try may work.
+    /// [`RuntimeError::Ended`] when the runtime was shut down. [`RuntimeError::NotStarted`] when
+    /// the default runtime cannot be started; a later try may work.
     ///
     /// # Examples
     ///
@@ -383,7 +397,8 @@ impl TimerBuilder<'_> {
         self.try_with_engine(|engine| overlapping(engine, self.settings(), self.when(), callback))
     }
 
-    /// As [`start_exclusive`](Self::start_exclusive), with an error as [`try_start`](Self::try_start).
+    /// As [`start_exclusive`](Self::start_exclusive), with an error as
+    /// [`try_start`](Self::try_start).
     ///
     /// # Errors
     /// As for [`try_start`](Self::try_start).

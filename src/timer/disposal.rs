@@ -47,8 +47,9 @@ pub enum Waited {
 /// A future for any executor, ready when a disposed timer has ended. Made by
 /// [`Timer::dispose_async`](crate::Timer::dispose_async).
 ///
-/// Any number of tasks and threads may wait for the same timer. Polled inside a callback of the timer, the future is ready at
-/// once with [`Waited::InsideCallback`]. **Dropping** the future ends the waiting, and leaves the timer disposed.
+/// Any number of tasks and threads may wait for the same timer. Polled inside a callback of the
+/// timer, the future is ready at once with [`Waited::InsideCallback`]. **Dropping** the future ends
+/// the waiting, and leaves the timer disposed.
 ///
 /// # Examples
 ///

@@ -1,7 +1,7 @@
 //! Public timers: handles, ticks, changing, disposing, waiting.
 //!
-//! Ground rules. A handle owns an entry of the engine ([`OwnedEntry`]); [`crate::engine`] does the work. A closure around the
-//! user's callback turns the engine's [`Firing`] into a [`Tick`].
+//! Ground rules. A handle owns an entry of the engine ([`OwnedEntry`]); [`crate::engine`] does the
+//! work. A closure around the user's callback turns the engine's [`Firing`] into a [`Tick`].
 
 mod builder;
 mod disposal;
@@ -54,12 +54,13 @@ where
 }
 
 impl Runtime {
-    /// A timer whose callbacks may overlap: when a callback runs longer than the period, the next callback starts meanwhile. At most
-    /// 4,095 callbacks of a timer run at once: a tick that comes due then waits until one of them has ended, as that of an exclusive
-    /// timer does.
+    /// A timer whose callbacks may overlap: when a callback runs longer than the period, the next
+    /// callback starts meanwhile. At most 4,095 callbacks of a timer run at once: a tick that comes
+    /// due then waits until one of them has ended, as that of an exclusive timer does.
     ///
-    /// For `due` and `period`, see [`Timer::new`]. After [`shutdown`](Self::shutdown) the new timer is disposed already: the
-    /// timer never fires, and changing the timer returns [`Changed::Ended`](crate::Changed::Ended).
+    /// For `due` and `period`, see [`Timer::new`]. After [`shutdown`](Self::shutdown) the new timer
+    /// is disposed already: the timer never fires, and changing the timer returns
+    /// [`Changed::Ended`](crate::Changed::Ended).
     ///
     /// # Examples
     ///
@@ -87,8 +88,9 @@ impl Runtime {
         overlapping(self.engine(), MissedTicks::default(), (due, period), callback)
     }
 
-    /// A timer whose callbacks never overlap. Ticks that come due while a callback runs coalesce into a single tick, which runs
-    /// next. After [`shutdown`](Self::shutdown) the new timer is disposed already.
+    /// A timer whose callbacks never overlap. Ticks that come due while a callback runs coalesce
+    /// into a single tick, which runs next. After [`shutdown`](Self::shutdown) the new timer is
+    /// disposed already.
     ///
     /// # Examples
     ///
@@ -114,8 +116,8 @@ impl Runtime {
         exclusive(self.engine(), MissedTicks::default(), (due, period), callback)
     }
 
-    /// A timer that fires every `period`, for the first time after a period, and whose callbacks never overlap; see
-    /// [`Timer::every`].
+    /// A timer that fires every `period`, for the first time after a period, and whose callbacks
+    /// never overlap; see [`Timer::every`].
     ///
     /// # Examples
     ///
@@ -140,21 +142,24 @@ impl Runtime {
 
 /// A timer: runs its callback after its *due time*, then once every *period*.
 ///
-/// Made by [`Timer::new`], [`Timer::every`] and [`Timer::builder`] on the current runtime, or on a chosen runtime by
-/// [`Runtime::timer`], [`Runtime::every`], [`Runtime::exclusive_timer`], [`Runtime::timer_builder`]. [`change`](Self::change) gives the timer a new schedule, also after the timer has fired. For a callback that
-/// can run only once, see [`OnceTimer`].
+/// Made by [`Timer::new`], [`Timer::every`] and [`Timer::builder`] on the current runtime, or on a
+/// chosen runtime by [`Runtime::timer`], [`Runtime::every`], [`Runtime::exclusive_timer`],
+/// [`Runtime::timer_builder`]. [`change`](Self::change) gives the timer a new schedule, also after
+/// the timer has fired. For a callback that can run only once, see [`OnceTimer`].
 ///
-/// **Threads.** Callbacks run on a thread of the runtime's pool, never on the thread that makes or changes the timer. (On a
-/// manual clock, callbacks run on the thread that advances the clock.) Callbacks may block, panic, and use this and further
-/// timers. The runtime catches and counts the panics.
+/// **Threads.** Callbacks run on a thread of the runtime's pool, never on the thread that makes or
+/// changes the timer. (On a manual clock, callbacks run on the thread that advances the clock.)
+/// Callbacks may block, panic, and use this and further timers. The runtime catches and counts the
+/// panics.
 ///
-/// **Precision.** A timer never fires early, not by a nanosecond. It fires late by the time that the system needs to wake a
-/// thread: usually well under 100 us. A queue that fires more than a thousand timers a second delays its wake-ups, so that
-/// timers share a wake-up: by 15 us for each thousand timers a second. This delay is at most 200 us, and at most a quarter of the
-/// shortest period among the timers that fired lately.
+/// **Precision.** A timer never fires early, not by a nanosecond. It fires late by the time that
+/// the system needs to wake a thread: usually well under 100 us. A queue that fires more than a
+/// thousand timers a second delays its wake-ups, so that timers share a wake-up: by 15 us for each
+/// thousand timers a second. This delay is at most 200 us, and at most a quarter of the shortest
+/// period among the timers that fired lately.
 ///
-/// **Dropping** the handle disposes the timer without waiting; [`detach`](Self::detach) lets the timer go on. To share a
-/// handle, put the handle into an `Arc`: all operations take `&self`.
+/// **Dropping** the handle disposes the timer without waiting; [`detach`](Self::detach) lets the
+/// timer go on. To share a handle, put the handle into an `Arc`: all operations take `&self`.
 ///
 /// # Examples
 ///
@@ -183,18 +188,22 @@ pub struct Timer {
 impl Timer {
     /// A timer on the current runtime, usually the default runtime: see [`Runtime::current`].
     ///
-    /// The timer fires after `due`, then every `period`. With a `due` of zero the timer fires as soon as possible, on another
-    /// thread. A `due` of `Duration::MAX`, or beyond the range of the clock, means never: the timer is idle. A `period` of zero
-    /// or `Duration::MAX` makes a one-shot.
+    /// The timer fires after `due`, then every `period`. With a `due` of zero the timer fires as
+    /// soon as possible, on another thread. A `due` of `Duration::MAX`, or beyond the range of the
+    /// clock, means never: the timer is idle. A `period` of zero or `Duration::MAX` makes a
+    /// one-shot.
     ///
-    /// Callbacks may overlap: when a callback runs longer than the period, the next callback starts meanwhile. So the callback is a
-    /// `Fn`. For a callback that changes its own values (`FnMut`), see [`Timer::every`] and [`TimerBuilder::start_exclusive`]; for a
-    /// callback that gives its values away (`FnOnce`), see [`Timer::once`].
+    /// Callbacks may overlap: when a callback runs longer than the period, the next callback starts
+    /// meanwhile. So the callback is a `Fn`. For a callback that changes its own values (`FnMut`),
+    /// see [`Timer::every`] and [`TimerBuilder::start_exclusive`]; for a callback that gives its
+    /// values away (`FnOnce`), see [`Timer::once`].
     ///
-    /// After a [shutdown](Runtime::shutdown_global) of the runtime the new timer is disposed already, and never fires.
+    /// After a [shutdown](Runtime::shutdown_global) of the runtime the new timer is disposed
+    /// already, and never fires.
     ///
     /// # Panics
-    /// When the default runtime cannot be started, as `std::thread::spawn` does; [`try_new`](Self::try_new) returns the reason.
+    /// When the default runtime cannot be started, as `std::thread::spawn` does;
+    /// [`try_new`](Self::try_new) returns the reason.
     ///
     /// # Examples
     ///
@@ -212,11 +221,12 @@ impl Timer {
         overlapping(Current::get().engine(), MissedTicks::default(), (due, period), callback)
     }
 
-    /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never fires.
+    /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never
+    /// fires.
     ///
     /// # Errors
-    /// [`RuntimeError::NotStarted`] when the default runtime cannot be started; a later try may work. [`RuntimeError::Ended`] when
-    /// the runtime was shut down.
+    /// [`RuntimeError::NotStarted`] when the default runtime cannot be started; a later try may
+    /// work. [`RuntimeError::Ended`] when the runtime was shut down.
     ///
     /// # Examples
     ///
@@ -236,7 +246,8 @@ impl Timer {
         Ok(overlapping(Current::try_get()?.engine(), MissedTicks::default(), (due, period), callback))
     }
 
-    /// A timer on the current runtime that fires once, after `due`, and consumes its callback; see [`OnceTimer`].
+    /// A timer on the current runtime that fires once, after `due`, and consumes its callback; see
+    /// [`OnceTimer`].
     ///
     /// # Panics
     /// When the default runtime cannot be started; [`OnceTimer::try_new`] returns the reason.
@@ -256,11 +267,13 @@ impl Timer {
         OnceTimer::new(due, callback)
     }
 
-    /// A timer on the current runtime that fires every `period`, for the first time after a period. Its callbacks never overlap, so
-    /// the callback is an `FnMut`; see [`Runtime::exclusive_timer`]. (A period of zero makes a one-shot, as for [`Timer::new`].)
+    /// A timer on the current runtime that fires every `period`, for the first time after a period.
+    /// Its callbacks never overlap, so the callback is an `FnMut`; see
+    /// [`Runtime::exclusive_timer`]. (A period of zero makes a one-shot, as for [`Timer::new`].)
     ///
     /// # Panics
-    /// When the default runtime cannot be started; [`TimerBuilder::try_start_exclusive`] returns the reason.
+    /// When the default runtime cannot be started; [`TimerBuilder::try_start_exclusive`] returns
+    /// the reason.
     ///
     /// # Examples
     ///
@@ -282,7 +295,8 @@ impl Timer {
         exclusive(Current::get().engine(), MissedTicks::default(), (period, period), callback)
     }
 
-    /// A builder for a timer on the current runtime: due time, period, policy for missed ticks, leeway, kind of callback.
+    /// A builder for a timer on the current runtime: due time, period, policy for missed ticks,
+    /// leeway, kind of callback.
     ///
     /// # Examples
     ///
@@ -300,8 +314,9 @@ impl Timer {
         TimerBuilder::on_current()
     }
 
-    /// Stops the timer, which can be started again by [`restart`](Self::restart) with the same period, or by
-    /// [`change`](Self::change). As `change` with a due time of `Duration::MAX` and the same period.
+    /// Stops the timer, which can be started again by [`restart`](Self::restart) with the same
+    /// period, or by [`change`](Self::change). As `change` with a due time of `Duration::MAX` and
+    /// the same period.
     ///
     /// # Examples
     ///
@@ -324,8 +339,9 @@ impl Timer {
         engine::restart(&self.entry, Duration::MAX).into()
     }
 
-    /// Starts the timer again: the next tick is due after `due` from now, and later ticks follow by the timer's period. As
-    /// [`change`](Self::change) with the same period. A one-shot fires once more.
+    /// Starts the timer again: the next tick is due after `due` from now, and later ticks follow by
+    /// the timer's period. As [`change`](Self::change) with the same period. A one-shot fires once
+    /// more.
     ///
     /// # Examples
     ///
@@ -351,8 +367,8 @@ impl Timer {
         engine::restart(&self.entry, due).into()
     }
 
-    /// Fires as soon as possible, on another thread; later ticks follow by the timer's period from now. As
-    /// [`restart`](Self::restart) with zero.
+    /// Fires as soon as possible, on another thread; later ticks follow by the timer's period from
+    /// now. As [`restart`](Self::restart) with zero.
     ///
     /// # Examples
     ///
@@ -372,7 +388,8 @@ impl Timer {
         self.restart(Duration::ZERO)
     }
 
-    /// Whether the timer never fires again: disposed by its runtime's end, or by an executor that has dropped its job.
+    /// Whether the timer never fires again: disposed by its runtime's end, or by an executor that
+    /// has dropped its job.
     pub(crate) fn has_ended(&self) -> bool {
         self.entry.get().state.is_disposed()
     }
@@ -389,11 +406,12 @@ impl Timer {
         TimerId::of(&self.entry)
     }
 
-    /// Replaces due time and period, counting from now. Starts an idle timer; a `due` of `Duration::MAX` stops the timer.
+    /// Replaces due time and period, counting from now. Starts an idle timer; a `due` of
+    /// `Duration::MAX` stops the timer.
     ///
-    /// When the call returns, no callback of the old schedule starts any more; a running callback goes on. Moving a timer later
-    /// makes no system call; moving a timer earlier makes at most a single system call. Any thread may call this, also the
-    /// timer's own callback.
+    /// When the call returns, no callback of the old schedule starts any more; a running callback
+    /// goes on. Moving a timer later makes no system call; moving a timer earlier makes at most a
+    /// single system call. Any thread may call this, also the timer's own callback.
     ///
     /// # Examples
     ///
@@ -423,8 +441,9 @@ impl Timer {
 
     /// Disposes the timer: stops the timer for good, without waiting.
     ///
-    /// When the call returns, no callback starts any more; running callbacks go on. This call drops the values owned by the
-    /// callback, or, if callbacks run, the end of the last running callback does. Disposing again does nothing.
+    /// When the call returns, no callback starts any more; running callbacks go on. This call drops
+    /// the values owned by the callback, or, if callbacks run, the end of the last running callback
+    /// does. Disposing again does nothing.
     ///
     /// # Examples
     ///
@@ -452,8 +471,8 @@ impl Timer {
         Timestamp::from_ns(self.entry.shard().clock.now())
     }
 
-    /// Disposes the timer. Blocks the thread until no callback of the timer runs, and all values owned by the callback are
-    /// dropped.
+    /// Disposes the timer. Blocks the thread until no callback of the timer runs, and all values
+    /// owned by the callback are dropped.
     ///
     /// A call inside a callback of this timer does not wait, and returns
     /// [`Waited::InsideCallback`]. So does a call in a callback for whose end a callback of this
@@ -475,8 +494,8 @@ impl Timer {
         self.dispose_async().wait()
     }
 
-    /// Disposes the timer now. The future is ready when no callback of the timer runs, and all values owned by the callback are
-    /// dropped. The timer stays disposed if the future is dropped.
+    /// Disposes the timer now. The future is ready when no callback of the timer runs, and all
+    /// values owned by the callback are dropped. The timer stays disposed if the future is dropped.
     ///
     /// # Examples
     ///
@@ -495,8 +514,8 @@ impl Timer {
         Disposal::of(&self.entry)
     }
 
-    /// Lets the timer go on without a handle: until the callback disposes the timer, the runtime is shut down, or a one-shot has
-    /// fired. Detaching an idle timer frees the timer.
+    /// Lets the timer go on without a handle: until the callback disposes the timer, the runtime is
+    /// shut down, or a one-shot has fired. Detaching an idle timer frees the timer.
     ///
     /// # Examples
     ///

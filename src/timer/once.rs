@@ -19,8 +19,9 @@ where
 }
 
 impl Runtime {
-    /// A timer that fires once, after `due`, and consumes its callback. With `Duration::MAX` the timer is idle until it is
-    /// changed. After [`shutdown`](Self::shutdown) the new timer is disposed already.
+    /// A timer that fires once, after `due`, and consumes its callback. With `Duration::MAX` the
+    /// timer is idle until it is changed. After [`shutdown`](Self::shutdown) the new timer is
+    /// disposed already.
     ///
     /// # Examples
     ///
@@ -45,8 +46,10 @@ impl Runtime {
 
 /// A timer that fires once and consumes its callback.
 ///
-/// Made by [`Timer::once`] or [`OnceTimer::new`] on the current runtime, by [`Runtime::once`] on a chosen runtime, and with leeway by
-/// [`TimerBuilder::start_once`](crate::TimerBuilder::start_once). Threads, precision and dropping are as for a [`Timer`](crate::Timer).
+/// Made by [`Timer::once`] or [`OnceTimer::new`] on the current runtime, by [`Runtime::once`] on a
+/// chosen runtime, and with leeway by
+/// [`TimerBuilder::start_once`](crate::TimerBuilder::start_once). Threads, precision and dropping
+/// are as for a [`Timer`](crate::Timer).
 ///
 /// # Examples
 ///
@@ -73,8 +76,9 @@ pub struct OnceTimer {
 }
 
 impl OnceTimer {
-    /// A timer on the current runtime, usually the default runtime, which fires once, after `due`; the same as [`Timer::once`]. See
-    /// [`Timer::new`] for the due time, and for a runtime that has ended.
+    /// A timer on the current runtime, usually the default runtime, which fires once, after `due`;
+    /// the same as [`Timer::once`]. See [`Timer::new`] for the due time, and for a runtime that has
+    /// ended.
     ///
     /// # Panics
     /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
@@ -94,7 +98,8 @@ impl OnceTimer {
         start_once(Current::get().engine(), MissedTicks::default(), due, callback)
     }
 
-    /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never fires.
+    /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never
+    /// fires.
     ///
     /// # Errors
     /// As for [`Timer::try_new`].
@@ -134,10 +139,12 @@ impl OnceTimer {
         self.timer.id()
     }
 
-    /// Moves the firing to `due` from now, if the callback has not begun. A `due` of `Duration::MAX` stops the timer.
+    /// Moves the firing to `due` from now, if the callback has not begun. A `due` of
+    /// `Duration::MAX` stops the timer.
     ///
-    /// [`Changed::Ended`] means that the call came too late: the callback has run or runs now, or the timer is disposed.
-    /// Otherwise, when the call returns, the callback does not start before its new due point.
+    /// [`Changed::Ended`] means that the call came too late: the callback has run or runs now, or
+    /// the timer is disposed. Otherwise, when the call returns, the callback does not start before
+    /// its new due point.
     ///
     /// # Examples
     ///
@@ -158,7 +165,8 @@ impl OnceTimer {
         self.timer.change(due, Duration::ZERO)
     }
 
-    /// Disposes the timer: stops the timer for good, without waiting; see [`Timer::dispose`](crate::Timer::dispose).
+    /// Disposes the timer: stops the timer for good, without waiting; see
+    /// [`Timer::dispose`](crate::Timer::dispose).
     #[doc(alias = "stop")]
     #[doc(alias = "cancel")]
     #[doc(alias = "clearTimeout")]

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::engine::{self, EntryRef, Firing, Rescheduled};
 use crate::time::Timestamp;
 
-/// The tick for which a callback runs, passed to the callback. Also lets the callback change or dispose its own timer.
+/// The tick for which a callback runs, passed to the callback. Also lets the callback change or
+/// dispose its own timer.
 ///
 /// # Examples
 ///
@@ -45,25 +46,28 @@ impl Tick<'_> {
         Timestamp::from_ns(self.firing.entry.shard().clock.now())
     }
 
-    /// The time since the tick was due. Reads the clock: at the top of a callback, this is the lateness of the callback.
+    /// The time since the tick was due. Reads the clock: at the top of a callback, this is the
+    /// lateness of the callback.
     pub fn lateness(&self) -> Duration {
         self.now() - self.scheduled()
     }
 
-    /// The number of missed ticks: later ticks of the schedule that had passed already when a thread took up this tick, and that
-    /// never run. The timer's policy decides: see [`MissedTicks`](crate::MissedTicks).
+    /// The number of missed ticks: later ticks of the schedule that had passed already when a
+    /// thread took up this tick, and that never run. The timer's policy decides: see
+    /// [`MissedTicks`](crate::MissedTicks).
     pub fn missed(&self) -> u64 {
         self.firing.missed
     }
 
-    /// Changes the callback's own timer; see [`Timer::change`](crate::Timer::change). For a [`OnceTimer`](crate::OnceTimer) the
-    /// call is too late: [`Changed::Ended`].
+    /// Changes the callback's own timer; see [`Timer::change`](crate::Timer::change). For a
+    /// [`OnceTimer`](crate::OnceTimer) the call is too late: [`Changed::Ended`].
     #[doc(alias = "reset")]
     pub fn change(&self, due: Duration, period: Duration) -> Changed {
         engine::change(&self.firing.entry, due, period).into()
     }
 
-    /// Stops the callback's own timer, which can be started again; see [`Timer::stop`](crate::Timer::stop).
+    /// Stops the callback's own timer, which can be started again; see
+    /// [`Timer::stop`](crate::Timer::stop).
     #[doc(alias = "pause")]
     pub fn stop(&self) -> Changed {
         engine::restart(&self.firing.entry, Duration::MAX).into()
@@ -100,8 +104,8 @@ impl Tick<'_> {
         TimerId::of(&self.firing.entry)
     }
 
-    /// Disposes the callback's own timer; see [`Timer::dispose`](crate::Timer::dispose). The values owned by the callback are
-    /// dropped after the callback has returned.
+    /// Disposes the callback's own timer; see [`Timer::dispose`](crate::Timer::dispose). The values
+    /// owned by the callback are dropped after the callback has returned.
     #[doc(alias = "stop")]
     #[doc(alias = "cancel")]
     pub fn dispose(&self) {
@@ -119,8 +123,8 @@ impl fmt::Debug for Tick<'_> {
     }
 }
 
-/// The identity of a timer. No two timers of a process that exist at the same time have the same. After a timer is gone, with its
-/// handle, a later timer may get its identity.
+/// The identity of a timer. No two timers of a process that exist at the same time have the same.
+/// After a timer is gone, with its handle, a later timer may get its identity.
 ///
 /// # Examples
 ///
@@ -168,9 +172,11 @@ impl fmt::Debug for TimerId {
 pub enum Changed {
     /// The timer was waiting to fire; the pending firing will not take place.
     WasWaiting,
-    /// The timer was idle: never started, stopped, or a one-shot that has fired (its callback may still run).
+    /// The timer was idle: never started, stopped, or a one-shot that has fired (its callback may
+    /// still run).
     WasIdle,
-    /// Nothing was changed: the timer is disposed, its runtime is shut down, or its callback is consumed.
+    /// Nothing was changed: the timer is disposed, its runtime is shut down, or its callback is
+    /// consumed.
     Ended,
 }
 

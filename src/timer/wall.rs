@@ -1,6 +1,7 @@
 //! Wall timers: a callback at a time of the wall clock, also after the clock is set.
 //!
-//! Ground rules. A handle owns an entry of the registry ([`crate::engine::WallEntry`]), and the registry does the work.
+//! Ground rules. A handle owns an entry of the registry ([`crate::engine::WallEntry`]), and the
+//! registry does the work.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -12,11 +13,12 @@ use crate::runtime::{Current, Runtime, RuntimeError};
 use crate::sync::Arc;
 
 impl Runtime {
-    /// A timer that fires once when the wall clock shows `at`, never before; at once if the clock shows a later time already.
-    /// The timer follows the wall clock when the clock is set. The callback can change its own timer to a later time.
+    /// A timer that fires once when the wall clock shows `at`, never before; at once if the clock
+    /// shows a later time already. The timer follows the wall clock when the clock is set. The
+    /// callback can change its own timer to a later time.
     ///
-    /// [`WallTimer`] says how soon a step of the wall clock is noticed. After [`shutdown`](Self::shutdown) the new timer is
-    /// disposed already.
+    /// [`WallTimer`] says how soon a step of the wall clock is noticed. After
+    /// [`shutdown`](Self::shutdown) the new timer is disposed already.
     ///
     /// # Examples
     ///
@@ -43,30 +45,36 @@ impl Runtime {
     }
 }
 
-/// A timer that fires once when the wall clock shows its time. [`change`](Self::change) gives the timer a new time, also after
-/// the timer has fired. Made by [`WallTimer::new`], or on a chosen runtime by [`Runtime::wall_timer`](crate::Runtime::wall_timer).
+/// A timer that fires once when the wall clock shows its time. [`change`](Self::change) gives the
+/// timer a new time, also after the timer has fired. Made by [`WallTimer::new`], or on a chosen
+/// runtime by [`Runtime::wall_timer`](crate::Runtime::wall_timer).
 ///
-/// **Precision.** Never early by the wall clock: when the callback starts, the wall clock shows the time of the timer or a later
-/// time. Otherwise a wall timer is as precise as a [`Timer`](crate::Timer).
+/// **Precision.** Never early by the wall clock: when the callback starts, the wall clock shows the
+/// time of the timer or a later time. Otherwise a wall timer is as precise as a
+/// [`Timer`](crate::Timer).
 ///
-/// **Steps.** When the wall clock is set (by hand, by a time service, by a suspend), the timer follows in both directions. After
-/// a step past its time, the timer fires at once; after a step back, the timer keeps waiting. With the timers of the Linux
-/// kernel, the kernel reports each step at once. On further systems, on [`Alarm::Portable`](crate::Alarm::Portable), and if the
-/// process cannot open a further descriptor, a step is noticed within 5 s. In these cases the process wakes up once in 5 s while
-/// wall timers wait, however many. Where the system slews the wall clock but not the clock of the runtime (macOS, Windows), a
-/// timer may be late by the gain of the wall clock in 5 s, plus 1 ms.
+/// **Steps.** When the wall clock is set (by hand, by a time service, by a suspend), the timer
+/// follows in both directions. After a step past its time, the timer fires at once; after a step
+/// back, the timer keeps waiting. With the timers of the Linux kernel, the kernel reports each step
+/// at once. On further systems, on [`Alarm::Portable`](crate::Alarm::Portable), and if the process
+/// cannot open a further descriptor, a step is noticed within 5 s. In these cases the process wakes
+/// up once in 5 s while wall timers wait, however many. Where the system slews the wall clock but
+/// not the clock of the runtime (macOS, Windows), a timer may be late by the gain of the wall clock
+/// in 5 s, plus 1 ms.
 ///
-/// **Cost.** Making and dropping a wall timer costs some 100 ns more than with an ordinary timer, much of this for reading two
-/// clocks; it writes no memory shared by cores. The first wall timer of a runtime opens a further descriptor. After a step of the
-/// wall clock the pool aims each waiting wall timer again: some 100 ns for each, in batches between which other callbacks run.
+/// **Cost.** Making and dropping a wall timer costs some 100 ns more than with an ordinary timer,
+/// much of this for reading two clocks; it writes no memory shared by cores. The first wall timer
+/// of a runtime opens a further descriptor. After a step of the wall clock the pool aims each
+/// waiting wall timer again: some 100 ns for each, in batches between which other callbacks run.
 ///
-/// **Leeway, jitter, name.** [`TimerBuilder::start_wall`](crate::TimerBuilder::start_wall) gives them.
+/// **Leeway, jitter, name.** [`TimerBuilder::start_wall`](crate::TimerBuilder::start_wall) gives
+/// them.
 ///
-/// **Threads.** Callbacks run on a thread of the runtime's pool (on a manual clock: on the thread that advances the clock), and
-/// never overlap. All operations take `&self`, from any thread.
+/// **Threads.** Callbacks run on a thread of the runtime's pool (on a manual clock: on the thread
+/// that advances the clock), and never overlap. All operations take `&self`, from any thread.
 ///
-/// **Dropping** the handle disposes the timer without waiting; [`detach`](Self::detach) lets the timer go on. A timer due while
-/// the system is suspended does not wake the system.
+/// **Dropping** the handle disposes the timer without waiting; [`detach`](Self::detach) lets the
+/// timer go on. A timer due while the system is suspended does not wake the system.
 ///
 /// # Examples
 ///
@@ -87,8 +95,8 @@ pub struct WallTimer {
 }
 
 impl WallTimer {
-    /// A timer on the current runtime, usually the default runtime, which fires once when the wall clock shows `at`; see
-    /// [`Runtime::wall_timer`].
+    /// A timer on the current runtime, usually the default runtime, which fires once when the wall
+    /// clock shows `at`; see [`Runtime::wall_timer`].
     ///
     /// # Panics
     /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
@@ -106,7 +114,8 @@ impl WallTimer {
         Self::start(Current::get().engine(), at, MissedTicks::default(), callback)
     }
 
-    /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never fires.
+    /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never
+    /// fires.
     ///
     /// # Errors
     /// As for [`Timer::try_new`](crate::Timer::try_new).
@@ -139,10 +148,12 @@ impl WallTimer {
         Self { entry: flow::wall(engine, at, settings, move |firing| callback(&WallTick { firing })) }
     }
 
-    /// Replaces the time of the timer, also after the timer has fired. If the wall clock shows the new time already, the timer
-    /// fires at once. Any thread may call this, also the timer's own callback.
+    /// Replaces the time of the timer, also after the timer has fired. If the wall clock shows the
+    /// new time already, the timer fires at once. Any thread may call this, also the timer's own
+    /// callback.
     ///
-    /// When the call returns, no callback for the old time starts any more; a running callback goes on.
+    /// When the call returns, no callback for the old time starts any more; a running callback goes
+    /// on.
     ///
     /// # Examples
     ///
@@ -165,7 +176,8 @@ impl WallTimer {
         self.entry.change(at).into()
     }
 
-    /// Disposes the timer: stops the timer for good, without waiting; see [`Timer::dispose`](crate::Timer::dispose).
+    /// Disposes the timer: stops the timer for good, without waiting; see
+    /// [`Timer::dispose`](crate::Timer::dispose).
     #[doc(alias = "stop")]
     #[doc(alias = "cancel")]
     pub fn dispose(&self) {
@@ -186,8 +198,8 @@ impl WallTimer {
         Disposal::of(self.entry.entry())
     }
 
-    /// Lets the timer go on without a handle: until the timer has fired, its callback has disposed the timer, or the runtime is
-    /// shut down.
+    /// Lets the timer go on without a handle: until the timer has fired, its callback has disposed
+    /// the timer, or the runtime is shut down.
     ///
     /// # Examples
     ///
@@ -212,7 +224,8 @@ impl fmt::Debug for WallTimer {
     }
 }
 
-/// The tick passed to the callback of a [`WallTimer`]. Also lets the callback change or dispose its own timer.
+/// The tick passed to the callback of a [`WallTimer`]. Also lets the callback change or dispose its
+/// own timer.
 ///
 /// # Examples
 ///
@@ -235,7 +248,8 @@ pub struct WallTick<'a> {
 }
 
 impl WallTick<'_> {
-    /// The time of the timer. When the callback started, the wall clock showed this time or a later time.
+    /// The time of the timer. When the callback started, the wall clock showed this time or a later
+    /// time.
     pub fn scheduled(&self) -> SystemTime {
         self.firing.at
     }
@@ -256,7 +270,8 @@ impl WallTick<'_> {
         self.firing.change(at).into()
     }
 
-    /// Disposes the callback's own timer. The values owned by the callback are dropped after the callback has returned.
+    /// Disposes the callback's own timer. The values owned by the callback are dropped after the
+    /// callback has returned.
     #[doc(alias = "stop")]
     #[doc(alias = "cancel")]
     pub fn dispose(&self) {

@@ -21,13 +21,15 @@ struct Burst {
     is_due: bool,
 }
 
-/// Runs a callback once after a burst of calls: when no call has come for a while. For what is dear and wanted once: saving a document that
-/// is being edited, reloading after many file changes.
+/// Runs a callback once after a burst of calls: when no call has come for a while. For what is dear
+/// and wanted once: saving a document that is being edited, reloading after many file changes.
 ///
-/// **Precision.** A run starts [as precisely as a timer fires](crate::Timer), never before the quiet time has passed since a call. With
-/// [`max_wait`](Self::max_wait) a call is answered after that time at the latest, also while further calls come.
+/// **Precision.** A run starts [as precisely as a timer fires](crate::Timer), never before the
+/// quiet time has passed since a call. With [`max_wait`](Self::max_wait) a call is answered after
+/// that time at the latest, also while further calls come.
 ///
-/// **Threads, dropping.** See the [module](crate::util). A dropped debounce does not run what is pending; see [`flush`](Self::flush).
+/// **Threads, dropping.** See the [module](crate::util). A dropped debounce does not run what is
+/// pending; see [`flush`](Self::flush).
 ///
 /// # Examples
 ///
@@ -83,7 +85,8 @@ impl Debounce {
         Self { timer, burst, quiet, max_wait: Duration::MAX }
     }
 
-    /// The longest time from a call to the run that follows it. Default: no limit, so a burst without end is never followed by a run.
+    /// The longest time from a call to the run that follows it. Default: no limit, so a burst
+    /// without end is never followed by a run.
     ///
     /// # Examples
     ///
@@ -126,7 +129,8 @@ impl Debounce {
         drop(notice);
     }
 
-    /// Runs what is pending at once, on the pool; calls until this run begins are answered by it. Returns whether a run was pending.
+    /// Runs what is pending at once, on the pool; calls until this run begins are answered by it.
+    /// Returns whether a run was pending.
     pub fn flush(&self) -> bool {
         let mut calls = self.burst.lock();
         let Some(burst) = calls.as_mut() else { return false };
@@ -144,7 +148,8 @@ impl Debounce {
         burst.take().is_some() && !self.timer.has_ended()
     }
 
-    /// Whether a run is pending: there was a call since the last run began. False after the end of the runtime.
+    /// Whether a run is pending: there was a call since the last run began. False after the end of
+    /// the runtime.
     pub fn is_pending(&self) -> bool {
         self.burst.lock().is_some() && !self.timer.has_ended()
     }
@@ -158,7 +163,8 @@ fn parts(mut callback: impl FnMut() + Send + 'static) -> (Shared, impl FnMut(&Ti
     let fire = move |tick: &Tick<'_>| {
         let is_wanted = {
             let mut calls = calls.lock();
-            // A call since the tick came due has set the timer again, and gets a run of its own; after a flush this run is for it too.
+            // A call since the tick came due has set the timer again, and gets a run of its own;
+            // after a flush this run is for it too.
             let is_later = |calls: &Burst| calls.last > tick.scheduled() && !calls.is_due;
             let later = calls.filter(is_later).map(|calls| calls.last);
             let is_wanted = calls.is_some();

@@ -1,7 +1,8 @@
 //! Signs of life.
 //!
-//! Ground rules. `is_due` is set before the timer, and cleared when a run begins, or after the timer was set to later. So a set flag means
-//! that a run is due, or that a thread is about to make it due. A flag that is cleared too early costs no beat.
+//! Ground rules. `is_due` is set before the timer, and cleared when a run begins, or after the
+//! timer was set to later. So a set flag means that a run is due, or that a thread is about to make
+//! it due. A flag that is cleared too early costs no beat.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,11 +12,11 @@ use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::timer::{Changed, Tick, Timer, TimerBuilder};
 
-/// Runs a callback once in a period, to show that this side is alive: pings on a connection, renewal of a lease. What was sent anyway
-/// counts as a beat: see [`beaten`](Self::beaten).
+/// Runs a callback once in a period, to show that this side is alive: pings on a connection,
+/// renewal of a lease. What was sent anyway counts as a beat: see [`beaten`](Self::beaten).
 ///
-/// **Precision.** A beat starts [as precisely as a timer fires](crate::Timer). Beats that are missed, since the callback took longer than
-/// a period or the process was stopped, are left out.
+/// **Precision.** A beat starts [as precisely as a timer fires](crate::Timer). Beats that are
+/// missed, since the callback took longer than a period or the process was stopped, are left out.
 ///
 /// **Threads, dropping.** See the [module](crate::util).
 ///
@@ -48,7 +49,8 @@ pub struct Heartbeat {
 type Flag = Arc<AtomicBool>;
 
 impl Heartbeat {
-    /// Runs `callback` every `period`, for the first time after a period. A period of zero or `Duration::MAX`: never.
+    /// Runs `callback` every `period`, for the first time after a period. A period of zero or
+    /// `Duration::MAX`: never.
     ///
     /// # Panics
     /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
@@ -73,8 +75,9 @@ impl Heartbeat {
         Self { timer: every(runtime.timer_builder(), period).start_exclusive(fire), is_due, period }
     }
 
-    /// A beat was given in another way: the next one is due a period from now. Also goes on after a [`pause`](Self::pause). Returns whether
-    /// a beat was waiting; false after a pause, and after the end of the runtime.
+    /// A beat was given in another way: the next one is due a period from now. Also goes on after a
+    /// [`pause`](Self::pause). Returns whether a beat was waiting; false after a pause, and after
+    /// the end of the runtime.
     #[inline]
     pub fn beaten(&self) -> bool {
         let due = if self.period.is_zero() { Duration::MAX } else { self.period };
@@ -83,16 +86,19 @@ impl Heartbeat {
         was_waiting
     }
 
-    /// A beat now, on the pool, and the next one a period later. Also goes on after a [`pause`](Self::pause). Calls until this beat begins
-    /// are answered by it, and do not put it off.
+    /// A beat now, on the pool, and the next one a period later. Also goes on after a
+    /// [`pause`](Self::pause). Calls until this beat begins are answered by it, and do not put it
+    /// off.
     pub fn beat(&self) {
-        // Release: the run sees the writes before each call that it answers, since all steps at the flag are read-modify-writes.
+        // Release: the run sees the writes before each call that it answers, since all steps at the
+        // flag are read-modify-writes.
         if !self.is_due.swap(true, Ordering::AcqRel) {
             self.timer.change(Duration::ZERO, self.period);
         }
     }
 
-    /// No more beats until [`beat`](Self::beat) or [`beaten`](Self::beaten). A callback that runs goes on. Returns whether a beat was waiting.
+    /// No more beats until [`beat`](Self::beat) or [`beaten`](Self::beaten). A callback that runs
+    /// goes on. Returns whether a beat was waiting.
     pub fn pause(&self) -> bool {
         let was_waiting = self.timer.stop() == Changed::WasWaiting;
         self.is_due.swap(false, Ordering::AcqRel);

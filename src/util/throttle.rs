@@ -19,13 +19,16 @@ struct State {
     is_pending: bool,
 }
 
-/// Runs a callback at most once in a period, however often it is asked for: the first call at once, and one run at the end of the period
-/// for all calls in between. For what is asked for too often and must be up to date: redrawing, progress reports.
+/// Runs a callback at most once in a period, however often it is asked for: the first call at once,
+/// and one run at the end of the period for all calls in between. For what is asked for too often
+/// and must be up to date: redrawing, progress reports.
 ///
-/// **Precision.** A run starts [as precisely as a timer fires](crate::Timer). Between the beginnings of two runs lies a period or more.
-/// Each call is followed by the beginning of a run within a period, unless [`trailing`](Self::trailing) is off.
+/// **Precision.** A run starts [as precisely as a timer fires](crate::Timer). Between the
+/// beginnings of two runs lies a period or more. Each call is followed by the beginning of a run
+/// within a period, unless [`trailing`](Self::trailing) is off.
 ///
-/// **Threads, dropping.** See the [module](crate::util). A dropped throttle does not run what is pending.
+/// **Threads, dropping.** See the [module](crate::util). A dropped throttle does not run what is
+/// pending.
 ///
 /// # Examples
 ///
@@ -84,8 +87,8 @@ impl Throttle {
         Self { timer, state, period, trailing: true }
     }
 
-    /// Whether calls that come too early are followed by a run at the end of the period. Default: they are. If not, such calls have no
-    /// effect.
+    /// Whether calls that come too early are followed by a run at the end of the period. Default:
+    /// they are. If not, such calls have no effect.
     ///
     /// # Examples
     ///
@@ -108,8 +111,8 @@ impl Throttle {
         self
     }
 
-    /// Asks for a run. Returns whether a run follows; false if the call came too early and [`trailing`](Self::trailing) is off, or the
-    /// runtime was shut down.
+    /// Asks for a run. Returns whether a run follows; false if the call came too early and
+    /// [`trailing`](Self::trailing) is off, or the runtime was shut down.
     pub fn call(&self) -> bool {
         let mut state = self.state.lock();
         if state.is_pending {
@@ -136,7 +139,8 @@ impl Throttle {
         std::mem::take(&mut state.is_pending) && !self.timer.has_ended()
     }
 
-    /// Whether a run is pending: there was a call that is not answered yet. False after the end of the runtime.
+    /// Whether a run is pending: there was a call that is not answered yet. False after the end of
+    /// the runtime.
     pub fn is_pending(&self) -> bool {
         self.state.lock().is_pending && !self.timer.has_ended()
     }

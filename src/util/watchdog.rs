@@ -6,13 +6,15 @@ use std::time::Duration;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::timer::{Changed, Tick, Timer};
 
-/// Runs a callback when it has not been fed for a while. For connections that fall silent, and loops that must come round.
+/// Runs a callback when it has not been fed for a while. For connections that fall silent, and
+/// loops that must come round.
 ///
-/// [`feed`](Self::feed) costs as little as [changing a timer](Timer::change): some 40 ns. After the callback has run, the watchdog waits
-/// to be fed again.
+/// [`feed`](Self::feed) costs as little as [changing a timer](Timer::change): some 40 ns. After the
+/// callback has run, the watchdog waits to be fed again.
 ///
-/// **Precision.** The callback starts [as precisely as a timer fires](crate::Timer), never before the limit has passed since the last
-/// feeding. When `feed` returns, no callback for the time before starts any more; one that runs goes on.
+/// **Precision.** The callback starts [as precisely as a timer fires](crate::Timer), never before
+/// the limit has passed since the last feeding. When `feed` returns, no callback for the time
+/// before starts any more; one that runs goes on.
 ///
 /// **Threads, dropping.** See the [module](crate::util).
 ///
@@ -42,7 +44,8 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Runs `callback` when no [`feed`](Self::feed) has come for `limit`. The first limit counts from now.
+    /// Runs `callback` when no [`feed`](Self::feed) has come for `limit`. The first limit counts
+    /// from now.
     ///
     /// # Panics
     /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
@@ -64,14 +67,16 @@ impl Watchdog {
         Self { timer: runtime.timer_builder().due(limit).start_exclusive(ignoring_the_tick(callback)), limit }
     }
 
-    /// A sign of life: the limit counts from now. Returns whether the watchdog was waiting, so false after its callback has begun,
-    /// after [`pause`](Self::pause), and after the end of the runtime.
+    /// A sign of life: the limit counts from now. Returns whether the watchdog was waiting, so
+    /// false after its callback has begun, after [`pause`](Self::pause), and after the end of the
+    /// runtime.
     #[inline]
     pub fn feed(&self) -> bool {
         self.timer.change(self.limit, Duration::MAX) == Changed::WasWaiting
     }
 
-    /// Stops the wait until the next [`feed`](Self::feed). Returns whether the watchdog was waiting.
+    /// Stops the wait until the next [`feed`](Self::feed). Returns whether the watchdog was
+    /// waiting.
     pub fn pause(&self) -> bool {
         self.timer.stop() == Changed::WasWaiting
     }

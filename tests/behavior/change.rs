@@ -1,8 +1,9 @@
-//! Changes of a timer: S15 to S17. (S18 counts system calls, and is in `tests/process/syscalls.rs`.)
+//! Changes of a timer: S15 to S17. (S18 counts system calls, and is in
+//! `tests/process/syscalls.rs`.)
 //!
-//! Ground rules. On virtual time a test can hold a timer in the state "claimed, not begun": of two timers due at the
-//! same instant, the second is claimed while the callback of the first runs. Tests of several threads run on real time,
-//! always under a watchdog.
+//! Ground rules. On virtual time a test can hold a timer in the state "claimed, not begun": of two
+//! timers due at the same instant, the second is claimed while the callback of the first runs.
+//! Tests of several threads run on real time, always under a watchdog.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -65,7 +66,8 @@ fn s15_change_from_the_own_callback() {
             let (journal, calls) = (journal.clone(), AtomicU64::new(0));
             move |tick: &Tick<'_>| {
                 let changed = match calls.fetch_add(1, Ordering::Relaxed) {
-                    0 => tick.change(ms(400), NEVER), // was periodic: waits for its next tick already
+                    // was periodic: waits for its next tick already
+                    0 => tick.change(ms(400), NEVER),
                     1 => tick.change(Duration::ZERO, NEVER), // was a one-shot: idle while it runs
                     2 => tick.change(ms(5), ms(7)),
                     3 => tick.change(NEVER, ms(7)),
@@ -194,7 +196,8 @@ fn s16_deferred_ticks_of_a_running_exclusive_callback_are_void_too() {
     within(PATIENCE, "an exclusive timer that changes itself", || {
         let runtime = native();
         let journal = Journal::new();
-        // The period is much shorter than the callback, so a tick of the old schedule is always deferred.
+        // The period is much shorter than the callback, so a tick of the old schedule is always
+        // deferred.
         let timer =
             runtime.timer_builder().due(us(20)).period(us(20)).missed_ticks(MissedTicks::Burst).start_exclusive({
                 let (journal, mut calls, mut earliest) = (journal.clone(), 0, None);

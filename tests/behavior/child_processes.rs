@@ -2,8 +2,9 @@
 
 use crate::support::child::in_child;
 
-/// The child's own harness takes the panic for the expected panic, so the child succeeds. But the child has not run its
-/// body to the end, so the test fails in the parent, with the output of the child.
+/// The child's own harness takes the panic for the expected panic, so the child succeeds. But the
+/// child has not run its body to the end, so the test fails in the parent, with the output of the
+/// child.
 #[test]
 #[should_panic(expected = "the body in the child panics")]
 fn a_body_that_panics_in_a_child_fails_its_test() {

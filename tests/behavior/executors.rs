@@ -1,8 +1,9 @@
-//! Executors: the same tasks under tokio with many threads, tokio with one thread, smol, and a hand-written `block_on`.
+//! Executors: the same tasks under tokio with many threads, tokio with one thread, smol, and a
+//! hand-written `block_on`.
 //!
-//! Ground rules. Real time, since executors have no virtual time. The tests assert that no timer is early, no wake-up
-//! is lost, and no entry is left in a queue when a task is dropped. A task that fails its check panics, and each
-//! executor passes the panic on to the test.
+//! Ground rules. Real time, since executors have no virtual time. The tests assert that no timer is
+//! early, no wake-up is lost, and no entry is left in a queue when a task is dropped. A task that
+//! fails its check panics, and each executor passes the panic on to the test.
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
@@ -102,7 +103,8 @@ fn s35_delays_are_never_early_and_never_lost() {
 
 #[test]
 fn s35_a_delay_that_is_kept_across_other_waits() {
-    // The usual loop: a single delay, awaited together with a second future, and reset now and then.
+    // The usual loop: a single delay, awaited together with a second future, and reset now and
+    // then.
     let runtime = native();
     under_each("a kept delay", || {
         let runtime = runtime.clone();

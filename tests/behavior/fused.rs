@@ -1,4 +1,5 @@
-//! Fused futures and streams (feature `stream`): terminated once a poll has been ready, and not before.
+//! Fused futures and streams (feature `stream`): terminated once a poll has been ready, and not
+//! before.
 
 use std::future::{pending, ready};
 use std::pin::pin;

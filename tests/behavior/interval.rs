@@ -1,7 +1,8 @@
 //! Intervals: S39, and the end of the runtime (S33).
 //!
-//! Ground rules. Most tests poll on virtual time and compare with a schedule computed tick by tick; only tests of
-//! several threads run on real time. A test makes its interval once, and polls as a task would.
+//! Ground rules. Most tests poll on virtual time and compare with a schedule computed tick by tick;
+//! only tests of several threads run on real time. A test makes its interval once, and polls as a
+//! task would.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -18,7 +19,8 @@ fn poll_tick(interval: &mut Interval, counter: &CountingWaker) -> Poll<Option<In
     interval.poll_tick(&mut Context::from_waker(&counter.waker()))
 }
 
-/// The tick that is ready now, as (due at, missed) in milliseconds of the clock; `None` if no tick is ready.
+/// The tick that is ready now, as (due at, missed) in milliseconds of the clock; `None` if no tick
+/// is ready.
 fn take(interval: &mut Interval) -> Option<(u128, u64)> {
     match interval.poll_tick(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Some(tick)) => Some((tick.scheduled().as_duration().as_millis(), tick.missed())),

@@ -1,8 +1,9 @@
-//! Tests of the promises of the crate, by subject. The name of a test begins with the number of the promise
-//! (DESIGN.md).
+//! Tests of the promises of the crate, by subject. The name of a test begins with the number of the
+//! promise (DESIGN.md).
 //!
-//! Tests that need a process, an allocator or functions of the C library of their own are in `tests/process`. Random programs
-//! against a reference are in `tests/model`, and long runs on real time in `tests/stress`.
+//! Tests that need a process, an allocator or functions of the C library of their own are in
+//! `tests/process`. Random programs against a reference are in `tests/model`, and long runs on real
+//! time in `tests/stress`.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,5 @@
-//! What a runtime tells about itself: exact on virtual time, and against a known state on real time.
+//! What a runtime tells about itself: exact on virtual time, and against a known state on real
+//! time.
 
 use std::num::NonZero;
 use std::thread;
@@ -67,7 +68,8 @@ fn s70_ticks_that_a_policy_leaves_out_are_counted() {
     assert_eq!((metrics.callbacks, metrics.missed_ticks), (1, 9));
 }
 
-/// At the end of the clock, in two queues: each timer has missed nearly as many ticks as can be counted.
+/// At the end of the clock, in two queues: each timer has missed nearly as many ticks as can be
+/// counted.
 #[test]
 fn s70_missed_ticks_are_counted_up_to_the_end_of_the_count() {
     let clock = ManualClock::new();

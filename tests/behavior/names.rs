@@ -132,7 +132,8 @@ fn s71_a_hook_that_panics_does_no_harm_and_is_told() {
 #[test]
 fn s71_a_dump_has_the_next_timers_in_order() {
     let (clock, runtime) = manual();
-    let far: Vec<_> = (0..50).map(|i| runtime.timer(SECOND * (400 + 7 * i), Duration::ZERO, |_| {})).collect(); // every level
+    // every level
+    let far: Vec<_> = (0..50).map(|i| runtime.timer(SECOND * (400 + 7 * i), Duration::ZERO, |_| {})).collect();
     let year = runtime.timer(SECOND * 86_400 * 365, Duration::ZERO, |_| {});
     let never = runtime.timer(Duration::MAX, Duration::ZERO, |_| {});
     let soon = runtime.timer_builder().due(ms(3)).name("soon").start(|_| {});
@@ -198,8 +199,9 @@ fn s71_a_dump_beside_timers_that_fire_and_go() {
     block_on(runtime.delay(ms(1)));
 }
 
-/// A disposal waits for the lock that a long walk holds. Meanwhile the callback ends, and its thread drops the callback of a timer that
-/// is still in its list: the walk reads the name of this timer. (For AddressSanitizer.)
+/// A disposal waits for the lock that a long walk holds. Meanwhile the callback ends, and its
+/// thread drops the callback of a timer that is still in its list: the walk reads the name of this
+/// timer. (For AddressSanitizer.)
 #[test]
 fn s71_a_dump_reads_the_name_of_a_timer_whose_callback_is_gone() {
     let runtime = Runtime::builder().queues(1).start().unwrap();

@@ -17,7 +17,8 @@ const WINDOW_NS: u64 = 333_000_000;
 
 #[test]
 fn s26_due_points_on_every_edge_fire_on_the_nanosecond() {
-    // Windows of 333 ms, levels of 2,048 windows, groups of 1,024, and the overflow list beyond 1,024 groups.
+    // Windows of 333 ms, levels of 2,048 windows, groups of 1,024, and the overflow list beyond
+    // 1,024 groups.
     let mut edges: Vec<u64> =
         [1, 2, 3, 1023, 1024, 1025, 2047, 2048, 2049, 1024 * 511, 1024 * 1023, 1024 * 1024, 1024 * 4096]
             .into_iter()
@@ -34,8 +35,8 @@ fn s26_due_points_on_every_edge_fire_on_the_nanosecond() {
                 journal.push((tick.scheduled().as_duration(), tick.now().as_duration()));
             })
         };
-        // Each due point twice, counted from now and placed on the grid of the clock, and a neighbour that is removed
-        // again.
+        // Each due point twice, counted from now and placed on the grid of the clock, and a
+        // neighbour that is removed again.
         let mut timers = Vec::new();
         for &edge in &edges {
             timers.push(arm(edge));
@@ -159,8 +160,8 @@ fn s29_callbacks_of_many_timers_use_each_other() {
 
 #[test]
 fn s30_a_full_window_is_cascaded_in_steps_too() {
-    // Without steps a million timers of a window of 333 ms would be cascaded at once; the test checks exactness on
-    // virtual time.
+    // Without steps a million timers of a window of 333 ms would be cascaded at once; the test
+    // checks exactness on virtual time.
     let (clock, runtime) = manual();
     let fired = Count::new();
     let late = Count::new();

@@ -1,7 +1,7 @@
 //! Timeouts: S38, the part of S50 for timeouts, and the end of the runtime (S33).
 //!
-//! Ground rules. The tests poll on virtual time. The inner futures are delays, gates and journals, so a test can assert
-//! which future was polled, woken and dropped, and when.
+//! Ground rules. The tests poll on virtual time. The inner futures are delays, gates and journals,
+//! so a test can assert which future was polled, woken and dropped, and when.
 
 use std::error::Error as _;
 use std::future::{Future, pending, poll_fn, ready};
@@ -21,8 +21,8 @@ use timerqueue::{
     TimeoutError, TimerFutureExt, timeout, timeout_at,
 };
 
-/// A future that is ready with a value from a given instant on, without waking its task: like a socket that turns out
-/// to be readable.
+/// A future that is ready with a value from a given instant on, without waking its task: like a
+/// socket that turns out to be readable.
 fn ready_from(runtime: &Runtime, after: Duration, value: u32) -> impl Future<Output = u32> + Unpin + use<> {
     let (runtime, at) = (runtime.clone(), runtime.now() + after);
     poll_fn(move |_| if runtime.now() >= at { Poll::Ready(value) } else { Poll::Pending })
@@ -318,7 +318,8 @@ fn s33_when_the_runtime_has_ended_the_future_goes_on_without_a_limit() {
 
 // -------------------------------------------------------------------------------------- S50: a limit in time and a token
 
-/// A timeout of a second around a future without end, with a token; polled once with the counting waker.
+/// A timeout of a second around a future without end, with a token; polled once with the counting
+/// waker.
 fn guarded(
     runtime: &Runtime,
     source: &CancellationTokenSource,

@@ -1,4 +1,5 @@
-//! Debounce, throttle, watchdog, heartbeat (S74): when they run their callbacks, on virtual time; hostile callbacks; many threads.
+//! Debounce, throttle, watchdog, heartbeat (S74): when they run their callbacks, on virtual time;
+//! hostile callbacks; many threads.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -244,7 +245,8 @@ fn s74_nothing_is_called_after_the_end_of_the_runtime() {
     });
 }
 
-/// Each call is followed by the beginning of a run, whichever threads call, and no two runs begin within a period.
+/// Each call is followed by the beginning of a run, whichever threads call, and no two runs begin
+/// within a period.
 #[test]
 fn s74_no_call_is_lost_among_threads() {
     fn is_shared(_: &(impl Send + Sync + UnwindSafe + RefUnwindSafe)) {}

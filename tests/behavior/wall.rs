@@ -1,7 +1,8 @@
-//! Wall timers on virtual time (S56), and the effect of steps and suspends on all further timers (S54, S55).
+//! Wall timers on virtual time (S56), and the effect of steps and suspends on all further timers
+//! (S54, S55).
 //!
-//! Ground rules. The wall clock of a manual clock is stepped both ways at will. `tests/process/wall_clock.rs` has the tests
-//! with the machine's own wall clock.
+//! Ground rules. The wall clock of a manual clock is stepped both ways at will.
+//! `tests/process/wall_clock.rs` has the tests with the machine's own wall clock.
 
 use std::collections::BTreeMap;
 use std::thread;

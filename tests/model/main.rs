@@ -1,11 +1,13 @@
-//! Property test of the public API: random programs on virtual time, against a model of sorted maps. Never early,
-//! exactly once, no timer lost, exact answers (S1 to S24, S33, S35 to S58).
+//! Property test of the public API: random programs on virtual time, against a model of sorted
+//! maps. Never early, exactly once, no timer lost, exact answers (S1 to S24, S33, S35 to S58).
 //!
-//! Left out are the parts that need threads or real time: blocking waits, `block_on`, the default runtime.
+//! Left out are the parts that need threads or real time: blocking waits, `block_on`, the default
+//! runtime.
 //!
-//! Ground rules. `harness/` has the operations, the model (`reference/`) and the comparison; this file makes programs.
-//! A failing program is kept in `tests/model.proptest-regressions`, and is tried first from then on.
-//! `TIMERQUEUE_MODEL_CASES` sets the number of programs. `fuzz/` fuzzes the same programs.
+//! Ground rules. `harness/` has the operations, the model (`reference/`) and the comparison; this
+//! file makes programs. A failing program is kept in `tests/model.proptest-regressions`, and is
+//! tried first from then on. `TIMERQUEUE_MODEL_CASES` sets the number of programs. `fuzz/` fuzzes
+//! the same programs.
 
 mod harness;
 
@@ -41,7 +43,8 @@ proptest! {
     }
 }
 
-/// The situations that every run of the model must have met; otherwise the run proves less than it claims.
+/// The situations that every run of the model must have met; otherwise the run proves less than it
+/// claims.
 const SITUATIONS: &[&str] = &[
     "Burst of exclusive ticks",
     "Burst of overlapping ticks",
@@ -103,7 +106,8 @@ const SITUATIONS: &[&str] = &[
     "woken by a shutdown or a stop",
 ];
 
-/// Programs for situations that are rare in random programs. Callbacks carry out the last operation.
+/// Programs for situations that are rare in random programs. Callbacks carry out the last
+/// operation.
 fn rare() -> Vec<Vec<Op>> {
     const TEN: Duration = Duration::from_millis(10);
     let scripted = |slot, kind, period, script| Op::Create {
@@ -175,7 +179,8 @@ fn rare() -> Vec<Vec<Op>> {
     ]
 }
 
-/// The same programs each time, and bytes as a fuzzer gives them: bytes of any length are a program.
+/// The same programs each time, and bytes as a fuzzer gives them: bytes of any length are a
+/// program.
 #[test]
 fn all_situations_come_up() {
     let mut random = 0x5eed_u64;

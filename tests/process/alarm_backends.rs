@@ -1,7 +1,9 @@
-//! Runtimes on non-default alarms and clocks: the portable backend (S34), the boot clock (S54), and forked children.
+//! Runtimes on non-default alarms and clocks: the portable backend (S34), the boot clock (S54), and
+//! forked children.
 //!
-//! Ground rules. The conformance list tests the alarms themselves (`src/alarm/conformance.rs`); these tests run whole
-//! runtimes. Filters, namespaces and forks hold for a whole process, so these tests run in child processes.
+//! Ground rules. The conformance list tests the alarms themselves (`src/alarm/conformance.rs`);
+//! these tests run whole runtimes. Filters, namespaces and forks hold for a whole process, so these
+//! tests run in child processes.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // system call filters, forks
@@ -212,7 +214,8 @@ fn s33_shutdown_ends_the_threads() {
 #[test]
 fn s32_the_portable_alarm_does_not_wake_up_with_nothing_due() {
     in_child(module_path!(), "s32_the_portable_alarm_does_not_wake_up_with_nothing_due", || {
-        // On the boot clock it wakes up once in five seconds; 400 ms without a wake-up exist there as well.
+        // On the boot clock it wakes up once in five seconds; 400 ms without a wake-up exist there
+        // as well.
         for clock in [RuntimeClock::Monotonic, RuntimeClock::Boot] {
             let builder =
                 Runtime::builder().workers(4).max_threads(4).thread_name("tq-s32").alarm(Alarm::Portable).clock(clock);
@@ -236,8 +239,8 @@ fn s32_the_portable_alarm_does_not_wake_up_with_nothing_due() {
 
 // ------------------------------------------------------------------------------------- S34: where timers are refused
 
-/// Installs a filter: from now on the system refuses timers to this thread, and to threads that it starts, with this
-/// error.
+/// Installs a filter: from now on the system refuses timers to this thread, and to threads that it
+/// starts, with this error.
 fn refuse_timers(error: i32) -> std::io::Result<()> {
     let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     // The number of the call is the first word of the filter's input.
@@ -289,7 +292,8 @@ fn s34_where_timers_are_refused_the_error_says_so_and_the_portable_alarm_works()
     });
 }
 
-/// The files that the process has opened through the standard library. (The C library opens some of its own.)
+/// The files that the process has opened through the standard library. (The C library opens some of
+/// its own.)
 static OPENED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// # Safety
@@ -303,7 +307,8 @@ unsafe extern "C" fn open64(path: *const libc::c_char, flags: libc::c_int, mode:
     unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, mode) as libc::c_int }
 }
 
-/// Callbacks that block have the pool grow. To learn that they block the portable alarm opens no file.
+/// Callbacks that block have the pool grow. To learn that they block the portable alarm opens no
+/// file.
 #[cfg(target_env = "gnu")]
 #[test]
 fn s34_the_portable_alarm_opens_no_file_once_started() {
@@ -343,9 +348,10 @@ fn s34_the_portable_alarm_needs_no_descriptors() {
 
 /// Runs `body` in a forked child of this process; fails if `body` returns false.
 fn in_fork(what: &str, body: impl FnOnce() -> bool) {
-    // SAFETY: the child takes no lock that a further thread may hold at the fork. No timer is due for long, so the lock
-    // of the queue is free; and the locks of the alarms are not touched in a child, as these tests check. (A runtime
-    // started by the child might meet locks held by threads on their way to sleep.)
+    // SAFETY: the child takes no lock that a further thread may hold at the fork. No timer is due
+    // for long, so the lock of the queue is free; and the locks of the alarms are not touched in a
+    // child, as these tests check. (A runtime started by the child might meet locks held by threads
+    // on their way to sleep.)
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -375,8 +381,8 @@ fn a_forked_child_cannot_disturb_its_parent() {
                 timer.dispose();
                 ran.get() == 0 && fired.get() == 0
             };
-            // Nor does it wake the parent. The parent's threads may wake up for different reasons, so one of some tries
-            // is enough.
+            // Nor does it wake the parent. The parent's threads may wake up for different reasons,
+            // so one of some tries is enough.
             let far = runtime.timer(secs(1_000), NEVER, |_| {});
             let silent = (0..8).any(|_| {
                 thread::sleep(ms(10));
@@ -459,8 +465,8 @@ fn s54_clocks_with_the_offsets_of_a_time_namespace() {
     }
 }
 
-/// S5, S27, S56. A library shows the process another time than the kernel's, as programs do to test their schedules: it
-/// shifts clocks, lengths of time, and each instant of a timer.
+/// S5, S27, S56. A library shows the process another time than the kernel's, as programs do to test
+/// their schedules: it shifts clocks, lengths of time, and each instant of a timer.
 #[test]
 fn s27_timers_fire_under_libfaketime() {
     const NAME: &str = "s27_timers_fire_under_libfaketime";

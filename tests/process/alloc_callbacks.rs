@@ -1,9 +1,10 @@
-//! Memory cost of timers: number of allocations, bytes as requested and as malloc gives them, and all memory freed in
-//! the end (S19, S23, S33).
+//! Memory cost of timers: number of allocations, bytes as requested and as malloc gives them, and
+//! all memory freed in the end (S19, S23, S33).
 //!
-//! Ground rules. The global allocator of this binary counts. Allocations are counted by thread, so tests may run side
-//! by side; tests of a pool's threads run in child processes. Memory that grows with use and not with the number of
-//! timers (such as the vectors of virtual time) is no cost of a timer.
+//! Ground rules. The global allocator of this binary counts. Allocations are counted by thread, so
+//! tests may run side by side; tests of a pool's threads run in child processes. Memory that grows
+//! with use and not with the number of timers (such as the vectors of virtual time) is no cost of a
+//! timer.
 
 #![allow(unsafe_code)] // a global allocator
 
@@ -60,8 +61,8 @@ impl Counting {
     }
 }
 
-// SAFETY: passes all calls to the system's allocator; `realloc` is the default, which allocates, copies and frees
-// through these two.
+// SAFETY: passes all calls to the system's allocator; `realloc` is the default, which allocates,
+// copies and frees through these two.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's contract.
@@ -189,7 +190,8 @@ fn firing_on_virtual_time_allocates_nothing_per_timer() {
         count
     };
     let (few, many) = (per_advance(10), per_advance(1_000));
-    // The vectors of the clock double as they grow; a hundred times as many timers give some seven doublings.
+    // The vectors of the clock double as they grow; a hundred times as many timers give some seven
+    // doublings.
     assert!(many <= few + 30, "{few} allocations for 10 timers, {many} for 1,000");
     // A callback that changes its own timer allocates no memory.
     let timer = runtime.timer(ms(1), NEVER, |tick| {
@@ -214,7 +216,8 @@ fn firing_on_the_pool_allocates_nothing() {
             eventually("ticks", || ticks.get() >= until);
             ALLOCATIONS.load(Ordering::SeqCst) - before
         };
-        // The first rounds warm up: the memory of the batches that are under way at once, on all threads, is then used again.
+        // The first rounds warm up: the memory of the batches that are under way at once, on all
+        // threads, is then used again.
         let mut in_all = 0;
         let mut silent = |more| {
             (0..20).any(|_| {
@@ -413,7 +416,8 @@ fn detached_timers_give_everything_back() {
     }
 }
 
-/// In a process of its own: all runtimes of a process stand in one list, which any thread may enlarge.
+/// In a process of its own: all runtimes of a process stand in one list, which any thread may
+/// enlarge.
 #[test]
 fn a_runtime_on_virtual_time_gives_everything_back() {
     in_child(module_path!(), "a_runtime_on_virtual_time_gives_everything_back", || {
@@ -451,8 +455,8 @@ fn a_runtime_on_virtual_time_gives_everything_back() {
     });
 }
 
-/// A detached timer is counted out at its last tick. A callback that inserts its timer again counts the timer in again,
-/// and the next last tick counts it out.
+/// A detached timer is counted out at its last tick. A callback that inserts its timer again counts
+/// the timer in again, and the next last tick counts it out.
 #[test]
 fn a_runtime_whose_detached_timers_start_themselves_again_gives_everything_back() {
     for clock_goes_on_for in [ms(1), ms(25), secs(1)] {
@@ -545,8 +549,8 @@ fn runtimes_on_real_time_give_everything_back() {
         (0..30).for_each(round);
         let after = settled();
         println!("{before} bytes before, {after} after");
-        // A leaked timer would keep its queue, more than 100,000 bytes, in each of 30 rounds. Memory deferred by the
-        // deques is freed later, and is much less.
+        // A leaked timer would keep its queue, more than 100,000 bytes, in each of 30 rounds.
+        // Memory deferred by the deques is freed later, and is much less.
         assert!(after <= before + 1_000_000, "{before} bytes before 30 rounds, {after} after");
     });
 }

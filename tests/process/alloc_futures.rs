@@ -1,8 +1,10 @@
-//! Memory cost of futures and tokens: allocations per operation; memory stays flat, and is freed in the end.
+//! Memory cost of futures and tokens: allocations per operation; memory stays flat, and is freed in
+//! the end.
 //!
-//! Ground rules. The global allocator of this binary counts. Allocations are counted per thread, so a test sees only
-//! its own operations. Bytes in use are counted for the whole process, so these tests take turns. Their limits allow
-//! for the test harness, but the tests run so many rounds that a leak of a few bytes would exceed the limit.
+//! Ground rules. The global allocator of this binary counts. Allocations are counted per thread, so
+//! a test sees only its own operations. Bytes in use are counted for the whole process, so these
+//! tests take turns. Their limits allow for the test harness, but the tests run so many rounds that
+//! a leak of a few bytes would exceed the limit.
 
 #[path = "../support/mod.rs"]
 #[allow(dead_code)] // this binary uses a part of it
@@ -304,7 +306,8 @@ fn s49_a_token_frees_its_memory_after_a_peak() {
     }
 }
 
-/// Memory of a delay queue follows what is in it, not the peak: receivers, inserters, and entries that are due.
+/// Memory of a delay queue follows what is in it, not the peak: receivers, inserters, and entries
+/// that are due.
 #[test]
 fn a_delay_queue_frees_its_memory_after_a_peak() {
     const PEAK: u32 = 100_000;
@@ -367,7 +370,8 @@ fn s36_s43_waits_that_are_given_up_leave_memory_flat() {
     assert_eq!((counter.kept(), runtime.active_timers()), (0, 1));
 }
 
-/// Runs timers, delays, timeouts, intervals and tokens on a runtime, and ends the runtime while they are in use.
+/// Runs timers, delays, timeouts, intervals and tokens on a runtime, and ends the runtime while
+/// they are in use.
 fn life_of_a_runtime(runtime: Runtime) {
     let source = runtime.cancellation_source();
     let counter = CountingWaker::new();
@@ -396,8 +400,8 @@ fn life_of_a_runtime(runtime: Runtime) {
     }
 }
 
-/// The growth of the bytes in use after `lives` runs of `life`. The harness and threads that have just ended get some
-/// time.
+/// The growth of the bytes in use after `lives` runs of `life`. The harness and threads that have
+/// just ended get some time.
 fn growth(lives: u32, limit: isize, life: impl Fn()) -> isize {
     for _ in 0..5 {
         life();
@@ -418,7 +422,8 @@ fn s33_everything_is_given_back_at_the_end() {
     let _turn = lock(&TURN);
     let grown = growth(200, ROOM, || life_of_a_runtime(manual().1));
     assert!(grown < ROOM, "{grown} bytes after 200 lives on virtual time");
-    // The deques of the pool free some memory with a delay; a leaked runtime would be several times as much.
+    // The deques of the pool free some memory with a delay; a leaked runtime would be several times
+    // as much.
     let grown = growth(50, 4 * ROOM, || life_of_a_runtime(native()));
     assert!(grown < 4 * ROOM, "{grown} bytes after 50 lives on real time");
 }

@@ -1,8 +1,10 @@
-//! How often each operation touches words that threads share: the table of DESIGN.md section 7, measured. Built with
-//! `RUSTFLAGS="--cfg timerqueue_audit"` (`.ci/audit`): each atomic and each lock of the crate counts its accesses.
+//! How often each operation touches words that threads share: the table of DESIGN.md section 7,
+//! measured. Built with `RUSTFLAGS="--cfg timerqueue_audit"` (`.ci/audit`): each atomic and each
+//! lock of the crate counts its accesses.
 //!
-//! A cell is *loads stores updates*; an update is a read-modify-write, and a lock is two of these. What a single thread does is compared
-//! exactly, with the median of many rounds. Where several threads take part, the table is a limit, and no more than twice the measured.
+//! A cell is *loads stores updates*; an update is a read-modify-write, and a lock is two of these.
+//! What a single thread does is compared exactly, with the median of many rounds. Where several
+//! threads take part, the table is a limit, and no more than twice the measured.
 
 #![cfg(timerqueue_audit)]
 
@@ -58,7 +60,8 @@ fn accesses(op: impl FnOnce()) -> BTreeMap<Place, Cell> {
         .collect()
 }
 
-/// The median of many runs of an operation, for each column, for each of the `times` that a run does it.
+/// The median of many runs of an operation, for each column, for each of the `times` that a run
+/// does it.
 fn median(times: f64, runs: usize, mut op: impl FnMut()) -> [Cell; COLUMNS.len()] {
     op(); // what is made once
     let runs: Vec<_> = (0..runs).map(|_| accesses(&mut op)).collect();

@@ -1,10 +1,12 @@
-//! Loss of the alarms (S33): other code of the process closes descriptors, or a sandbox refuses their calls. The runtime
-//! ends and reports the reason, no thread spins, and files opened under the same numbers are left alone.
+//! Loss of the alarms (S33): other code of the process closes descriptors, or a sandbox refuses
+//! their calls. The runtime ends and reports the reason, no thread spins, and files opened under
+//! the same numbers are left alone.
 //!
-//! Ground rules. Each test runs in a child process, since it closes descriptors that it has not opened. The runtimes
-//! are young, so their threads check the descriptors within seconds.
+//! Ground rules. Each test runs in a child process, since it closes descriptors that it has not
+//! opened. The runtimes are young, so their threads check the descriptors within seconds.
 
-#![cfg(all(target_os = "linux", not(timerqueue_kqueue)))] // a userspace kqueue has descriptors of its own
+// a userspace kqueue has descriptors of its own
+#![cfg(all(target_os = "linux", not(timerqueue_kqueue)))]
 #![allow(unsafe_code)] // descriptors
 
 #[path = "../support/mod.rs"]
@@ -30,7 +32,8 @@ fn works(runtime: &Runtime) {
     }
 }
 
-/// Closes all descriptors but the standard descriptors, as a careless daemon does. Returns their numbers.
+/// Closes all descriptors but the standard descriptors, as a careless daemon does. Returns their
+/// numbers.
 fn close_all() -> Vec<libc::c_int> {
     let all: Vec<libc::c_int> = own_descriptors().into_iter().filter(|&fd| fd > 2).collect();
     all.iter().copied().for_each(close);
@@ -38,7 +41,8 @@ fn close_all() -> Vec<libc::c_int> {
 }
 
 fn close(fd: libc::c_int) {
-    // SAFETY: the argument is a number. It may be a descriptor of the runtime; this is the purpose of the test.
+    // SAFETY: the argument is a number. It may be a descriptor of the runtime; this is the purpose
+    // of the test.
     let _ = unsafe { libc::close(fd) };
 }
 
@@ -96,7 +100,8 @@ fn s33_a_runtime_whose_descriptors_are_closed_ends_and_says_so() {
             thread::sleep(ms(20));
             close_all();
             if i == 2 {
-                // A timer that becomes the earliest: the call that arms the alarm finds the loss, without a poller.
+                // A timer that becomes the earliest: the call that arms the alarm finds the loss,
+                // without a poller.
                 drop(runtime.timer(ms(1), NEVER, |_| {}));
             }
             eventually("the handler is told", || told.len() > 0);
@@ -180,8 +185,8 @@ fn s33_each_descriptor_may_be_closed() {
             has_ended(&runtime, "tq-each");
             drop((wall, runtime));
             assert_eq!(told.len(), 1);
-            // Without the epoll set, or the descriptor for wake-ups, the runtime cannot tell its own descriptors: then
-            // all stay open.
+            // Without the epoll set, or the descriptor for wake-ups, the runtime cannot tell its
+            // own descriptors: then all stay open.
             let cut_off = closed == 3 || closed == 4;
             let left = if cut_off { before + 5 } else { before };
             eventually("the others are closed", || open_descriptors() == left);
@@ -241,7 +246,8 @@ fn s33_files_that_reuse_closed_descriptor_numbers_are_left_alone() {
                 drop((timer, runtime));
                 eventually("all threads have looked", || threads_named("tq-lost") == 0);
                 for &fd in &all {
-                    // SAFETY: the descriptors are of this test, and the buffer has the requested size.
+                    // SAFETY: the descriptors are of this test, and the buffer has the requested
+                    // size.
                     unsafe {
                         assert!(libc::fcntl(fd, libc::F_GETFD) >= 0, "{what} {fd} is open");
                         let mut stat: libc::stat = std::mem::zeroed();
@@ -258,7 +264,8 @@ fn s33_files_that_reuse_closed_descriptor_numbers_are_left_alone() {
     });
 }
 
-/// The epoll set of a foreign event loop has the number of the runtime's set: its first event shows the loss.
+/// The epoll set of a foreign event loop has the number of the runtime's set: its first event shows
+/// the loss.
 #[test]
 fn s33_the_events_of_another_set_are_not_taken_for_ours() {
     in_child(module_path!(), "s33_the_events_of_another_set_are_not_taken_for_ours", || {
@@ -291,8 +298,8 @@ fn s33_the_events_of_another_set_are_not_taken_for_ours() {
 fn s33_the_first_call_that_meets_closed_descriptors_ends_the_runtime() {
     in_child(module_path!(), "s33_the_first_call_that_meets_closed_descriptors_ends_the_runtime", || {
         type Meet = fn(&Runtime, Gate);
-        // The descriptor, the call that meets the loss, and the thread that ends the runtime, which must not hold a
-        // lock.
+        // The descriptor, the call that meets the loss, and the thread that ends the runtime, which
+        // must not hold a lock.
         let ways: [(Meet, &str, &str); 3] = [
             (|runtime, _| runtime.timer(secs(10), NEVER, |_| {}).detach(), "timerfd_settime", "timerqueue-lost"),
             (|runtime, _| runtime.once(Duration::ZERO, |_| {}).detach(), "epoll_ctl", "timerqueue-lost"),
@@ -329,7 +336,8 @@ fn s33_the_first_call_that_meets_closed_descriptors_ends_the_runtime() {
 
 // ---------------------------------------------------------------------------------------- a sandbox entered too late
 
-/// Installs a filter for all threads of the process: from now on the system refuses this call. False: no filters here.
+/// Installs a filter for all threads of the process: from now on the system refuses this call.
+/// False: no filters here.
 fn refuse(call: libc::c_long) -> bool {
     let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     // The number of the call is the first word of the filter's input.

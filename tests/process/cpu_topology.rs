@@ -1,9 +1,9 @@
-//! CPU topology (S25): core numbers with gaps, cores that come and go, pinned threads, a quota, and a core unknown to
-//! the runtime.
+//! CPU topology (S25): core numbers with gaps, cores that come and go, pinned threads, a quota, and
+//! a core unknown to the runtime.
 //!
-//! Ground rules. This binary defines `sched_getcpu` and `sched_getaffinity` itself, and can show a thread cores that
-//! the machine does not have. It defines `sched_setaffinity`, which can then be refused. Tests that concern a whole
-//! process run in a child process.
+//! Ground rules. This binary defines `sched_getcpu` and `sched_getaffinity` itself, and can show a
+//! thread cores that the machine does not have. It defines `sched_setaffinity`, which can then be
+//! refused. Tests that concern a whole process run in a child process.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // stands in for functions of the C library; affinity
@@ -69,8 +69,8 @@ unsafe extern "C" fn sched_getaffinity(pid: libc::pid_t, size: libc::size_t, set
     if let Some(result) = told {
         return result;
     }
-    // SAFETY: the same call with the same arguments. The kernel returns the number of written bytes, and leaves the
-    // rest.
+    // SAFETY: the same call with the same arguments. The kernel returns the number of written
+    // bytes, and leaves the rest.
     unsafe {
         set.cast::<u8>().write_bytes(0, size);
         if libc::syscall(libc::SYS_sched_getaffinity, pid, size, set) < 0 { -1 } else { 0 }
@@ -443,8 +443,8 @@ fn s25_a_restricted_process_stays_so() {
         };
         starts();
         thread::spawn(starts).join().expect("no panic");
-        // A thread has moved to a different core; the rest of the threads may not use this core, but the process may
-        // use both.
+        // A thread has moved to a different core; the rest of the threads may not use this core,
+        // but the process may use both.
         assert!(restrict_all_to(&[1]));
         on_a_pinned_thread(|| {
             let runtime = Runtime::builder().thread_name("tq-two").start().expect("it starts");
@@ -482,7 +482,8 @@ fn s25_a_runtime_starts_beside_thousands_of_threads() {
         if !restrict_all_to(&[0]) {
             return skip(NAME, "needs core 0");
         }
-        // The union is never the whole machine if this has two cores, so all masks are read, up to the limit.
+        // The union is never the whole machine if this has two cores, so all masks are read, up to
+        // the limit.
         let gate = Gate::new();
         let wait = || {
             let gate = gate.clone();

@@ -1,8 +1,8 @@
 //! Panics of callbacks without memory (S12).
 //!
-//! Ground rules. The global allocator of this binary can refuse all allocations of a thread, and counts the live large
-//! blocks. Without memory for a panic, Rust ends the process: the test checks this in a child process, and checks that
-//! no thread hangs.
+//! Ground rules. The global allocator of this binary can refuse all allocations of a thread, and
+//! counts the live large blocks. Without memory for a panic, Rust ends the process: the test checks
+//! this in a child process, and checks that no thread hangs.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // a global allocator
@@ -58,7 +58,8 @@ unsafe impl GlobalAlloc for Refusing {
 #[global_allocator]
 static ALLOCATOR: Refusing = Refusing;
 
-/// The payload of a panic is freed: with a panic handler, with a handler that panics itself, and without a handler.
+/// The payload of a panic is freed: with a panic handler, with a handler that panics itself, and
+/// without a handler.
 #[test]
 fn s12_the_payload_of_a_panic_is_freed() {
     let with = |handler: fn(timerqueue::CallbackPanic)| {
@@ -77,7 +78,8 @@ fn s12_the_payload_of_a_panic_is_freed() {
 
 const CHILD: &str = "TIMERQUEUE_TEST_WITHOUT_MEMORY";
 
-/// Without memory for a panic the process ends at once, as any Rust program does, and does not hang.
+/// Without memory for a panic the process ends at once, as any Rust program does, and does not
+/// hang.
 #[test]
 fn s12_without_memory_for_a_panic_the_process_ends() {
     if std::env::var_os(CHILD).is_some() {

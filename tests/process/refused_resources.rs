@@ -1,12 +1,14 @@
 //! Resources refused by the system: S34, and the growth of the pool (S31) when threads are refused.
 //!
-//! Ground rules. Limits hold for a whole process, so each test with a limit runs in a child process. If a fault cannot
-//! be caused (for example a limit per user), the test reports this on standard error and passes.
+//! Ground rules. Limits hold for a whole process, so each test with a limit runs in a child
+//! process. If a fault cannot be caused (for example a limit per user), the test reports this on
+//! standard error and passes.
 //!
 //! This binary defines the calls that make descriptors, and can refuse each of them.
 
 #![cfg(target_os = "linux")]
-#![allow(unsafe_code)] // limits, users and affinity of the process; stands in for functions of the C library
+// limits, users and affinity of the process; stands in for functions of the C library
+#![allow(unsafe_code)]
 
 #[path = "../support/ledger.rs"]
 mod ledger;
@@ -34,8 +36,8 @@ fn s34_numbers_out_of_range_are_refused() {
     for (asked, good) in [(0, false), (1, true), (1_024, true), (1_025, false), (usize::MAX, false)] {
         for manual in [true, false] {
             let builder = Runtime::builder().queues(asked);
-            // A thousand native queues would need a thousand descriptors: the largest number is tested only on virtual
-            // time.
+            // A thousand native queues would need a thousand descriptors: the largest number is
+            // tested only on virtual time.
             if !manual && asked == 1_024 {
                 continue;
             }
@@ -67,7 +69,8 @@ fn s34_numbers_out_of_range_are_refused() {
             other => panic!("{workers} workers of {max_threads:?}: {other:?}"),
         }
     }
-    eventually("nothing was opened and kept", || open_descriptors() <= before + 40); // but what others have open now
+    // but what others have open now
+    eventually("nothing was opened and kept", || open_descriptors() <= before + 40);
     // More workers than the usual largest number of threads are fine.
     let runtime = Runtime::builder().workers(2).max_threads(2).start().expect("the smallest numbers");
     assert_eq!(runtime.threads(), 2);
@@ -131,7 +134,8 @@ fn works(runtime: &Runtime) {
 fn s34_each_descriptor_may_be_refused() {
     in_child(module_path!(), "s34_each_descriptor_may_be_refused", || {
         const QUEUES: usize = 3;
-        let _ = open_descriptors(); // whatever the directory walk itself keeps, it keeps from now on
+        // whatever the directory walk itself keeps, it keeps from now on
+        let _ = open_descriptors();
         let before = open_descriptors();
         let mut needed = 0;
         let runtime = loop {
@@ -150,8 +154,8 @@ fn s34_each_descriptor_may_be_refused() {
             needed += 1;
             assert!(needed < 100, "it starts at last");
         };
-        // With exactly the needed number of descriptors the runtime works, and needs no further descriptor: all queues
-        // share a timer then, and the runtime says so.
+        // With exactly the needed number of descriptors the runtime works, and needs no further
+        // descriptor: all queues share a timer then, and the runtime says so.
         assert_eq!((needed, runtime.queues(), runtime.metrics().kernel_timers), (4, QUEUES, 1));
         works(&runtime);
         soft_limit(libc::RLIMIT_NOFILE, None);
@@ -188,14 +192,16 @@ fn s34_the_default_runtime_tries_again() {
 #[cfg_attr(timerqueue_kqueue, ignore = "counts what a userspace kqueue has some of too")]
 fn s34_the_default_runtime_starts_on_first_use_and_once() {
     in_child(module_path!(), "s34_the_default_runtime_starts_on_first_use_and_once", || {
-        let _ = open_descriptors(); // whatever the directory walk itself keeps, it keeps from now on
+        // whatever the directory walk itself keeps, it keeps from now on
+        let _ = open_descriptors();
         let before = open_descriptors();
         let another = Runtime::builder().thread_name("tq-another").start().expect("it starts");
         let needed = open_descriptors() - before;
         drop(another);
         eventually("the other one has ended", || open_descriptors() == before && threads_named("tq-another") == 0);
         assert_eq!(threads_named("timerqueue"), 0, "not before");
-        // The limit allows the descriptors of a single runtime: if several start at once, some are refused.
+        // The limit allows the descriptors of a single runtime: if several start at once, some are
+        // refused.
         allow_descriptors(needed);
         let all_are_there = Arc::new(Barrier::new(8));
         // Named unlike the threads that it starts.
@@ -219,8 +225,9 @@ fn s34_the_default_runtime_starts_on_first_use_and_once() {
 
 // ----------------------------------------------------------------------------------------------------- threads refused
 
-/// Becomes a user without further processes, so the number of threads can be limited exactly: threads of the superuser,
-/// or of a user with further processes, cannot be. False: the system refuses this.
+/// Becomes a user without further processes, so the number of threads can be limited exactly:
+/// threads of the superuser, or of a user with further processes, cannot be. False: the system
+/// refuses this.
 fn become_an_unused_user() -> bool {
     // A user id beyond the usual range, different for each process of these tests.
     let lonely_user = 1_500_000_000 + std::process::id();
@@ -347,7 +354,8 @@ fn s31_growth_that_is_refused_loses_no_timer() {
             // All threads that the pool has, or could have, are blocked or must poll.
             allow_threads(0);
             let (blocked, entered, gate) = blocking(&runtime, 20);
-            // Two threads on an idle machine; on a busy machine a third thread may have been started before.
+            // Two threads on an idle machine; on a busy machine a third thread may have been
+            // started before.
             let threads = runtime.threads();
             eventually("all are blocked but one, which watches", || entered.get() == threads - 1);
             let fired = Count::new();
@@ -379,8 +387,8 @@ fn s31_growth_that_is_refused_loses_no_timer() {
 
 // ----------------------------------------------------------------------------------------------- unusual sets of cores
 
-/// Restricts a thread (zero: the calling thread), and threads that it starts, to these cores. False: the system refuses
-/// this.
+/// Restricts a thread (zero: the calling thread), and threads that it starts, to these cores.
+/// False: the system refuses this.
 fn restrict(thread: libc::pid_t, cores: &[usize]) -> bool {
     // SAFETY: a valid set.
     unsafe {
@@ -436,13 +444,14 @@ fn s25_more_queues_than_cores_and_fewer() {
 
 // ------------------------------------------------------------------------------------- descriptors that are given back
 
-/// S33. A runtime that was shut down holds no descriptor, though its handle lives on, as that of the default runtime does:
-/// a library may be loaded and unloaded again and again.
+/// S33. A runtime that was shut down holds no descriptor, though its handle lives on, as that of
+/// the default runtime does: a library may be loaded and unloaded again and again.
 #[test]
 #[cfg_attr(timerqueue_kqueue, ignore = "counts what a userspace kqueue has some of too")]
 fn s33_a_runtime_that_was_shut_down_holds_no_descriptor() {
     in_child(module_path!(), "s33_a_runtime_that_was_shut_down_holds_no_descriptor", || {
-        let _ = open_descriptors(); // whatever the directory walk itself keeps, it keeps from now on
+        // whatever the directory walk itself keeps, it keeps from now on
+        let _ = open_descriptors();
         let before = open_descriptors();
         let far = std::time::SystemTime::now() + secs(1_000);
         let runtime = start("tq-kept");
@@ -477,7 +486,8 @@ fn s33_a_runtime_that_was_shut_down_holds_no_descriptor() {
 
 // --------------------------------------------------------------------------------------------- a single refused call
 
-/// The number of the refused call for a descriptor (counted from one), and its error; zero refuses none.
+/// The number of the refused call for a descriptor (counted from one), and its error; zero refuses
+/// none.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 static ERROR: AtomicI64 = AtomicI64::new(0);
 static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -576,14 +586,16 @@ fn s34_a_fork_handler_may_be_refused() {
     });
 }
 
-/// S34. Each call that makes or watches a descriptor is refused once, with each error of a full process or a full
-/// system: the runtime does not start, returns the error, and keeps no descriptor.
+/// S34. Each call that makes or watches a descriptor is refused once, with each error of a full
+/// process or a full system: the runtime does not start, returns the error, and keeps no
+/// descriptor.
 #[test]
 fn s34_each_call_may_be_refused_with_each_error() {
     in_child(module_path!(), "s34_each_call_may_be_refused_with_each_error", || {
         const QUEUES: usize = 3;
         let begin = || Runtime::builder().queues(QUEUES).thread_name("tq-calls").start();
-        let _ = open_descriptors(); // whatever the directory walk itself keeps, it keeps from now on
+        // whatever the directory walk itself keeps, it keeps from now on
+        let _ = open_descriptors();
         let before = open_descriptors();
         let whole = begin().expect("nothing is refused");
         let calls = CALLS.load(Ordering::SeqCst);

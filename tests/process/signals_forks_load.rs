@@ -1,8 +1,8 @@
 //! Disturbances of a process while timers are pending: signals, forks, stops, lost cores, and load.
 //!
-//! Ground rules. Each test runs in a child process, since its effects cannot be undone or affect all threads. Lateness
-//! is only printed, never asserted: a busy machine must not fail a test. The assertions hold on every machine: no timer
-//! is lost, fires twice, or fires early (S5).
+//! Ground rules. Each test runs in a child process, since its effects cannot be undone or affect
+//! all threads. Lateness is only printed, never asserted: a busy machine must not fail a test. The
+//! assertions hold on every machine: no timer is lost, fires twice, or fires early (S5).
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // signals, forks, affinity
@@ -101,11 +101,11 @@ fn s27_a_storm_of_signals_loses_no_timer() {
 
 // --------------------------------------------------------------------------------------------------------------- forks
 
-/// Runs `body` in a forked child of this process, and returns the child's exit status. A child that does not end is
-/// killed.
+/// Runs `body` in a forked child of this process, and returns the child's exit status. A child that
+/// does not end is killed.
 fn in_fork(body: impl FnOnce()) -> String {
-    // SAFETY: the child has one thread, and leaves by `_exit`. Its allocations are safe, since the C library's malloc
-    // handles forks.
+    // SAFETY: the child has one thread, and leaves by `_exit`. Its allocations are safe, since the
+    // C library's malloc handles forks.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "forked");
     if child == 0 {
@@ -130,7 +130,8 @@ fn in_fork(body: impl FnOnce()) -> String {
     }
 }
 
-/// A child that is killed in the end, also if the test fails: otherwise it would keep the output of the test open.
+/// A child that is killed in the end, also if the test fails: otherwise it would keep the output of
+/// the test open.
 struct Ended(libc::pid_t);
 
 impl Drop for Ended {
@@ -143,8 +144,8 @@ impl Drop for Ended {
     }
 }
 
-/// A child forked in a callback returns from the callback into the pool and the alarms of its parent: the child takes
-/// no event and no job.
+/// A child forked in a callback returns from the callback into the pool and the alarms of its
+/// parent: the child takes no event and no job.
 #[test]
 fn a_child_forked_in_a_callback_takes_no_alarm_of_its_parents() {
     in_child(module_path!(), "a_child_forked_in_a_callback_takes_no_alarm_of_its_parents", || {
@@ -171,8 +172,8 @@ fn a_child_forked_in_a_callback_takes_no_alarm_of_its_parents() {
     });
 }
 
-/// In a forked child an inherited runtime is inert: no timer fires, no call hangs, and the parent is not affected. A
-/// runtime started by the child works.
+/// In a forked child an inherited runtime is inert: no timer fires, no call hangs, and the parent
+/// is not affected. A runtime started by the child works.
 #[test]
 fn a_forked_child_finds_an_inert_runtime_and_may_start_its_own() {
     in_child(module_path!(), "a_forked_child_finds_an_inert_runtime_and_may_start_its_own", || {
@@ -180,8 +181,8 @@ fn a_forked_child_finds_an_inert_runtime_and_may_start_its_own() {
         let fired = Count::new();
         let inherited = runtime.timer(secs(1_000), ms(5), fired.callback());
         inherited.change(NEVER, NEVER);
-        // No timer of the parent runs at the fork: a lock held by a further thread would stay locked in the child for
-        // ever.
+        // No timer of the parent runs at the fork: a lock held by a further thread would stay
+        // locked in the child for ever.
         let (late, pending) = loop {
             let (begin, late) = (Instant::now(), Count::new());
             let pending: Vec<_> = (0..50).map(|i| runtime.timer(ms(500 + i), NEVER, late.callback())).collect();
@@ -226,8 +227,8 @@ fn a_forked_child_finds_an_inert_runtime_and_may_start_its_own() {
     });
 }
 
-/// S33, S34. Each call that returns an error says that the process was forked, no wait hangs, and the child may start a
-/// default runtime of its own.
+/// S33, S34. Each call that returns an error says that the process was forked, no wait hangs, and
+/// the child may start a default runtime of its own.
 #[test]
 fn s34_a_forked_child_is_told_so_and_may_start_a_default_runtime() {
     fn forked<T>(what: &str, result: Result<T, RuntimeError>) {
@@ -319,8 +320,8 @@ fn stopped_for(after: Duration, stop: Duration) -> bool {
     Command::new("sh").args(["-c", &script]).spawn().is_ok()
 }
 
-/// S5, S8. After two seconds without a processor every timer is late, no timer is lost, and each missed-tick policy
-/// holds.
+/// S5, S8. After two seconds without a processor every timer is late, no timer is lost, and each
+/// missed-tick policy holds.
 #[test]
 fn s08_a_process_that_was_stopped_for_seconds_loses_nothing() {
     const NAME: &str = "s08_a_process_that_was_stopped_for_seconds_loses_nothing";
@@ -445,7 +446,8 @@ fn s25_a_set_of_cores_with_gaps() {
     const NAME: &str = "s25_a_set_of_cores_with_gaps";
     in_child(module_path!(), NAME, || {
         let cores = usable_cores();
-        // Every second core, without the first: with two cores this is a single core with a number above zero.
+        // Every second core, without the first: with two cores this is a single core with a number
+        // above zero.
         let odd: Vec<usize> = cores.iter().copied().skip(1).step_by(2).collect();
         if odd.is_empty() {
             return skip(NAME, "there is one core only");
@@ -505,8 +507,9 @@ fn set_priority(policy: libc::c_int, priority: libc::c_int) -> bool {
     unsafe { libc::sched_setscheduler(0, policy, &param) == 0 }
 }
 
-/// Threads of the pool with real-time priority, beside a thread without that submits jobs on the same core. A thread of the pool never waits in
-/// a loop for the other one, which could not run: it would stand still until the system takes the processor away, after most of a second.
+/// Threads of the pool with real-time priority, beside a thread without that submits jobs on the
+/// same core. A thread of the pool never waits in a loop for the other one, which could not run: it
+/// would stand still until the system takes the processor away, after most of a second.
 #[test]
 fn s31_no_thread_with_priority_loops_for_a_thread_without() {
     const NAME: &str = "s31_no_thread_with_priority_loops_for_a_thread_without";

@@ -1,11 +1,12 @@
 //! The system calls of the crate: S18, S25, S27, S28 and S32.
 //!
-//! Ground rules. This binary defines `timerfd_settime` and `epoll_wait` itself: they record the crate's calls, then
-//! make them. Records of a test's own calls are kept by thread, since the tests of this binary run side by side. Tests
-//! of a whole process run in a child process.
+//! Ground rules. This binary defines `timerfd_settime` and `epoll_wait` itself: they record the
+//! crate's calls, then make them. Records of a test's own calls are kept by thread, since the tests
+//! of this binary run side by side. Tests of a whole process run in a child process.
 
 #![cfg(all(target_os = "linux", not(timerqueue_kqueue)))]
-#![allow(unsafe_code)] // stands in for two functions of the C library; affinity and filters of threads
+// stands in for two functions of the C library; affinity and filters of threads
+#![allow(unsafe_code)]
 
 #[path = "../support/mod.rs"]
 #[allow(dead_code)] // this binary uses a part of it
@@ -37,7 +38,8 @@ thread_local! {
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The last armed instant of each descriptor, by any thread. The lock of a queue orders its armings.
+/// The last armed instant of each descriptor, by any thread. The lock of a queue orders its
+/// armings.
 static ALARMS: Mutex<Option<HashMap<i32, u64>>> = Mutex::new(None);
 /// Returns from waiting for alarms, in the whole process.
 static WAKE_UPS: AtomicU64 = AtomicU64::new(0);
@@ -140,8 +142,8 @@ fn s18_every_change_makes_at_most_one_call() {
     }
 }
 
-/// Installs a filter: from now on the calling thread may write, end itself and read the clock. Any further system call
-/// kills the process.
+/// Installs a filter: from now on the calling thread may write, end itself and read the clock. Any
+/// further system call kills the process.
 fn forbid_system_calls() -> std::io::Result<()> {
     let allow = [libc::SYS_write, libc::SYS_exit, libc::SYS_clock_gettime];
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
@@ -329,7 +331,8 @@ fn s27_a_timer_armed_behind_a_stale_alarm_fires() {
     within(PATIENCE, "alarms that have nothing to say", || {
         let runtime = native();
         for k in 0..50u64 {
-            // The alarm is set to 1 ms, and expires with no timer due; or it is moved to later at the last moment.
+            // The alarm is set to 1 ms, and expires with no timer due; or it is moved to later at
+            // the last moment.
             let timer = runtime.timer(ms(1), NEVER, |_| {});
             let fired = Count::new();
             let other = runtime.timer(Duration::from_micros(900 + 10 * k), NEVER, fired.callback());
@@ -351,8 +354,8 @@ fn s28_the_thread_that_takes_the_alarm_runs_the_first_callback() {
         thread_local! {
             static TAKEN_BEFORE: Cell<u64> = const { Cell::new(0) };
         }
-        // A thread that takes a callback from a different thread has not fetched events from the kernel since its last
-        // callback.
+        // A thread that takes a callback from a different thread has not fetched events from the
+        // kernel since its last callback.
         let taken = TAKEN.get();
         let _ = send.send(taken > TAKEN_BEFORE.replace(taken));
     });

@@ -1,5 +1,5 @@
-//! The feature `tracing`: spans of callbacks, and events of a runtime (S76, S77). A process of its own, since one test sets the
-//! subscriber of the process.
+//! The feature `tracing`: spans of callbacks, and events of a runtime (S76, S77). A process of its
+//! own, since one test sets the subscriber of the process.
 
 #[path = "../support/mod.rs"]
 #[allow(dead_code)] // this binary uses a part of it
@@ -167,7 +167,8 @@ fn s76_a_timer_made_in_a_callback_follows_from_that_callback() {
     assert!(lines.contains(&String::from("\"callback\" follows from \"callback\"")), "{lines:#?}");
 }
 
-/// The timer of a timed cancel is the crate's own: it keeps no span, whatever becomes of the source.
+/// The timer of a timed cancel is the crate's own: it keeps no span, whatever becomes of the
+/// source.
 #[test]
 fn s76_a_timed_cancel_keeps_no_span() {
     let lines = told(
@@ -358,7 +359,8 @@ fn s77_a_subscriber_that_panics_hurts_no_callback_and_no_thread() {
     assert!(with_hostile(&runtime, &clock, &Hostile::default()) >= 4);
 }
 
-/// After the panic at a step, the span is dropped: a panic then, while the first unwinds, would end the process.
+/// After the panic at a step, the span is dropped: a panic then, while the first unwinds, would end
+/// the process.
 #[test]
 fn s77_a_subscriber_may_panic_at_each_step_and_again_when_the_span_closes() {
     for first in 1..=5 {
@@ -405,7 +407,8 @@ fn s77_growth_is_an_event_and_a_subscriber_that_blocks_stops_no_growth() {
     eventually("growth is told", || lines.have("the pool grew"));
     assert!(lines.have("INFO message=the pool grew threads.added="));
     assert!(lines.have(&format!("threads.limit={LIMIT} in none")));
-    // The jobs, the thread that tells, the thread that polls, and what was added for a moment in between.
+    // The jobs, the thread that tells, the thread that polls, and what was added for a moment in
+    // between.
     thread::sleep(Duration::from_millis(50));
     let alive = runtime.metrics().threads.alive;
     assert!(alive < LIMIT, "news of growth makes no threads without end: {alive}");

@@ -1,12 +1,13 @@
 //! Wall timers on the machine's wall clock (S56, S32).
 //!
-//! Ground rules. The wall clock is only set to its own value, which suffices for the system to report a step. This
-//! binary defines `timerfd_settime` and `clock_gettime` itself: they see the crate's calls, and can show a process a
-//! different wall clock, or a monotonic clock that the kernel's alarms do not follow. `tests/behavior/wall.rs` has the
-//! tests on virtual time.
+//! Ground rules. The wall clock is only set to its own value, which suffices for the system to
+//! report a step. This binary defines `timerfd_settime` and `clock_gettime` itself: they see the
+//! crate's calls, and can show a process a different wall clock, or a monotonic clock that the
+//! kernel's alarms do not follow. `tests/behavior/wall.rs` has the tests on virtual time.
 
 #![cfg(target_os = "linux")]
-#![allow(unsafe_code)] // stands in for two functions of the C library; sets the clock to its own value; limits
+// stands in for two functions of the C library; sets the clock to its own value; limits
+#![allow(unsafe_code)]
 
 #[path = "../support/mod.rs"]
 #[allow(dead_code)] // this binary uses a part of it
@@ -57,11 +58,13 @@ static SHIFT: AtomicI64 = AtomicI64::new(0);
 
 /// The calls that set a timer, and those that read a clock.
 static SET: AtomicU64 = AtomicU64::new(0);
-/// Of these, the calls that set an alarm to an instant of the clock. (On a busy machine the pool's stall check sets many lengths.)
+/// Of these, the calls that set an alarm to an instant of the clock. (On a busy machine the pool's
+/// stall check sets many lengths.)
 static SET_TO_INSTANT: AtomicU64 = AtomicU64::new(0);
 static READ: AtomicU64 = AtomicU64::new(0);
 
-/// The number of seconds by which the monotonic clock and the boot clock of this process are behind the kernel's.
+/// The number of seconds by which the monotonic clock and the boot clock of this process are behind
+/// the kernel's.
 static BEHIND: AtomicI64 = AtomicI64::new(0);
 /// The monotonic clock of this process stops at this instant, in nanoseconds.
 static STOPS_AT: AtomicI64 = AtomicI64::new(i64::MAX);
@@ -212,7 +215,8 @@ fn s56_works_without_that_descriptor() {
     });
 }
 
-/// Sets the wall clock to its own value, as nearly as possible. An error if the process may not set the clock.
+/// Sets the wall clock to its own value, as nearly as possible. An error if the process may not set
+/// the clock.
 fn set_the_clock_to_its_own_value() -> std::io::Result<()> {
     // SAFETY: the structure lives through both calls.
     let result = unsafe {
@@ -259,8 +263,8 @@ fn s56_the_clock_set_to_its_own_value_sets_the_alarm_again_and_fires_nothing() {
     });
 }
 
-/// Makes three timers, due in one, two and three hours; then a step of the wall clock past the second, and a step back.
-/// `tell` makes the system report a step, if it does.
+/// Makes three timers, due in one, two and three hours; then a step of the wall clock past the
+/// second, and a step back. `tell` makes the system report a step, if it does.
 fn stepped(runtime: &Runtime, tell: impl Fn()) {
     let journal = Journal::new();
     let begin = SystemTime::now();
@@ -307,7 +311,8 @@ fn s56_a_step_is_followed_when_the_system_reports_it() {
             let builder = Runtime::builder().workers(3).clock(clock);
             let runtime = builder.start().expect("the system has threads and timers");
             stepped(&runtime, || set_the_clock_to_its_own_value().expect("as before"));
-            // Steps are reported, so there is no regular check: alarms are set to the times of the timers.
+            // Steps are reported, so there is no regular check: alarms are set to the times of the
+            // timers.
             let far = runtime.wall_timer(SystemTime::now() + secs(1_000), |_| {});
             assert!(runtime.next_due().expect("one waits") - runtime.now() > secs(900));
             drop(far);
@@ -338,7 +343,8 @@ fn s32_where_steps_are_not_reported_one_check_serves_all_wall_timers() {
         eventually("a look", || runtime.fired() > 0);
         thread::sleep(ms(300));
         let fired = runtime.fired();
-        // A check delayed between its readings of the two clocks may see a step, and run one more job.
+        // A check delayed between its readings of the two clocks may see a step, and run one more
+        // job.
         let looks = begun.elapsed().as_secs() / 5 + 1;
         assert!(fired <= 2 * looks, "{fired} callbacks in {:?}", begun.elapsed());
         assert_eq!(runtime.active_timers(), TIMERS, "the runtime's own are not counted");
@@ -366,8 +372,9 @@ fn s56_where_steps_cannot_cancel_timers_the_wall_clock_is_checked() {
 
 // ------------------------------------------------------- a monotonic clock that the kernel's alarms do not follow
 
-/// A clock that stands a second behind the kernel's, from the start of the runtime or later: each alarm at an instant
-/// comes a second early, at once. The timer fires on time, and the wait for it costs few alarms.
+/// A clock that stands a second behind the kernel's, from the start of the runtime or later: each
+/// alarm at an instant comes a second early, at once. The timer fires on time, and the wait for it
+/// costs few alarms.
 #[test]
 fn s32_a_clock_behind_the_kernels_costs_no_storm_of_alarms() {
     in_child(module_path!(), "s32_a_clock_behind_the_kernels_costs_no_storm_of_alarms", || {
@@ -393,7 +400,8 @@ fn s32_a_clock_behind_the_kernels_costs_no_storm_of_alarms() {
     });
 }
 
-/// A clock that stops a nanosecond before a timer is due: no thread waits awake for it, nor sets alarm after alarm.
+/// A clock that stops a nanosecond before a timer is due: no thread waits awake for it, nor sets
+/// alarm after alarm.
 #[test]
 fn s32_a_clock_that_stands_still_keeps_no_thread_awake() {
     in_child(module_path!(), "s32_a_clock_that_stands_still_keeps_no_thread_awake", || {

@@ -1,8 +1,9 @@
-//! Stress tests on real time: a million one-shots, threads that create, change and dispose at random, and callbacks
-//! that block beside a few hundred fast timers (S5, S16, S20, S21, S31).
+//! Stress tests on real time: a million one-shots, threads that create, change and dispose at
+//! random, and callbacks that block beside a few hundred fast timers (S5, S16, S20, S21, S31).
 //!
-//! Ground rules. The test keeps its own ledger of the callbacks that must run. The random test runs for three seconds,
-//! or for `TIMERQUEUE_STRESS_SECONDS`. The tests run one at a time, since each needs the whole machine.
+//! Ground rules. The test keeps its own ledger of the callbacks that must run. The random test runs
+//! for three seconds, or for `TIMERQUEUE_STRESS_SECONDS`. The tests run one at a time, since each
+//! needs the whole machine.
 
 #[path = "../support/mod.rs"]
 #[allow(dead_code)] // this binary uses a part of it
@@ -43,7 +44,8 @@ fn a_million_one_shots_fire_once_each_and_never_early() {
                 count.fetch_add(1, Ordering::Relaxed);
                 total.fetch_add(1, Ordering::Relaxed);
             };
-            // Some with a handle and some without; some that could fire again and some that could not.
+            // Some with a handle and some without; some that could fire again and some that could
+            // not.
             match i % 4 {
                 0 => timers.push(runtime.timer(due, NEVER, run)),
                 1 => timers.push(runtime.exclusive_timer(due, NEVER, run)),
@@ -75,8 +77,9 @@ enum Style {
     Periodic,
 }
 
-/// The ledger page of a timer. `armed` is raised before each arming, and lowered after a change or disposal that has
-/// withdrawn an arming. So at any time `armed - begun` is at least the number of firings to come.
+/// The ledger page of a timer. `armed` is raised before each arming, and lowered after a change or
+/// disposal that has withdrawn an arming. So at any time `armed - begun` is at least the number of
+/// firings to come.
 struct Page {
     armed: AtomicI64,
     begun: AtomicI64,
@@ -300,7 +303,8 @@ fn check(entry: &Entry) {
 const FAST: usize = 240;
 const PERIOD: Duration = ms(10);
 
-/// The record of a fast timer: the instants of its callbacks, and the number of ticks of each, with missed ticks.
+/// The record of a fast timer: the instants of its callbacks, and the number of ticks of each, with
+/// missed ticks.
 #[derive(Default)]
 struct Trace {
     first_ns: AtomicU64,
@@ -309,8 +313,8 @@ struct Trace {
     longest_gap_ns: AtomicU64,
 }
 
-/// Runs the fast timers beside 64 callbacks that block for a second. Returns the longest gap between two ticks of a
-/// timer.
+/// Runs the fast timers beside 64 callbacks that block for a second. Returns the longest gap
+/// between two ticks of a timer.
 fn isolation() -> Duration {
     let runtime = Runtime::builder().start().expect("the system has threads");
     let traces: Arc<Vec<Trace>> = Arc::new((0..FAST).map(|_| Trace::default()).collect());
@@ -364,8 +368,9 @@ fn isolation() -> Duration {
     Duration::from_nanos(longest.expect("not empty"))
 }
 
-/// Runs `body`. Also returns how long the machine stood still meanwhile, as seen by a thread on each core that sleeps
-/// for a millisecond at a time. (These threads get the cores also while the pool is stuck.)
+/// Runs `body`. Also returns how long the machine stood still meanwhile, as seen by a thread on
+/// each core that sleeps for a millisecond at a time. (These threads get the cores also while the
+/// pool is stuck.)
 fn witnessed<T>(body: impl FnOnce() -> T) -> (T, Duration) {
     let on = Arc::new(());
     let watch = |core| {
@@ -392,8 +397,8 @@ fn witnessed<T>(body: impl FnOnce() -> T) -> (T, Duration) {
 fn fast_timers_tick_on_beside_callbacks_that_block() {
     let _alone = lock(&ONE_AT_A_TIME);
     within(4 * PATIENCE, "fast timers beside blocked callbacks", || {
-        // Losing nothing is checked in every run; being near at all times in the best of three, since the machine may
-        // have other things to do.
+        // Losing nothing is checked in every run; being near at all times in the best of three,
+        // since the machine may have other things to do.
         let mut gaps = Vec::new();
         while gaps.len() < 3 && !gaps.iter().any(|gap| *gap < ms(250)) {
             let (gap, stood_still) = witnessed(isolation);

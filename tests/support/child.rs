@@ -23,10 +23,10 @@ pub(crate) fn full_name(module: &str, test: &str) -> String {
     }
 }
 
-/// Runs `body` in a child process, since limits, affinity and system call filters hold for a whole process and often
-/// cannot be undone. The child runs the same test again, found by `module` (the `module_path!()` of the calling test)
-/// and `test` (its name). The child has one thread. Its output is shown if the child fails, skips a test, or reports
-/// lateness.
+/// Runs `body` in a child process, since limits, affinity and system call filters hold for a whole
+/// process and often cannot be undone. The child runs the same test again, found by `module` (the
+/// `module_path!()` of the calling test) and `test` (its name). The child has one thread. Its
+/// output is shown if the child fails, skips a test, or reports lateness.
 pub(crate) fn in_child(module: &str, test: &str, body: impl FnOnce()) {
     let name = full_name(module, test);
     if std::env::var_os(CHILD).is_some_and(|child| child == *name) {

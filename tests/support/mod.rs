@@ -1,9 +1,10 @@
-//! Test support: a runtime on virtual time, gates and journals for callbacks, a watchdog. Submodules have single polls
-//! of futures, child processes, and counts of threads and descriptors.
+//! Test support: a runtime on virtual time, gates and journals for callbacks, a watchdog.
+//! Submodules have single polls of futures, child processes, and counts of threads and descriptors.
 //!
-//! Ground rules. No helper sleeps in order to synchronise: callbacks meet at a [`Gate`], and [`eventually`] polls a
-//! condition that must become true. A test that may hang because of a bug runs under [`within`]. The runtime catches
-//! panics, so a check inside a callback stores its result in a [`Journal`].
+//! Ground rules. No helper sleeps in order to synchronise: callbacks meet at a [`Gate`], and
+//! [`eventually`] polls a condition that must become true. A test that may hang because of a bug
+//! runs under [`within`]. The runtime catches panics, so a check inside a callback stores its
+//! result in a [`Journal`].
 
 pub(crate) mod child;
 pub(crate) mod poll;
@@ -51,7 +52,8 @@ pub(crate) fn native() -> Runtime {
     Runtime::builder().queues(1).workers(3).thread_name("tq-test").start().expect("the system has threads and alarms")
 }
 
-/// Locks a mutex, also after a panic: the panicking thread fails its own test, and the data is still valid.
+/// Locks a mutex, also after a panic: the panicking thread fails its own test, and the data is
+/// still valid.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -224,9 +226,9 @@ pub(crate) fn recording(journal: &Journal<u64>) -> impl Fn(&Tick<'_>) + Send + S
     move |tick| journal.push(millis(tick.now()))
 }
 
-/// Holds a timer in the state "claimed, not begun": a second timer is due at the same instant of 100 ms, and its
-/// callback runs `act` on the first. Returns the result of `act`, and the instants (in ms) at which the first timer ran
-/// until 1,000 ms later.
+/// Holds a timer in the state "claimed, not begun": a second timer is due at the same instant of
+/// 100 ms, and its callback runs `act` on the first. Returns the result of `act`, and the instants
+/// (in ms) at which the first timer ran until 1,000 ms later.
 pub(crate) fn claimed<T: Send + 'static>(
     kind: &str,
     period: Duration,
@@ -259,8 +261,8 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A watchdog: runs `body` on a thread of its own, and fails if `body` does not end within `limit`, as after a
-/// deadlock.
+/// A watchdog: runs `body` on a thread of its own, and fails if `body` does not end within `limit`,
+/// as after a deadlock.
 pub(crate) fn within<T: Send + 'static>(limit: Duration, what: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     let thread = std::thread::spawn(move || {

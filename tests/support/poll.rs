@@ -1,7 +1,8 @@
 //! Single polls of futures, and wakers that count, act or panic.
 //!
-//! Ground rules. A [`CountingWaker`] counts its wake-ups and its remaining clones. So a test can assert which task was
-//! woken, and that no future keeps a waker longer than needed. No helper here blocks.
+//! Ground rules. A [`CountingWaker`] counts its wake-ups and its remaining clones. So a test can
+//! assert which task was woken, and that no future keeps a waker longer than needed. No helper here
+//! blocks.
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -76,7 +77,8 @@ pub(crate) fn panics<T>(action: impl FnOnce() -> T) -> bool {
     catch_unwind(AssertUnwindSafe(action)).is_err()
 }
 
-/// An executor with wakers that panic when cloned, woken or dropped, as the flags say, or that run an action each time.
+/// An executor with wakers that panic when cloned, woken or dropped, as the flags say, or that run
+/// an action each time.
 #[derive(Default)]
 pub(crate) struct PanickingWaker {
     pub(crate) on_clone: AtomicBool,
@@ -126,7 +128,8 @@ impl PanickingWaker {
     #[allow(unsafe_code)] // `Wake` cannot give a waker whose clone panics
     pub(crate) fn waker(self: &Arc<Self>) -> Waker {
         unsafe fn borrow(data: *const ()) -> ManuallyDrop<Arc<PanickingWaker>> {
-            // SAFETY: `data` came out of `into_raw` below or in `clone`, and its count is still the waker's.
+            // SAFETY: `data` came out of `into_raw` below or in `clone`, and its count is still the
+            // waker's.
             ManuallyDrop::new(unsafe { Arc::from_raw(data.cast::<PanickingWaker>()) })
         }
         unsafe fn clone(data: *const ()) -> RawWaker {
@@ -136,17 +139,20 @@ impl PanickingWaker {
             RawWaker::new(Arc::into_raw(Arc::clone(&own)).cast(), &VTABLE)
         }
         unsafe fn wake(data: *const ()) {
-            // SAFETY: by the contract of `RawWakerVTable`, this call takes over the count of `data`.
+            // SAFETY: by the contract of `RawWakerVTable`, this call takes over the count of
+            // `data`.
             let own = ManuallyDrop::into_inner(unsafe { borrow(data) });
             own.act(&own.on_wake, "woken");
         }
         unsafe fn wake_by_ref(data: *const ()) {
-            // SAFETY: by the contract of `RawWakerVTable`, `data` is alive; its count stays with the waker.
+            // SAFETY: by the contract of `RawWakerVTable`, `data` is alive; its count stays with
+            // the waker.
             let own = unsafe { borrow(data) };
             own.act(&own.on_wake, "woken");
         }
         unsafe fn drop(data: *const ()) {
-            // SAFETY: by the contract of `RawWakerVTable`, this call takes over the count of `data`.
+            // SAFETY: by the contract of `RawWakerVTable`, this call takes over the count of
+            // `data`.
             let own = ManuallyDrop::into_inner(unsafe { borrow(data) });
             own.act(&own.on_drop, "dropped");
         }

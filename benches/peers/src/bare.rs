@@ -18,7 +18,8 @@ fn checked(result: i32) -> i32 {
     result
 }
 
-/// A timerfd and its epoll set. Edge-triggered, so a one-shot timerfd need not be read; a periodic timerfd must be.
+/// A timerfd and its epoll set. Edge-triggered, so a one-shot timerfd need not be read; a periodic
+/// timerfd must be.
 fn timer_in_set() -> (i32, i32) {
     let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
     // SAFETY: the only pointer is to the event, which lives through the call.
@@ -77,9 +78,9 @@ impl Bare {
     }
 }
 
-/// Calls `fire` with each element of `known` at its due point, or at most `leeway` later, together with the next
-/// elements. All elements are sorted before the first is due, so the cost is only the wake-ups of the system and the
-/// calls.
+/// Calls `fire` with each element of `known` at its due point, or at most `leeway` later, together
+/// with the next elements. All elements are sorted before the first is due, so the cost is only the
+/// wake-ups of the system and the calls.
 pub(crate) fn storm<T: Send + 'static>(mut known: Vec<(u64, T)>, leeway: Duration, fire: impl Fn(T) + Send + 'static) {
     let grid = (leeway.as_nanos() as u64).max(1);
     known.iter_mut().for_each(|(due, _)| *due = due.next_multiple_of(grid));

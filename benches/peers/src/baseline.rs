@@ -1,11 +1,11 @@
-//! The baseline of making and ending a timer: a list per core behind a lock, the least that any timer could do on this
-//! machine.
+//! The baseline of making and ending a timer: a list per core behind a lock, the least that any
+//! timer could do on this machine.
 //!
-//! Steps: clock, core number, lock, link, unlock; lock, unlink, unlock. No order, no wheel, no alarm, no state, no
-//! callback.
+//! Steps: clock, core number, lock, link, unlock; lock, unlink, unlock. No order, no wheel, no
+//! alarm, no state, no callback.
 //!
-//! Ground rules. Nodes are linked and unlinked with the lock of their list held. The thread that links a node keeps it
-//! in place until the node is unlinked.
+//! Ground rules. Nodes are linked and unlinked with the lock of their list held. The thread that
+//! links a node keeps it in place until the node is unlinked.
 
 #![allow(unsafe_code)] // an intrusive list
 
@@ -26,7 +26,8 @@ struct Node {
 }
 
 impl Node {
-    /// Not all zero: for zeroes the compiler would call the allocator's slow path for zeroed memory.
+    /// Not all zero: for zeroes the compiler would call the allocator's slow path for zeroed
+    /// memory.
     fn new() -> Self {
         Self { next: null_mut(), prev: null_mut(), due: u64::MAX, _rest: [0; 6] }
     }
@@ -48,7 +49,8 @@ impl Head {
     /// `node` is alive and in no list, and stays in place until it is unlinked.
     unsafe fn link(&mut self, node: NonNull<Node>) {
         let at = node.as_ptr();
-        // SAFETY: the caller promises a live node that is in no list; the old head is linked, hence alive.
+        // SAFETY: the caller promises a live node that is in no list; the old head is linked, hence
+        // alive.
         unsafe {
             (*at).next = self.0;
             (*at).prev = null_mut();
@@ -93,7 +95,8 @@ unsafe impl Send for Linked<'_> {}
 impl Linked<'_> {
     /// Unlinks and frees the node.
     pub(crate) fn end(self) {
-        // SAFETY: `Baseline::make` allocated and linked the node; `end` takes `self`, so it runs once.
+        // SAFETY: `Baseline::make` allocated and linked the node; `end` takes `self`, so it runs
+        // once.
         unsafe {
             self.list.head.lock().unlink(self.node);
             drop(Box::from_raw(self.node.as_ptr()));

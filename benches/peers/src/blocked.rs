@@ -1,13 +1,14 @@
 //! W7: callbacks that block, and their effect on periodic timers.
 //!
-//! Ground rules. Each contender has its own process. Periodic timers of 10 ms tick all the time. At a single instant,
-//! blocking callbacks come due. They sleep until two seconds after this instant, as a callback does that calls a slow
-//! function. A callback that starts after the two seconds does not sleep, so a contender with one thread stands still
-//! for two seconds, not for 64 times as long. In the end all blocking callbacks must have run.
+//! Ground rules. Each contender has its own process. Periodic timers of 10 ms tick all the time. At
+//! a single instant, blocking callbacks come due. They sleep until two seconds after this instant,
+//! as a callback does that calls a slow function. A callback that starts after the two seconds does
+//! not sleep, so a contender with one thread stands still for two seconds, not for 64 times as
+//! long. In the end all blocking callbacks must have run.
 //!
-//! The excess is the gap between two ticks minus the period; a gap still open at the end counts with its length so far.
-//! Quantiles are over time, not over gaps: each gap is weighted by its length. Otherwise the burst of ticks after a
-//! long gap would hide the gap.
+//! The excess is the gap between two ticks minus the period; a gap still open at the end counts
+//! with its length so far. Quantiles are over time, not over gaps: each gap is weighted by its
+//! length. Otherwise the burst of ticks after a long gap would hide the gap.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -47,7 +48,8 @@ impl Other {
     }
 }
 
-/// The quantile `q` of the excess, weighted by time. `sorted`: excess and length of each gap, by excess.
+/// The quantile `q` of the excess, weighted by time. `sorted`: excess and length of each gap, by
+/// excess.
 fn at_instant(sorted: &[(u64, u64)], q: f64) -> u64 {
     let total: u64 = sorted.iter().map(|&(_, gap)| gap).sum();
     let mut before = 0;

@@ -1,12 +1,15 @@
-//! Child processes, for workloads that measure the processor time, wake-ups or memory of a process, or disturb each
-//! other for seconds.
+//! Child processes, for workloads that measure the processor time, wake-ups or memory of a process,
+//! or disturb each other for seconds.
 //!
-//! Ground rules. The child is this program with `--child` and a job. It prints a figure per line, name and number, and
-//! no more; a name that is an index of [`SHARES`] is a quantile of its distribution. Exit codes:
+//! Ground rules. The child is this program with `--child` and a job. It prints a figure per line,
+//! name and number, and no more; a name that is an index of [`SHARES`] is a quantile of its
+//! distribution. Exit codes:
 //!
 //! - [`TOO_LATE`]: the child was disturbed during set-up; it is run again with more time.
-//! - [`UNABLE`]: the system refuses a resource, and the child has printed which; the contender is left out.
-//! - any other failure: the contender is left out, so the rest of a long run is not lost; the whole run fails in the end.
+//! - [`UNABLE`]: the system refuses a resource, and the child has printed which; the contender is
+//!   left out.
+//! - any other failure: the contender is left out, so the rest of a long run is not lost; the whole
+//!   run fails in the end.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -96,7 +99,8 @@ impl Job {
         }
     }
 
-    /// Runs a child, with twice the set-up time after each [`TOO_LATE`]. `None`: the contender is left out.
+    /// Runs a child, with twice the set-up time after each [`TOO_LATE`]. `None`: the contender is
+    /// left out.
     fn child(&self, drivers: &Drivers, contender: &str) -> Option<Outcome> {
         let Self { what, title, n, span_us, .. } = self;
         let left_out = |why: &str| {

@@ -1,10 +1,11 @@
 //! Drivers: the timers of other languages as contenders, by the programs in `benches/drivers`.
 //!
-//! Ground rules. A driver is a process for a single workload. It checks its work, and prints JSON lines: figures and
-//! quantiles under the names of the report. The README of the drivers lists the parameters. The needs of a language (a
-//! compiler, a jar) are looked up once, and drivers are compiled into the folder of this program. A language not
-//! installed is skipped, with a message on standard error and in the report. Nothing is downloaded. A driver that fails
-//! is left out of this row only.
+//! Ground rules. A driver is a process for a single workload. It checks its work, and prints JSON
+//! lines: figures and quantiles under the names of the report. The README of the drivers lists the
+//! parameters. The needs of a language (a compiler, a jar) are looked up once, and drivers are
+//! compiled into the folder of this program. A language not installed is skipped, with a message on
+//! standard error and in the report. Nothing is downloaded. A driver that fails is left out of this
+//! row only.
 
 use std::env;
 use std::fs;
@@ -21,7 +22,8 @@ use crate::{blocked, child, idle, many_timers, steady, storm};
 /// The workloads of the drivers.
 pub(crate) const IDS: [&str; 10] = ["W1", "W2", "W3", "W4", "W6", "W7", "W8", "Q1", "Q2", "Q3"];
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../drivers");
-/// The jars of HashedWheelTimer in Debian's libnetty-java; [`NETTY_VARIABLE`] sets a different class path.
+/// The jars of HashedWheelTimer in Debian's libnetty-java; [`NETTY_VARIABLE`] sets a different
+/// class path.
 const NETTY: &str = "/usr/share/java/netty-common.jar:/usr/share/java/jctools-core.jar";
 const NETTY_VARIABLE: &str = "NETTY_CLASSPATH";
 /// Samples per round, as for the contenders of this process.
@@ -92,8 +94,9 @@ impl Task {
 }
 
 impl Contender {
-    /// Whether this contender can do the task. Java's library and Netty cannot change a timer, and ticks of 100 ms do
-    /// not suit periods of 10 ms. Node has one thread, and can restart a timer only with its previous delay.
+    /// Whether this contender can do the task. Java's library and Netty cannot change a timer, and
+    /// ticks of 100 ms do not suit periods of 10 ms. Node has one thread, and can restart a timer
+    /// only with its previous delay.
     fn can(&self, task: &Task) -> bool {
         if task.workload.starts_with('Q') || self.word == "delay-queue" {
             return task.workload.starts_with('Q') && self.word == "delay-queue";
@@ -298,9 +301,9 @@ impl Drivers {
     }
 }
 
-/// Adds the drivers' samples to a title with contenders of this process. Runs the drivers in turn, in random order, on
-/// each number of threads. `point` maps a number of threads to a curve and an x; the samples are added to this point as
-/// well.
+/// Adds the drivers' samples to a title with contenders of this process. Runs the drivers in turn,
+/// in random order, on each number of threads. `point` maps a number of threads to a curve and an
+/// x; the samples are added to this point as well.
 pub(crate) fn measure(
     session: &mut Session,
     id: &'static str,

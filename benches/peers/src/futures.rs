@@ -1,9 +1,9 @@
 //! A1 to A5: sleeps, timeouts and intervals as futures, polled without an executor.
 //!
-//! Ground rules. Each contender does the same operation with its own API. The measured loop asserts the result where
-//! this is free (pending or ready); beforehand a short future of each contender must fire. The futures of this crate
-//! use the default runtime. Sleeps of peers are pinned to the stack, so no contender pays for a box that it does not
-//! need.
+//! Ground rules. Each contender does the same operation with its own API. The measured loop asserts
+//! the result where this is free (pending or ready); beforehand a short future of each contender
+//! must fire. The futures of this crate use the default runtime. Sleeps of peers are pinned to the
+//! stack, so no contender pays for a box that it does not need.
 
 use std::future::{Future, pending, ready};
 use std::hint::black_box;
@@ -175,7 +175,8 @@ fn intervals(session: &mut Session, tokio: &Tokio) {
     let mut cases = Vec::new();
     on_each(&mut cases, "timerqueue Interval, Burst", Place::Thread, move |times| {
         let mut interval = Interval::new(period).missed_ticks(MissedTicks::Burst);
-        std::thread::sleep(Duration::from_micros(10)); // from now on ticks come due faster than the loop takes them
+        // from now on ticks come due faster than the loop takes them
+        std::thread::sleep(Duration::from_micros(10));
         let mut context = idle_context();
         repeat(times, || assert!(matches!(black_box(interval.poll_tick(&mut context)), Poll::Ready(Some(_)))))
     });

@@ -1,8 +1,9 @@
 //! W6: the cost of many pending timers while none is due.
 //!
-//! Ground rules. Each contender has its own process; all run at the same time, since they use hardly any processor
-//! time. Timers are due in one to ten minutes. The measurement begins when the process is quiet. Afterwards no callback
-//! may have run or been dropped, and a new timer must fire.
+//! Ground rules. Each contender has its own process; all run at the same time, since they use
+//! hardly any processor time. Timers are due in one to ten minutes. The measurement begins when the
+//! process is quiet. Afterwards no callback may have run or been dropped, and a new timer must
+//! fire.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

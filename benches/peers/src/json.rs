@@ -1,7 +1,7 @@
 //! A reader of JSON lines, which the report and the drivers of other languages write.
 //!
-//! Ground rules. The reader knows only the values of such lines: objects, lists, strings, numbers and `null`. An error
-//! shows the rest of the line from the point where reading stopped.
+//! Ground rules. The reader knows only the values of such lines: objects, lists, strings, numbers
+//! and `null`. An error shows the rest of the line from the point where reading stopped.
 
 /// A value.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,7 +116,8 @@ impl Reader<'_> {
         loop {
             all.push(one(self)?);
             if self.accept(",").is_none() {
-                // Not `accept`: text after the line's last bracket must stay, to be reported as an error.
+                // Not `accept`: text after the line's last bracket must stay, to be reported as an
+                // error.
                 self.rest = self.rest.trim_start().strip_prefix(&close)?;
                 return Some(all);
             }

@@ -23,24 +23,26 @@
 //! | W7 | 64 callbacks block for 2 s: effect on periodic timers | all, and a thread with a heap | every round |
 //! | W8 | drift and jitter of a periodic timer of 10 ms | all, and a timerfd in an epoll set as the baseline | once in five rounds |
 //!
-//! The contenders: tokio (`multi_thread`, `current_thread`), tokio-util's `DelayQueue`, async-io, futures-timer,
-//! pingora-timeout, hierarchical_hash_wheel_timer (its thread; in W1 and W2 also its wheel), std threads in workloads
-//! of few timers, and a hand-written thread with a heap. The head of each workload's file, `contenders` and `place` say
-//! how each contender is run.
+//! The contenders: tokio (`multi_thread`, `current_thread`), tokio-util's `DelayQueue`, async-io,
+//! futures-timer, pingora-timeout, hierarchical_hash_wheel_timer (its thread; in W1 and W2 also its
+//! wheel), std threads in workloads of few timers, and a hand-written thread with a heap. The head
+//! of each workload's file, `contenders` and `place` say how each contender is run.
 //!
-//! Java's ScheduledThreadPoolExecutor, Netty's HashedWheelTimer, and the timers of Node and Go take part in W1 to W4
-//! and W6 to W8 if they are installed (`drivers`; the README of `benches/drivers` lists the packages). They take about
-//! four minutes of a round. `--rust-only` leaves them out.
+//! Java's ScheduledThreadPoolExecutor, Netty's HashedWheelTimer, and the timers of Node and Go take
+//! part in W1 to W4 and W6 to W8 if they are installed (`drivers`; the README of `benches/drivers`
+//! lists the packages). They take about four minutes of a round. `--rust-only` leaves them out.
 //!
-//! `--only` takes workloads (`W1`) or letters (`A`). `--contender` measures only contenders with this text in their
-//! names, for use with a profiler. In each round the workloads come in random order, and in each workload the
-//! contenders, so load of the machine hits all of them alike. The ratios matter most. Output is Markdown; `--json`
-//! writes lines of rows, distributions and curves, which `report` describes. `--plots` draws them as SVG: lateness as
-//! quantile curves, cost against the number of pending timers. `--from` measures nothing and draws the lines of an
-//! earlier `--json`.
+//! `--only` takes workloads (`W1`) or letters (`A`). `--contender` measures only contenders with
+//! this text in their names, for use with a profiler. In each round the workloads come in random
+//! order, and in each workload the contenders, so load of the machine hits all of them alike. The
+//! ratios matter most. Output is Markdown; `--json` writes lines of rows, distributions and curves,
+//! which `report` describes. `--plots` draws them as SVG: lateness as quantile curves, cost against
+//! the number of pending timers. `--from` measures nothing and draws the lines of an earlier
+//! `--json`.
 //!
-//! Ground rules. Every contender does the same work, written as its users would write it, and every workload checks
-//! that the work was done. A contender that fires early or loses ticks is not left out: the share is counted and shown.
+//! Ground rules. Every contender does the same work, written as its users would write it, and every
+//! workload checks that the work was done. A contender that fires early or loses ticks is not left
+//! out: the share is counted and shown.
 
 mod bare;
 mod baseline;
@@ -76,7 +78,8 @@ use self::place::{GlobalHeartbeats, HEARTBEAT};
 use self::sparse::Sparse;
 
 const DEFAULT_ROUNDS: usize = 3;
-/// Workloads that take minutes, or hardly vary from run to run, are measured once in this many rounds.
+/// Workloads that take minutes, or hardly vary from run to run, are measured once in this many
+/// rounds.
 const RARELY: usize = 5;
 
 struct Options {

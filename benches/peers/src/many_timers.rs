@@ -1,10 +1,12 @@
-//! W4 beside many timers: lateness of sparse timers, and its cost, while thousands of timers are pending or tick.
+//! W4 beside many timers: lateness of sparse timers, and its cost, while thousands of timers are
+//! pending or tick.
 //!
-//! Ground rules. Each contender has its own process. A thread makes the sparse timer, 1 to 10 ms ahead, and makes it
-//! again when it has fired; lateness is taken in the contender's callback or task. Processor time and wake-ups are of
-//! the whole process. Periodic timers begin at random points of the first period, and their ticks are counted; too few
-//! ticks are shown as lost. Pending timers are due minutes later, and all must still be pending in the end. The
-//! baseline is a bare timerfd without further timers.
+//! Ground rules. Each contender has its own process. A thread makes the sparse timer, 1 to 10 ms
+//! ahead, and makes it again when it has fired; lateness is taken in the contender's callback or
+//! task. Processor time and wake-ups are of the whole process. Periodic timers begin at random
+//! points of the first period, and their ticks are counted; too few ticks are shown as lost.
+//! Pending timers are due minutes later, and all must still be pending in the end. The baseline is
+//! a bare timerfd without further timers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,9 +1,10 @@
 //! Tools of all workloads: clocks, random numbers, pinned threads, and side-by-side measurement.
 //!
-//! Ground rules. A [`Case`] does a contender's operation a given number of times and returns the time taken, without
-//! the set-up. The cases of a title are measured in sub-rounds. Each sub-round runs every case once, briefly, in random
-//! order, so a disturbance hits a single sample rather than a contender. Ratios are taken within a sub-round. The
-//! number of operations per sample is determined once and kept.
+//! Ground rules. A [`Case`] does a contender's operation a given number of times and returns the
+//! time taken, without the set-up. The cases of a title are measured in sub-rounds. Each sub-round
+//! runs every case once, briefly, in random order, so a disturbance hits a single sample rather
+//! than a contender. Ratios are taken within a sub-round. The number of operations per sample is
+//! determined once and kept.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Barrier};
@@ -53,8 +54,8 @@ fn sleeps_of(whom: libc::c_int) -> i64 {
     }
 }
 
-/// Waits until this process uses hardly any processor time. Gives up after some seconds, since some contenders never
-/// rest.
+/// Waits until this process uses hardly any processor time. Gives up after some seconds, since some
+/// contenders never rest.
 pub(crate) fn until_quiet() {
     const STEP: Duration = Duration::from_millis(50);
     for _ in 0..100 {
@@ -118,7 +119,8 @@ pub(crate) fn quantile<T: Copy>(sorted: &[T], q: f64) -> T {
     sorted[((sorted.len() - 1) as f64 * q).round() as usize]
 }
 
-/// Runs `work` on `threads` threads at once, each pinned to a core of its own. Returns their results, in order.
+/// Runs `work` on `threads` threads at once, each pinned to a core of its own. Returns their
+/// results, in order.
 pub(crate) fn on_cores<T: Send>(threads: usize, work: impl Fn(usize, &Barrier) -> T + Sync) -> Vec<T> {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     let start = Barrier::new(threads);
@@ -146,7 +148,8 @@ pub(crate) struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// `run` does the operation the given number of times on each thread, and returns the time taken by a thread.
+    /// `run` does the operation the given number of times on each thread, and returns the time
+    /// taken by a thread.
     pub(crate) fn new(contender: &'static str, threads: usize, run: impl Fn(u64) -> Duration + 'a) -> Self {
         Self { contender, threads, run: Box::new(run) }
     }
@@ -173,13 +176,14 @@ impl Session {
         contender.contains(&self.contender)
     }
 
-    /// Measures the cases of a title. For each number of threads, the first case is the base of the ratios.
+    /// Measures the cases of a title. For each number of threads, the first case is the base of the
+    /// ratios.
     pub(crate) fn measure(&mut self, id: &'static str, title: &str, cases: &[Case<'_>]) {
         self.measure_point(id, title, cases, |_| None);
     }
 
-    /// As [`Self::measure`]. `point` maps a number of threads to a curve and an x; the samples are added to this point
-    /// as well.
+    /// As [`Self::measure`]. `point` maps a number of threads to a curve and an x; the samples are
+    /// added to this point as well.
     pub(crate) fn measure_point(
         &mut self,
         id: &'static str,
@@ -236,7 +240,8 @@ pub(crate) fn repeat(times: u64, mut operation: impl FnMut()) -> Duration {
     start.elapsed()
 }
 
-/// `times` times: makes a value, and ends the value made `lag` operations before. Both closures get `context`.
+/// `times` times: makes a value, and ends the value made `lag` operations before. Both closures get
+/// `context`.
 pub(crate) fn lagged<C, T>(
     context: &mut C,
     lag: usize,

@@ -1,9 +1,10 @@
 //! W5: resident memory per pending timer, for a million timers.
 //!
-//! Ground rules. Each contender has its own process. The runtime is started, and the vector for the handles is written
-//! to, before the first reading of the resident pages. So the difference is the memory of the timers and of the
-//! contender's bookkeeping, without the handles; the size of the handles is added. A single thread makes all timers,
-//! since the allocator's arenas of a second thread would blur the result.
+//! Ground rules. Each contender has its own process. The runtime is started, and the vector for the
+//! handles is written to, before the first reading of the resident pages. So the difference is the
+//! memory of the timers and of the contender's bookkeeping, without the handles; the size of the
+//! handles is added. A single thread makes all timers, since the allocator's arenas of a second
+//! thread would blur the result.
 
 use std::fs;
 use std::future::{Future, poll_fn};

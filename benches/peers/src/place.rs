@@ -1,14 +1,15 @@
 //! The place where a contender's operations run: a bare thread, or a runtime of tokio.
 //!
-//! Ground rules, for fairness. Operations inside tokio run within `block_on`, in a single poll of the outer future
-//! (`unconstrained`, so no budget runs out), and poll their futures with a waker that does nothing. So no contender
-//! pays for an executor, only for its timers. With `current_thread` each measuring thread has a runtime of its own, as
-//! in a thread-per-core program; with `multi_thread` all threads share a runtime. All runtimes have every driver
+//! Ground rules, for fairness. Operations inside tokio run within `block_on`, in a single poll of
+//! the outer future (`unconstrained`, so no budget runs out), and poll their futures with a waker
+//! that does nothing. So no contender pays for an executor, only for its timers. With
+//! `current_thread` each measuring thread has a runtime of its own, as in a thread-per-core
+//! program; with `multi_thread` all threads share a runtime. All runtimes have every driver
 //! enabled, as with `#[tokio::main]`.
 //!
-//! A runtime without timers wakes its driver (a system call) for each new timer, which is then the earliest. A program
-//! nearly always has an earlier timer. So each runtime of each contender has a *heartbeat*, a timer due every 100 ms,
-//! unless the title names a different one or none.
+//! A runtime without timers wakes its driver (a system call) for each new timer, which is then the
+//! earliest. A program nearly always has an earlier timer. So each runtime of each contender has a
+//! *heartbeat*, a timer due every 100 ms, unless the title names a different one or none.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -60,7 +61,8 @@ pub(crate) fn our_heartbeats(runtime: &timerqueue::Runtime, period: Duration) ->
     on_cores(THREADS, |_, _| runtime.timer(period, period, |_| {}))
 }
 
-/// The heartbeats of peers with a single reactor for the whole process. They tick until this value is dropped.
+/// The heartbeats of peers with a single reactor for the whole process. They tick until this value
+/// is dropped.
 pub(crate) struct GlobalHeartbeats(Arc<AtomicBool>);
 
 impl GlobalHeartbeats {
@@ -146,7 +148,8 @@ impl Place<'_> {
         }))
     }
 
-    /// Runs `work` on `threads` threads at once, each in its place. Returns the mean of the times that `work` returns.
+    /// Runs `work` on `threads` threads at once, each in its place. Returns the mean of the times
+    /// that `work` returns.
     pub(crate) fn time(self, threads: usize, work: impl Fn(&Lane<'_>) -> Duration + Sync) -> Duration {
         let took = on_cores(threads, |index, start| self.enter(index, || work(&Lane { index, start })));
         took.iter().sum::<Duration>() / threads as u32

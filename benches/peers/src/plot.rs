@@ -1,9 +1,10 @@
-//! SVG plots of the results: lateness as quantile curves, and cost against the number of pending timers.
+//! SVG plots of the results: lateness as quantile curves, and cost against the number of pending
+//! timers.
 //!
-//! Ground rules. Plots are drawn only from the report's JSON lines, so a stored run can be drawn again. All scales are
-//! logarithmic; the scale of shares is logarithmic at both ends (1 % and 99 % are equally far from the middle). Each
-//! curve is labelled at its end. A plot serves light and dark pages: it has its own background, and follows the
-//! preference of the reader's system.
+//! Ground rules. Plots are drawn only from the report's JSON lines, so a stored run can be drawn
+//! again. All scales are logarithmic; the scale of shares is logarithmic at both ends (1 % and 99 %
+//! are equally far from the middle). Each curve is labelled at its end. A plot serves light and
+//! dark pages: it has its own background, and follows the preference of the reader's system.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -131,7 +132,8 @@ impl Plot {
         &mut plots[at]
     }
 
-    /// Adds a JSON line to the plot of its title. `None`: the line is neither a distribution nor a curve.
+    /// Adds a JSON line to the plot of its title. `None`: the line is neither a distribution nor a
+    /// curve.
     fn add(plots: &mut Vec<Self>, line: &Value) -> Option<()> {
         let (id, title, contender) = (line.text("id")?, line.text("title")?, line.text("contender")?);
         let title = format!("{id} {title}");
@@ -161,7 +163,8 @@ impl Plot {
         Self { title, x: "share of the samples that are not above".to_owned(), y, curves: vec![], marks }
     }
 
-    /// Puts the x of curves on the scale of the plot. Zero is drawn a decade before the least number above zero.
+    /// Puts the x of curves on the scale of the plot. Zero is drawn a decade before the least
+    /// number above zero.
     fn scale_x(&mut self) {
         if !self.marks.is_empty() {
             return; // shares are scaled already
@@ -309,7 +312,8 @@ fn text(out: &mut String, class: &str, (x, y): (f64, f64), text: &str) {
 }
 
 impl Curve {
-    /// The curve, a line from the least to the greatest sample of each point, and the label at the end.
+    /// The curve, a line from the least to the greatest sample of each point, and the label at the
+    /// end.
     fn draw(&self, out: &mut String, frame: &Frame, (colour, dash): (&str, &str), place: f64, aside: f64) {
         let Some(last) = self.points.last() else { return };
         let (width, weight) = if colour == OURS { (2.6, 600) } else { (1.6, 400) };
@@ -351,8 +355,9 @@ impl Curve {
         );
     }
 
-    /// The curve of some quantiles. `None`: there are none. The ends of the scale are infinite. Points that repeat the
-    /// least or the greatest sample are left out, since they only show that the samples were few.
+    /// The curve of some quantiles. `None`: there are none. The ends of the scale are infinite.
+    /// Points that repeat the least or the greatest sample are left out, since they only show that
+    /// the samples were few.
     fn of_quantiles(contender: &str, quantiles: &[(f64, f64)], y: &str) -> Option<Self> {
         let (&(_, least), &(_, greatest)) = (quantiles.first()?, quantiles.last()?);
         let from = quantiles.iter().rposition(|&(_, value)| value == least)?;
@@ -365,7 +370,8 @@ impl Curve {
     }
 }
 
-/// Round values between two powers of ten: the powers, and also 2 and 5 times each power if the range is small.
+/// Round values between two powers of ten: the powers, and also 2 and 5 times each power if the
+/// range is small.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let steps: &[f64] = match high - low {
         decades if decades > 3.5 => &[1.0],
@@ -395,7 +401,8 @@ fn spread_out(wanted: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     places
 }
 
-/// Draws the distributions and curves among the report's JSON lines into a folder. Returns the names of the files.
+/// Draws the distributions and curves among the report's JSON lines into a folder. Returns the
+/// names of the files.
 pub(crate) fn draw(lines: &str, folder: &Path) -> io::Result<Vec<String>> {
     let wrong = |problem| io::Error::new(io::ErrorKind::InvalidData, problem);
     let (mut plots, mut machine) = (Vec::new(), String::new());

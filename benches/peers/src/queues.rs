@@ -1,9 +1,10 @@
 //! Q1 to Q3: delay queues with 0, 10,000 and 1,000,000 pending entries.
 //!
-//! Ground rules. All threads use one queue, behind a lock. No receiver waits, as in the other workloads of single operations: what a
-//! wake-up costs is measured in W4. Q3 inserts a batch, and measures the taking alone. A contender is *keyed* if the user's own key finds an entry, as in ours. Without a key the
-//! user keeps the handle that the insertion returns. Entries are due 600 to 660 s from now, the pending ones too, in
-//! random order.
+//! Ground rules. All threads use one queue, behind a lock. No receiver waits, as in the other
+//! workloads of single operations: what a wake-up costs is measured in W4. Q3 inserts a batch, and
+//! measures the taking alone. A contender is *keyed* if the user's own key finds an entry, as in
+//! ours. Without a key the user keeps the handle that the insertion returns. Entries are due 600 to
+//! 660 s from now, the pending ones too, in random order.
 
 use std::cell::Cell;
 use std::cmp::Reverse;

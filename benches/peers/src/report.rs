@@ -1,16 +1,19 @@
-//! The report: results by title and row, printed as Markdown tables and as JSON lines. The JSON lines also have
-//! distributions and curves, from which the plots are drawn.
+//! The report: results by title and row, printed as Markdown tables and as JSON lines. The JSON
+//! lines also have distributions and curves, from which the plots are drawn.
 //!
 //! Every line has a `kind`:
 //!
 //! - `run`: the `machine`, and the `versions` of the contenders.
 //! - `row`: a contender's samples of a metric.
-//! - `distribution`: `quantiles` is a list of pairs, a share of the samples (0 to 1) and its quantile, the median of `rounds` rounds.
-//! - `curve`: `points` is a list of quadruples: x, and the median, least and greatest y; `x` and `y` name the axes.
+//! - `distribution`: `quantiles` is a list of pairs, a share of the samples (0 to 1) and its
+//!   quantile, the median of `rounds` rounds.
+//! - `curve`: `points` is a list of quadruples: x, and the median, least and greatest y; `x` and
+//!   `y` name the axes.
 //!
-//! Ground rules. The rows of a title get their samples in the same rhythm, so the n-th samples of two rows were taken
-//! next to each other. A ratio is the median of the ratios of such pairs. The base of the ratios is the first declared
-//! row of this crate with the same metric and number of threads.
+//! Ground rules. The rows of a title get their samples in the same rhythm, so the n-th samples of
+//! two rows were taken next to each other. A ratio is the median of the ratios of such pairs. The
+//! base of the ratios is the first declared row of this crate with the same metric and number of
+//! threads.
 
 use std::fmt::Write as _;
 

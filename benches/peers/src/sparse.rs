@@ -1,9 +1,9 @@
 //! W4: lateness of a lone timer.
 //!
-//! Ground rules. Each sample gives every contender the same wait, 1 to 10 ms, in turn and in random order, since the
-//! lateness of a wake-up varies from day to day. The baseline is a bare timerfd in an epoll set with a thread of its
-//! own. Lateness is taken where the contender's user code begins: in the callback, in the task, or after `block_on`.
-//! Early samples are counted.
+//! Ground rules. Each sample gives every contender the same wait, 1 to 10 ms, in turn and in random
+//! order, since the lateness of a wake-up varies from day to day. The baseline is a bare timerfd in
+//! an epoll set with a thread of its own. Lateness is taken where the contender's user code begins:
+//! in the callback, in the task, or after `block_on`. Early samples are counted.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -25,7 +25,8 @@ pub(crate) const FURTHEST: Duration = Duration::from_millis(10);
 const METRICS: [&str; 5] = ["late p50, us", "late p90, us", "late p99, us", "best, us", "early, %"];
 const TITLE: &str = "lateness of a timer, 1 to 10 ms ahead, when no other one fires";
 
-/// Starts a timer of this contender. Returns its lateness in nanoseconds, taken in the callback or task.
+/// Starts a timer of this contender. Returns its lateness in nanoseconds, taken in the callback or
+/// task.
 pub(crate) fn sample(timers: &dyn Contender, wait: Duration) -> i64 {
     let (send, receive) = channel();
     let due = clock_ns() + wait.as_nanos() as u64;
@@ -33,7 +34,8 @@ pub(crate) fn sample(timers: &dyn Contender, wait: Duration) -> i64 {
     receive.recv().expect("the timer fires")
 }
 
-/// The share of early samples in `sorted`. Panics for an early sample of a contender that promises never to fire early.
+/// The share of early samples in `sorted`. Panics for an early sample of a contender that promises
+/// never to fire early.
 pub(crate) fn early(contender: &str, sorted: &[i64]) -> f64 {
     let early = sorted.partition_point(|&late| late < 0);
     assert!(early == 0 || !contenders::never_early(contender), "{contender} is early");

@@ -1,9 +1,10 @@
 //! W8: drift and jitter of a single periodic timer.
 //!
-//! Ground rules. Each contender has its own process, with no further timer. Jitter is the absolute difference of the
-//! period and the gap between two ticks. Drift is the lateness of the last tenth of the ticks minus the lateness of the
-//! first tenth, against a schedule of whole periods from the first tick. A lost tick shifts all later ticks, and is
-//! also counted. The baseline is a periodic timerfd in an epoll set.
+//! Ground rules. Each contender has its own process, with no further timer. Jitter is the absolute
+//! difference of the period and the gap between two ticks. Drift is the lateness of the last tenth
+//! of the ticks minus the lateness of the first tenth, against a schedule of whole periods from the
+//! first tick. A lost tick shifts all later ticks, and is also counted. The baseline is a periodic
+//! timerfd in an epoll set.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,10 +1,11 @@
-//! W3: storms. Many one-shots are due within a second, or at a single instant: the cost of firing a timer, and the
-//! lateness.
+//! W3: storms. Many one-shots are due within a second, or at a single instant: the cost of firing a
+//! timer, and the lateness.
 //!
-//! Ground rules. Every storm has its own process. All timers are made and inserted before the first is due. Two threads
-//! make half of the timers each, on cores of their own (tokio's `current_thread` makes all on its only thread). The
-//! callback is the same for all contenders: it reads the clock and stores the lateness. Processor time is the time of
-//! all threads but the measuring thread, from the moment that all timers are inserted until the last has fired and the
+//! Ground rules. Every storm has its own process. All timers are made and inserted before the first
+//! is due. Two threads make half of the timers each, on cores of their own (tokio's
+//! `current_thread` makes all on its only thread). The callback is the same for all contenders: it
+//! reads the clock and stores the lateness. Processor time is the time of all threads but the
+//! measuring thread, from the moment that all timers are inserted until the last has fired and the
 //! process is quiet. So it includes sweeping, waking, running and freeing.
 
 use std::future::{Future, poll_fn};
@@ -65,7 +66,8 @@ const METRICS: [&str; 8] = [
 const OTHER_TASKS: [&str; 2] = [OUR_TASKS_CURRENT, OUR_TASKS_EXECUTOR];
 /// In storms of [`MANY`] and fewer.
 const WITH_LEEWAY: [&str; 3] = [OUR_TASKS_LEEWAY, OUR_TASKS_CURRENT_LEEWAY, bare::NAME_LEEWAY];
-/// The baselines of futures: a thread that knows all wakers, sorted by due point, and calls them; the tasks are those of the contenders.
+/// The baselines of futures: a thread that knows all wakers, sorted by due point, and calls them;
+/// the tasks are those of the contenders.
 const WAKERS_MULTI: &str = "baseline: sorted wakers, tasks of tokio multi_thread";
 const WAKERS_CURRENT: &str = "baseline: sorted wakers, tasks of tokio current_thread";
 const WAKERS_EXECUTOR: &str = "baseline: sorted wakers, tasks of async-executor, 2 threads";
@@ -87,7 +89,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// A plan of `n` timers, due within `span_us`, after enough time to make them at `each_ns` per timer.
+    /// A plan of `n` timers, due within `span_us`, after enough time to make them at `each_ns` per
+    /// timer.
     fn new(n: usize, span_us: u64, each_ns: u64) -> &'static Self {
         let mut random = Random::new(11);
         let first_due = clock_ns() + 100_000_000 + each_ns * n as u64;
@@ -122,8 +125,9 @@ impl Plan {
         (maker..self.due.len()).step_by(MAKERS)
     }
 
-    /// A task that counts itself as placed when it goes to sleep, and stores its lateness when it wakes up. (The task
-    /// makes its sleep itself: a sleep passed as an argument would be stored twice.)
+    /// A task that counts itself as placed when it goes to sleep, and stores its lateness when it
+    /// wakes up. (The task makes its sleep itself: a sleep passed as an argument would be stored
+    /// twice.)
     async fn task<F: Future>(&'static self, i: usize, make: Make<F>) {
         let mut sleep = pin!(make(self, i));
         let mut placed = false;
@@ -289,7 +293,8 @@ fn tokio_sleep(plan: &'static Plan, i: usize) -> tokio::time::Sleep {
     tokio::time::sleep_until(plan.instant(i).into())
 }
 
-/// A sleep of the baselines: leaves its waker in the plan, and is ready when its due point has come.
+/// A sleep of the baselines: leaves its waker in the plan, and is ready when its due point has
+/// come.
 fn known_sleep(plan: &'static Plan, i: usize) -> impl Future<Output = ()> + Send {
     poll_fn(move |context| {
         if clock_ns() >= plan.due[i] {
@@ -301,7 +306,8 @@ fn known_sleep(plan: &'static Plan, i: usize) -> impl Future<Output = ()> + Send
     })
 }
 
-/// A thread calls the wakers of all tasks, each at its due point, and keeps none: a task that has ended is freed, as with the timers.
+/// A thread calls the wakers of all tasks, each at its due point, and keeps none: a task that has
+/// ended is freed, as with the timers.
 fn wake_sorted(plan: &'static Plan) {
     let waker = |place: &Mutex<Option<Waker>>| place.lock().expect("no panic").take().expect("all tasks wait");
     let known = plan.due.iter().zip(&plan.wakers).map(|(&due, place)| (due, waker(place))).collect();

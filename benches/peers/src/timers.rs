@@ -1,9 +1,9 @@
 //! W1 and W2: create and dispose, and change, timers that do not fire, beside pending timers.
 //!
-//! Ground rules. The timer of this crate is a [`Timer`] with a callback of one word. The peers have no callbacks, so
-//! their timer is a sleep polled once, which does less. The pending timers lie in the same span as the measured timers
-//! and do not come due meanwhile; half of them are in the queue of each measured core (or in the runtime of each
-//! measuring thread).
+//! Ground rules. The timer of this crate is a [`Timer`] with a callback of one word. The peers have
+//! no callbacks, so their timer is a sleep polled once, which does less. The pending timers lie in
+//! the same span as the measured timers and do not come due meanwhile; half of them are in the
+//! queue of each measured core (or in the runtime of each measuring thread).
 
 use std::future::Future;
 use std::hint::black_box;
@@ -53,7 +53,8 @@ struct Level {
     pending: usize,
     /// The period of a periodic timer beside the measured timers.
     heartbeat: Option<Duration>,
-    /// Whether peers with a balanced tree or a heap take part; their set-up takes too long for a million timers.
+    /// Whether peers with a balanced tree or a heap take part; their set-up takes too long for a
+    /// million timers.
     with_trees: bool,
     /// Whether changes are measured as well.
     changes: bool,
@@ -103,8 +104,9 @@ impl Level {
         self.point.then_some((format!("{what}; {threads}"), COST_OF_PENDING, self.pending as f64))
     }
 
-    /// Runs the contenders of other languages. They take seconds to start, in which pending timers of this process
-    /// would come due; so the caller has dropped them. The drivers do not take part in every point of a curve.
+    /// Runs the contenders of other languages. They take seconds to start, in which pending timers
+    /// of this process would come due; so the caller has dropped them. The drivers do not take part
+    /// in every point of a curve.
     fn drivers(&self, session: &mut Session, wanted: impl Fn(&str) -> bool) {
         let Some(heartbeat) = self.heartbeat.filter(|_| self.changes || !self.point) else { return };
         let parameters = [("pending", self.pending as u64), ("heartbeat_us", heartbeat.as_micros() as u64)];
@@ -319,8 +321,9 @@ impl Stage {
         on_owned(cases, WHEEL, Place::Thread, &self.wheels, body);
     }
 
-    /// Cases that send requests to the thread of hierarchical_hash_wheel_timer, until this thread has done them all. At
-    /// least `LEAST` requests per sample, so the cost of waking the thread does not dominate.
+    /// Cases that send requests to the thread of hierarchical_hash_wheel_timer, until this thread
+    /// has done them all. At least `LEAST` requests per sample, so the cost of waking the thread
+    /// does not dominate.
     fn on_wheel_thread<'a>(
         &'a self,
         cases: &mut Vec<Case<'a>>,

@@ -1,7 +1,7 @@
 //! A6 to A10: cancellation tokens.
 //!
-//! Ground rules. As in [`crate::futures`]. If the peer lacks an operation of this crate, the case builds the operation
-//! as the peer's users do, and the row's name says how.
+//! Ground rules. As in [`crate::futures`]. If the peer lacks an operation of this crate, the case
+//! builds the operation as the peer's users do, and the row's name says how.
 
 use std::cell::Cell;
 use std::future::{Future, pending};
@@ -69,7 +69,8 @@ thread_local! {
     static ASLEEP: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Cancels a token later, as tokio's users do: a task sleeps and then cancels, and is aborted when it is not needed.
+/// Cancels a token later, as tokio's users do: a task sleeps and then cancels, and is aborted when
+/// it is not needed.
 fn task_pairs(times: u64, runtime: &tokio::runtime::Runtime) -> Duration {
     runtime.block_on(tokio::task::unconstrained(async {
         let asleep = ASLEEP.get();

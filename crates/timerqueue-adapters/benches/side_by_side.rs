@@ -1,18 +1,21 @@
-//! Servers on our timers beside the same servers on tokio's: requests per second, and the server's processor time per request.
+//! Servers on our timers beside the same servers on tokio's: requests per second, and the server's
+//! processor time per request.
 //!
 //! ```text
 //! cargo bench -p timerqueue-adapters --all-features --bench side_by_side -- [http|quic|all] [rounds] [seconds] [connections]
 //! ```
 //!
-//! Usually all, 9 rounds of 2 s, and 10,000 connections for HTTP, or as many as the limit of open files allows. The servers take turns, so
-//! that a busy moment of the machine meets all of them. The one on tokio's timers takes part twice: what its two medians differ by is
-//! noise. The medians are compared. The clients are a process of their own, which is
-//! the same for both servers and counts on tokio's timers; only the server's process is measured, on Linux, in steps of 10 ms.
+//! Usually all, 9 rounds of 2 s, and 10,000 connections for HTTP, or as many as the limit of open
+//! files allows. The servers take turns, so that a busy moment of the machine meets all of them.
+//! The one on tokio's timers takes part twice: what its two medians differ by is noise. The medians
+//! are compared. The clients are a process of their own, which is the same for both servers and
+//! counts on tokio's timers; only the server's process is measured, on Linux, in steps of 10 ms.
 //!
-//! - **http**: hyper with HTTP/1.1 and keep-alive, a header-read timeout of 10 s (hyper-util's `TokioTimer`, or `HyperTimer`), and a limit
-//!   of 5 s for each request (`tokio::time::timeout`, or `timerqueue::timeout`). Each connection sends its next request when it has its answer.
-//! - **quic**: quinn on `TokioRuntime`, or on `QuinnRuntime` around it; 100 connections, each of which echoes 100 bytes on one stream after
-//!   the other.
+//! - **http**: hyper with HTTP/1.1 and keep-alive, a header-read timeout of 10 s (hyper-util's
+//!   `TokioTimer`, or `HyperTimer`), and a limit of 5 s for each request (`tokio::time::timeout`,
+//!   or `timerqueue::timeout`). Each connection sends its next request when it has its answer.
+//! - **quic**: quinn on `TokioRuntime`, or on `QuinnRuntime` around it; 100 connections, each of
+//!   which echoes 100 bytes on one stream after the other.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -52,7 +55,8 @@ enum Timers {
 
 // ---------------------------------------------------------------- servers
 
-/// The answer to a request, after a turn of the executor: so the limit is set each time, and never elapses.
+/// The answer to a request, after a turn of the executor: so the limit is set each time, and never
+/// elapses.
 async fn answer() -> String {
     tokio::task::yield_now().await;
     String::from("hello")
@@ -193,7 +197,8 @@ async fn clients(kind: &str, address: SocketAddr, connections: usize, length: Du
 /// Processor time of this process; zero where the system does not tell.
 fn processor_time() -> Duration {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // After the name, which may contain spaces: fields 14 and 15 of the line, in hundredths of a second.
+    // After the name, which may contain spaces: fields 14 and 15 of the line, in hundredths of a
+    // second.
     let after_name = stat.rsplit(") ").next().unwrap_or_default();
     let ticks: u64 = after_name.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
     Duration::from_millis(10 * ticks)

@@ -1,7 +1,7 @@
 //! An axum application, served through hyper-util's types by hyper on timers of `timerqueue`.
 //!
-//! A first client gets an answer and then leaves its connection idle; a second client sends half of its headers. The server
-//! closes both connections when the header-read timeout has elapsed.
+//! A first client gets an answer and then leaves its connection idle; a second client sends half of
+//! its headers. The server closes both connections when the header-read timeout has elapsed.
 
 use std::io;
 use std::time::{Duration, Instant};

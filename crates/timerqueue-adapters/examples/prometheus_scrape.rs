@@ -17,7 +17,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use timerqueue::{Runtime, Timer};
 use timerqueue_adapters::metrics_0_24::Reporter;
 
-/// Answers each request with the present figures: a report right before the scrape, so the figures are new.
+/// Answers each request with the present figures: a report right before the scrape, so the figures
+/// are new.
 fn serve(listener: TcpListener, prometheus: &PrometheusHandle, mut reporter: Reporter) {
     for stream in listener.incoming() {
         let answer = |mut stream: TcpStream, text: String| -> std::io::Result<()> {

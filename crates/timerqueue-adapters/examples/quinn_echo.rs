@@ -4,8 +4,8 @@
 //! cargo run -p timerqueue-adapters --features quinn-0_11 --example quinn_echo
 //! ```
 //!
-//! The client sends some texts, which come back, and then nothing. Both sides give up when the idle timeout has elapsed. tokio's own
-//! timers are off. The certificate is one for tests.
+//! The client sends some texts, which come back, and then nothing. Both sides give up when the idle
+//! timeout has elapsed. tokio's own timers are off. The certificate is one for tests.
 
 use std::error::Error;
 use std::net::UdpSocket;

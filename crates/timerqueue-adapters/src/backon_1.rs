@@ -1,7 +1,8 @@
 //! Sleepers for backon 1.
 //!
-//! backon retries functions with pauses, and leaves the pauses to a sleeper. [`BackonSleeper`] is one for both kinds of retries:
-//! futures, given to `Retry::sleep`, and blocking functions, given to `BlockingRetry::sleep`.
+//! backon retries functions with pauses, and leaves the pauses to a sleeper. [`BackonSleeper`] is
+//! one for both kinds of retries: futures, given to `Retry::sleep`, and blocking functions, given
+//! to `BlockingRetry::sleep`.
 
 use std::time::Duration;
 
@@ -10,14 +11,15 @@ use timerqueue::{CancellationToken, Delay, Runtime};
 
 /// A sleeper on a [`Runtime`], for `Retry::sleep` and `BlockingRetry::sleep` of backon.
 ///
-/// A pause of a future counts from the call of `sleep`, ends never early, and needs no executor of a certain kind. **Dropping**
-/// the retry drops the pause, which leaves its queue at once.
+/// A pause of a future counts from the call of `sleep`, ends never early, and needs no executor of
+/// a certain kind. **Dropping** the retry drops the pause, which leaves its queue at once.
 ///
-/// A blocking pause blocks the calling thread. On a manual clock the blocked thread moves the clock to the end of the pause, and
-/// runs the callbacks that are due until then; see [`ManualClock::block_on`](timerqueue::ManualClock::block_on).
+/// A blocking pause blocks the calling thread. On a manual clock the blocked thread moves the clock
+/// to the end of the pause, and runs the callbacks that are due until then; see
+/// [`ManualClock::block_on`](timerqueue::ManualClock::block_on).
 ///
-/// **When the runtime ends**, the pause of a future stays pending, and so does the retry. A blocking pause ends as on a running
-/// runtime; on a manual clock, at once.
+/// **When the runtime ends**, the pause of a future stays pending, and so does the retry. A
+/// blocking pause ends as on a running runtime; on a manual clock, at once.
 ///
 /// # Examples
 ///

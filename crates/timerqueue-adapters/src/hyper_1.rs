@@ -1,10 +1,12 @@
 //! Timers for hyper 1.
 //!
-//! hyper has no timers of its own: its time limits need a [`hyper::rt::Timer`], given to a connection builder by `timer`.
-//! [`HyperTimer`] is one. Through hyper-util it serves axum and other frameworks as well.
+//! hyper has no timers of its own: its time limits need a [`hyper::rt::Timer`], given to a
+//! connection builder by `timer`. [`HyperTimer`] is one. Through hyper-util it serves axum and
+//! other frameworks as well.
 //!
-//! Limits that use it: `header_read_timeout` of HTTP/1 servers, which also limits how long a kept-alive connection is idle;
-//! `keep_alive_interval` and `keep_alive_timeout` of HTTP/2 servers and clients.
+//! Limits that use it: `header_read_timeout` of HTTP/1 servers, which also limits how long a
+//! kept-alive connection is idle; `keep_alive_interval` and `keep_alive_timeout` of HTTP/2 servers
+//! and clients.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,11 +20,12 @@ use crate::instant;
 
 /// A [`hyper::rt::Timer`] on a [`Runtime`].
 ///
-/// Exact to the nanosecond: no limit of a connection elapses early. A moved limit costs a short lock section, no allocation, and
-/// mostly no system call. `now` shows the clock of the runtime, so limits count on virtual time as well.
+/// Exact to the nanosecond: no limit of a connection elapses early. A moved limit costs a short
+/// lock section, no allocation, and mostly no system call. `now` shows the clock of the runtime, so
+/// limits count on virtual time as well.
 ///
-/// **Dropping** the timer changes nothing for sleeps that were made. Dropping a connection drops its sleeps, which leave their
-/// queue at once.
+/// **Dropping** the timer changes nothing for sleeps that were made. Dropping a connection drops
+/// its sleeps, which leave their queue at once.
 ///
 /// **When the runtime ends**, sleeps stay pending: connections go on without a limit.
 ///
@@ -121,7 +124,8 @@ impl Timer for HyperTimer {
         instant::now(&self.runtime)
     }
 
-    /// Moves a sleep of a `HyperTimer`, which stays on its runtime. Replaces a sleep of another timer.
+    /// Moves a sleep of a `HyperTimer`, which stays on its runtime. Replaces a sleep of another
+    /// timer.
     fn reset(&self, sleep: &mut Pin<Box<dyn Sleep>>, new_deadline: Instant) {
         match sleep.as_mut().downcast_mut_pin::<HyperSleep>() {
             Some(sleep) => sleep.get_mut().0.reset_at(new_deadline),

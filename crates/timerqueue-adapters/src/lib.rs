@@ -1,6 +1,7 @@
 //! Adapters: libraries that take a timer run on the timers of [`timerqueue`].
 //!
-//! Each adapter is a module behind a feature of its own, named with the version of the library. No feature is on by default.
+//! Each adapter is a module behind a feature of its own, named with the version of the library. No
+//! feature is on by default.
 //!
 //! | feature | module | content |
 //! |---|---|---|
@@ -15,20 +16,24 @@
 //!
 //! # Which runtime
 //!
-//! An adapter keeps a [`Runtime`](timerqueue::Runtime), so the runtime does not end by itself before the adapter is dropped. The
-//! plain constructors keep the [current runtime](timerqueue::Runtime::current) of the calling thread: as a rule the default runtime.
-//! The constructors named `on` take a runtime: one of the program's own, or one on virtual time in a test.
+//! An adapter keeps a [`Runtime`](timerqueue::Runtime), so the runtime does not end by itself
+//! before the adapter is dropped. The plain constructors keep the [current
+//! runtime](timerqueue::Runtime::current) of the calling thread: as a rule the default runtime. The
+//! constructors named `on` take a runtime: one of the program's own, or one on virtual time in a
+//! test.
 //!
 //! # Which thread runs what
 //!
-//! An adapter starts no thread and no task. Its timers wake the tasks that wait: the waker is called on a thread of the runtime's
-//! pool, or on a manual clock on the thread that advances the clock. The task then runs where its own executor runs it.
+//! An adapter starts no thread and no task. Its timers wake the tasks that wait: the waker is
+//! called on a thread of the runtime's pool, or on a manual clock on the thread that advances the
+//! clock. The task then runs where its own executor runs it.
 //!
 //! # When the runtime ends, and when it cannot be started
 //!
-//! On a runtime that has been shut down, time stands still: sleeps stay pending, and limits never elapse. What they limit goes on
-//! without a limit. If the default runtime cannot be started, the plain constructors panic with the reason; a program that goes
-//! on without timers calls [`Runtime::try_global`](timerqueue::Runtime::try_global) first.
+//! On a runtime that has been shut down, time stands still: sleeps stay pending, and limits never
+//! elapse. What they limit goes on without a limit. If the default runtime cannot be started, the
+//! plain constructors panic with the reason; a program that goes on without timers calls
+//! [`Runtime::try_global`](timerqueue::Runtime::try_global) first.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

@@ -1,7 +1,8 @@
 //! The figures of a runtime, for recorders of the crate metrics 0.24.
 //!
-//! [`Reporter`] copies a snapshot of [`Runtime::metrics`] to the recorder of the program. The runtime counts anyway, and no timer calls a
-//! recorder: so a report costs when it is made, and nothing else.
+//! [`Reporter`] copies a snapshot of [`Runtime::metrics`] to the recorder of the program. The
+//! runtime counts anyway, and no timer calls a recorder: so a report costs when it is made, and
+//! nothing else.
 
 use std::fmt;
 use std::time::Duration;
@@ -59,13 +60,16 @@ const GAUGES: &[Gauge] = &[
 ///
 /// [`Metrics`] has the exact meaning of each.
 ///
-/// **Threads.** [`report`](Self::report) runs the recorder on the calling thread, with no lock of the runtime held. So a recorder may
-/// block or panic, and the caller of `report` sees it. [`every`](Self::every) calls it on a thread of the runtime's pool.
+/// **Threads.** [`report`](Self::report) runs the recorder on the calling thread, with no lock of
+/// the runtime held. So a recorder may block or panic, and the caller of `report` sees it.
+/// [`every`](Self::every) calls it on a thread of the runtime's pool.
 ///
-/// **Precision.** A report costs some microseconds and the time of the recorder. Gauges show the moment of the last report. Lateness is
-/// recorded as the ends of the histogram's buckets: at most an eighth (and 128 ns) too great.
+/// **Precision.** A report costs some microseconds and the time of the recorder. Gauges show the
+/// moment of the last report. Lateness is recorded as the ends of the histogram's buckets: at most
+/// an eighth (and 128 ns) too great.
 ///
-/// **Dropping** a reporter leaves the figures at the recorder as they are. A reporter keeps its runtime alive.
+/// **Dropping** a reporter leaves the figures at the recorder as they are. A reporter keeps its
+/// runtime alive.
 ///
 /// # Examples
 ///
@@ -109,7 +113,8 @@ impl Reporter {
         Self { runtime: runtime.clone(), reports: Reports::default() }
     }
 
-    /// Adds a label to all figures: for a program with several runtimes, whose figures would else overwrite each other.
+    /// Adds a label to all figures: for a program with several runtimes, whose figures would else
+    /// overwrite each other.
     ///
     /// # Examples
     ///
@@ -126,9 +131,11 @@ impl Reporter {
         self
     }
 
-    /// Reports what the runtime has done so far, and what it does now, to the recorder of the calling thread: as a rule the global one.
+    /// Reports what the runtime has done so far, and what it does now, to the recorder of the
+    /// calling thread: as a rule the global one.
     ///
-    /// Call it before each scrape, or now and then: see [`every`](Self::every). Lateness is reported as what came since the last call.
+    /// Call it before each scrape, or now and then: see [`every`](Self::every). Lateness is
+    /// reported as what came since the last call.
     ///
     /// # Panics
     /// When the recorder panics. The next report has what this one lacks, except for lateness.
@@ -140,8 +147,9 @@ impl Reporter {
         self.reports.send(self.runtime.metrics());
     }
 
-    /// Reports every `period`, in a callback of the runtime, until the timer is dropped: for recorders that send what they have, or are
-    /// asked at any time. The reports are counted as callbacks of the runtime. A panic of the recorder is one of a callback.
+    /// Reports every `period`, in a callback of the runtime, until the timer is dropped: for
+    /// recorders that send what they have, or are asked at any time. The reports are counted as
+    /// callbacks of the runtime. A panic of the recorder is one of a callback.
     ///
     /// # Examples
     ///
@@ -155,7 +163,8 @@ impl Reporter {
     /// ```
     pub fn every(self, period: Duration) -> Timer {
         let Self { runtime, mut reports } = self;
-        // In a callback, the current runtime is the one that runs it. A callback with a handle would keep its runtime alive for ever.
+        // In a callback, the current runtime is the one that runs it. A callback with a handle
+        // would keep its runtime alive for ever.
         runtime.every(period, move |_| reports.send(Runtime::current().metrics()))
     }
 }

@@ -1,7 +1,8 @@
 //! Timers for openraft 0.9.
 //!
-//! openraft runs on an [`AsyncRuntime`]: tasks, channels, random numbers, timers and the time. [`OpenraftRuntime`] leaves tasks,
-//! channels and random numbers to openraft's own [`TokioRuntime`], and replaces timers and time.
+//! openraft runs on an [`AsyncRuntime`]: tasks, channels, random numbers, timers and the time.
+//! [`OpenraftRuntime`] leaves tasks, channels and random numbers to openraft's own
+//! [`TokioRuntime`], and replaces timers and time.
 
 use std::cmp::Reverse;
 use std::future::Future;
@@ -16,19 +17,21 @@ type Sender<T> = <TokioRuntime as AsyncRuntime>::OneshotSender<T>;
 type Receiver<T> = <TokioRuntime as AsyncRuntime>::OneshotReceiver<T>;
 type JoinHandle<T> = <TokioRuntime as AsyncRuntime>::JoinHandle<T>;
 
-/// An [`AsyncRuntime`] with the tasks of tokio, and with timers and clock of the [current runtime](Runtime::current).
+/// An [`AsyncRuntime`] with the tasks of tokio, and with timers and clock of the [current
+/// runtime](Runtime::current).
 ///
-/// Election timeouts, heartbeats and the limits of requests never end early, and are late by tens of microseconds. tokio's timers, which
-/// count in milliseconds, are late by about one millisecond.
+/// Election timeouts, heartbeats and the limits of requests never end early, and are late by tens
+/// of microseconds. tokio's timers, which count in milliseconds, are late by about one millisecond.
 ///
-/// **Which runtime.** openraft's trait has no value that could keep a runtime: all its functions are static. So each of them takes the
-/// current runtime, and a task keeps the current runtime of the task that spawned it. A node that is started inside of
-/// [`Runtime::scope`] has all its timers on that runtime, for instance on virtual time; else they are on the default runtime.
+/// **Which runtime.** openraft's trait has no value that could keep a runtime: all its functions
+/// are static. So each of them takes the current runtime, and a task keeps the current runtime of
+/// the task that spawned it. A node that is started inside of [`Runtime::scope`] has all its timers
+/// on that runtime, for instance on virtual time; else they are on the default runtime.
 ///
 /// **Dropping** a node drops its tasks, and with them their timers, which leave the queues at once.
 ///
-/// **When the runtime ends**, time stands still for its nodes: no election begins, no heartbeat is sent, and no request ends by its
-/// limit.
+/// **When the runtime ends**, time stands still for its nodes: no election begins, no heartbeat is
+/// sent, and no request ends by its limit.
 ///
 /// # Panics
 /// The functions panic when the current runtime is the default runtime, and cannot be started.
@@ -57,8 +60,8 @@ pub struct OpenraftRuntime;
 
 /// A point in time on the clock of a runtime, as openraft's trait for instants.
 ///
-/// Only instants of the same runtime can be compared. An instant may lie before the origin of the clock; a sleep until then ends at once.
-/// At the end of the clock, arithmetic saturates.
+/// Only instants of the same runtime can be compared. An instant may lie before the origin of the
+/// clock; a sleep until then ends at once. At the end of the clock, arithmetic saturates.
 ///
 /// # Examples
 ///
@@ -80,8 +83,9 @@ pub struct OpenraftRuntime;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpenraftInstant {
-    /// How long before `at`. Not zero at the origin of the clock alone: openraft subtracts an election timeout from the present time,
-    /// which gives an instant before the origin on a clock that was made just now.
+    /// How long before `at`. Not zero at the origin of the clock alone: openraft subtracts an
+    /// election timeout from the present time, which gives an instant before the origin on a clock
+    /// that was made just now.
     before: Reverse<Duration>,
     at: Timestamp,
 }

@@ -1,7 +1,8 @@
 //! Timers for quinn 0.11.
 //!
-//! quinn runs on a [`quinn::Runtime`]: sockets, tasks, timers and the time. [`QuinnRuntime`] wraps quinn's own runtime for tokio
-//! or smol, leaves sockets and tasks to it, and replaces timers and time.
+//! quinn runs on a [`quinn::Runtime`]: sockets, tasks, timers and the time. [`QuinnRuntime`] wraps
+//! quinn's own runtime for tokio or smol, leaves sockets and tasks to it, and replaces timers and
+//! time.
 
 use std::fmt;
 use std::future::Future;
@@ -17,18 +18,21 @@ use timerqueue::{Delay, Runtime};
 
 use crate::instant;
 
-/// A [`quinn::Runtime`] with the sockets and tasks of another one, and with the timers and the clock of a [`Runtime`].
+/// A [`quinn::Runtime`] with the sockets and tasks of another one, and with the timers and the
+/// clock of a [`Runtime`].
 ///
-/// Timers of connections (idle timeout, loss detection, pacing, keep-alive) never end early, and are late by tens of
-/// microseconds. tokio's timers, which count in milliseconds, are late by about one millisecond.
+/// Timers of connections (idle timeout, loss detection, pacing, keep-alive) never end early, and
+/// are late by tens of microseconds. tokio's timers, which count in milliseconds, are late by about
+/// one millisecond.
 ///
-/// On a manual clock, the timers of connections follow virtual time, while packets travel in real time: see the tests of this
-/// crate.
+/// On a manual clock, the timers of connections follow virtual time, while packets travel in real
+/// time: see the tests of this crate.
 ///
 /// **Dropping** an endpoint and its connections removes their timers from the queues at once.
 ///
-/// **When the runtime ends**, its timers wake no connection any more: an idle connection does not time out, and a lost packet is
-/// not sent again. A connection with traffic still looks at the clock, and does what is due by then.
+/// **When the runtime ends**, its timers wake no connection any more: an idle connection does not
+/// time out, and a lost packet is not sent again. A connection with traffic still looks at the
+/// clock, and does what is due by then.
 ///
 /// # Examples
 ///
@@ -58,8 +62,9 @@ pub struct QuinnRuntime {
 }
 
 impl QuinnRuntime {
-    /// Sockets and tasks of `inner`, with timers on the [current runtime](Runtime::current) of the calling thread. `inner` is
-    /// `TokioRuntime`, `SmolRuntime`, or the result of `quinn::default_runtime`.
+    /// Sockets and tasks of `inner`, with timers on the [current runtime](Runtime::current) of the
+    /// calling thread. `inner` is `TokioRuntime`, `SmolRuntime`, or the result of
+    /// `quinn::default_runtime`.
     ///
     /// # Panics
     /// When the default runtime is the current runtime, and cannot be started.

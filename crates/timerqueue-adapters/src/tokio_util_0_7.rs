@@ -1,6 +1,7 @@
 //! Links between our cancellation tokens and those of tokio-util 0.7.
 //!
-//! A program that uses both kinds, its own and a library's, links them: a cancellation of one cancels the other.
+//! A program that uses both kinds, its own and a library's, links them: a cancellation of one
+//! cancels the other.
 //!
 //! | from, to | function | which thread cancels |
 //! |---|---|---|
@@ -12,9 +13,10 @@
 //!
 //! # Ground rules
 //!
-//! tokio-util wakes those that wait for a child token while it holds a lock of the parent. A callback of our source that asks the
-//! parent would wait for this lock for ever. So the waker of a link only hands a job to the pool, and the job cancels. The job
-//! owns a `Look`, whose destructor does the work: a runtime that ends drops its jobs, and no cancellation is lost.
+//! tokio-util wakes those that wait for a child token while it holds a lock of the parent. A
+//! callback of our source that asks the parent would wait for this lock for ever. So the waker of a
+//! link only hands a job to the pool, and the job cancels. The job owns a `Look`, whose destructor
+//! does the work: a runtime that ends drops its jobs, and no cancellation is lost.
 
 use std::fmt;
 use std::future::Future;
@@ -28,10 +30,11 @@ use tokio_util::sync::{CancellationToken as TokioToken, WaitForCancellationFutur
 /// Cancels `target` when `token` is cancelled.
 ///
 /// The thread that cancels our token cancels `target`, as it runs other callbacks of the token: see
-/// [`CancellationToken::register`]. If `token` has been cancelled, `target` is cancelled at once, on the calling thread.
+/// [`CancellationToken::register`]. If `token` has been cancelled, `target` is cancelled at once,
+/// on the calling thread.
 ///
-/// **Dropping** the registration removes the link, without waiting. `Registration::detach` keeps the link for as long as the source
-/// of the token exists.
+/// **Dropping** the registration removes the link, without waiting. `Registration::detach` keeps
+/// the link for as long as the source of the token exists.
 ///
 /// # Examples
 ///
@@ -57,11 +60,13 @@ pub fn cancel_tokio(token: &CancellationToken, target: &TokioToken) -> Registrat
     token.register(move || target.cancel())
 }
 
-/// Cancels `target` when `token` is cancelled, on a thread of the pool of the [current runtime](Runtime::current).
+/// Cancels `target` when `token` is cancelled, on a thread of the pool of the [current
+/// runtime](Runtime::current).
 ///
-/// On a manual clock, `target` is cancelled by the thread that advances the clock, at the next advance, even by zero. When the
-/// runtime has ended, the thread that cancels `token` cancels `target` itself. If `token` has been cancelled before this call,
-/// `target` is cancelled at once, on the calling thread.
+/// On a manual clock, `target` is cancelled by the thread that advances the clock, at the next
+/// advance, even by zero. When the runtime has ended, the thread that cancels `token` cancels
+/// `target` itself. If `token` has been cancelled before this call, `target` is cancelled at once,
+/// on the calling thread.
 ///
 /// **Dropping** the link removes it, without waiting for a cancellation that is under way.
 ///
@@ -120,8 +125,8 @@ pub fn link(source: &CancellationTokenSource, token: &TokioToken) -> TokioLink {
 
 /// A link from a token of tokio-util to a source of ours. Made by [`cancel_source`] and [`link`].
 ///
-/// **Dropping** the link removes it, both ways if it leads both ways, without waiting for a cancellation that is under way. So
-/// the link is kept for as long as it is needed.
+/// **Dropping** the link removes it, both ways if it leads both ways, without waiting for a
+/// cancellation that is under way. So the link is kept for as long as it is needed.
 ///
 /// # Examples
 ///

@@ -1,7 +1,8 @@
 //! Backoffs for the retry policies of tower 0.5.
 //!
-//! tower's own backoffs pause on tokio's timers. [`DelayBackoffMaker`] makes backoffs that pause on a [`Runtime`] of this project,
-//! for as long as an iterator says: a list, a formula, or a backoff of another library.
+//! tower's own backoffs pause on tokio's timers. [`DelayBackoffMaker`] makes backoffs that pause on
+//! a [`Runtime`] of this project, for as long as an iterator says: a list, a formula, or a backoff
+//! of another library.
 
 use std::fmt;
 use std::time::Duration;
@@ -67,8 +68,9 @@ where
     F: FnMut() -> I,
     I: Iterator<Item = Duration>,
 {
-    /// Backoffs with these pauses, on the [current runtime](Runtime::current) of the calling thread. `pauses` is called for each
-    /// backoff. After the last pause of the iterator, this last pause repeats; without any pause, there is no pause.
+    /// Backoffs with these pauses, on the [current runtime](Runtime::current) of the calling
+    /// thread. `pauses` is called for each backoff. After the last pause of the iterator, this last
+    /// pause repeats; without any pause, there is no pause.
     ///
     /// # Panics
     /// When the default runtime is the current runtime, and cannot be started.
@@ -116,8 +118,8 @@ where
 
 /// The pauses between the attempts of a request. Made by a [`DelayBackoffMaker`].
 ///
-/// A pause counts from `next_backoff`. **Dropping** a pause removes its delay from the queue at once. **When the runtime ends**,
-/// a pause stays pending, and so does the request.
+/// A pause counts from `next_backoff`. **Dropping** a pause removes its delay from the queue at
+/// once. **When the runtime ends**, a pause stays pending, and so does the request.
 ///
 /// # Examples
 ///

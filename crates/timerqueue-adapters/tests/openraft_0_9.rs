@@ -1,4 +1,5 @@
-//! Clusters of openraft in memory, with timers and clock of ours: elections and writes, in real and in virtual time.
+//! Clusters of openraft in memory, with timers and clock of ours: elections and writes, in real and
+//! in virtual time.
 #![cfg(feature = "openraft-0_9")]
 
 use std::collections::BTreeMap;

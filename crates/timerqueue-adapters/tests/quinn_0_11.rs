@@ -1,6 +1,8 @@
-//! quinn endpoints over loopback on our timers: echoes, and idle timeouts in real and in virtual time.
+//! quinn endpoints over loopback on our timers: echoes, and idle timeouts in real and in virtual
+//! time.
 //!
-//! The certificate in `data` is for `localhost`, signed by its own key, valid from 2020 to 2119, and used by these tests alone.
+//! The certificate in `data` is for `localhost`, signed by its own key, valid from 2020 to 2119,
+//! and used by these tests alone.
 #![cfg(feature = "quinn-0_11")]
 
 use std::future::Future;

@@ -1,4 +1,5 @@
-//! tower's middleware and services with our limits, hedges and pauses, on virtual time and over loopback.
+//! tower's middleware and services with our limits, hedges and pauses, on virtual time and over
+//! loopback.
 #![cfg(all(feature = "tower-0_5", feature = "tower-retry-0_5"))]
 
 use std::cell::RefCell;
@@ -109,7 +110,8 @@ impl Service<()> for Script {
     }
 }
 
-/// The result of a call hedged after ten seconds, when it came, and how many answers were not asked for.
+/// The result of a call hedged after ten seconds, when it came, and how many answers were not asked
+/// for.
 fn hedged(answers: &[(u64, Result<u64, &'static str>)]) -> (Result<u64, &'static str>, Duration, usize) {
     let (clock, runtime) = virtual_time();
     let script = Script { runtime: runtime.clone(), answers: Rc::new(RefCell::new(answers.iter().copied().collect())) };
@@ -139,7 +141,8 @@ fn a_request_that_must_not_be_copied_is_sent_once() {
     let (clock, runtime) = virtual_time();
     let service = HedgeLayer::on(&runtime, SECOND, |_: &u64| None).layer(slow(&runtime));
     assert_eq!(clock.block_on(service.oneshot(60)).expect("no error"), 60);
-    assert_eq!((clock.now().as_duration(), runtime.fired()), (60 * SECOND, 1)); // the delay of the service alone
+    // the delay of the service alone
+    assert_eq!((clock.now().as_duration(), runtime.fired()), (60 * SECOND, 1));
 }
 
 #[test]
@@ -223,7 +226,8 @@ fn limits_retries_and_hedges_stack_as_tower_stacks_them() {
     assert_eq!(clock.now().as_duration(), (30 + 1 + 10 + 5) * SECOND);
 }
 
-/// Real time, on an executor that is not tokio: a client over loopback, whose server does not answer each second question.
+/// Real time, on an executor that is not tokio: a client over loopback, whose server does not
+/// answer each second question.
 #[test]
 fn a_client_over_loopback_gives_up_in_time() {
     use smol::io::{AsyncReadExt, AsyncWriteExt};

@@ -25,16 +25,18 @@ Durations are numbers with units: 250ms, 90s, 1h30m, 2d (of 24 hours each), 1w."
 
 /// Jobs that survive: a durable cron and at, in one file without a server, or on PostgreSQL
 ///
-/// Jobs wait in a store for their due time, and a worker runs them as commands. A job that was accepted survives the process, the kernel and
-/// the power. Several workers, other programs and this command may use the store at the same time. The store is a file, or a schema of a
+/// Jobs wait in a store for their due time, and a worker runs them as commands. A job that was
+/// accepted survives the process, the kernel and the power. Several workers, other programs and
+/// this command may use the store at the same time. The store is a file, or a schema of a
 /// PostgreSQL database that workers on many machines share.
 #[derive(Debug, Parser)]
 #[command(name = "timerqueue", version, after_help = EXIT_CODES, arg_required_else_help = true)]
 pub(crate) struct Cli {
     /// The file with the jobs, or the address of a PostgreSQL server [env: TIMERQUEUE_STORE]
     ///
-    /// An address is a URL, postgres://user@host/database, or keywords and values, "host=h user=u dbname=d". Its password is not given here,
-    /// where other users could read it, but in TIMERQUEUE_STORE, PGPASSWORD or a password file (PGPASSFILE, ~/.pgpass).
+    /// An address is a URL, postgres://user@host/database, or keywords and values, "host=h user=u
+    /// dbname=d". Its password is not given here, where other users could read it, but in
+    /// TIMERQUEUE_STORE, PGPASSWORD or a password file (PGPASSFILE, ~/.pgpass).
     #[arg(short = 'f', long, visible_alias = "file", global = true, value_name = "STORE", display_order = 900)]
     pub(crate) store: Option<OsString>,
 
@@ -58,7 +60,8 @@ pub(crate) enum Command {
     Show(Show),
     /// Cancels jobs
     ///
-    /// No attempt follows. A command that runs for the job is ended, also that of another worker. The exit code is 1 if there is no such job.
+    /// No attempt follows. A command that runs for the job is ended, also that of another worker.
+    /// The exit code is 1 if there is no such job.
     Cancel(Keys),
     Move(Move),
     /// Makes jobs due now; a recurring job runs beside its schedule
@@ -73,7 +76,9 @@ pub(crate) enum Command {
     Dead(Dead),
     /// Lists the workers and programs on the store, with their runs
     ///
-    /// Each is shown with the time since which it is there, its handlers, and the runs and places of each handler. A worker that was killed is listed until its end was noticed, on a server until its lease has ended.
+    /// Each is shown with the time since which it is there, its handlers, and the runs and places
+    /// of each handler. A worker that was killed is listed until its end was noticed, on a server
+    /// until its lease has ended.
     Nodes,
     /// Counts the jobs, by handler and state
     Stats,
@@ -97,7 +102,8 @@ fn duration(text: &str) -> Result<Duration, String> {
     text::duration(text)
 }
 
-// The payload of a job, and what happens if its key is taken. (No doc comment: clap would take it for the text of the command.)
+// The payload of a job, and what happens if its key is taken. (No doc comment: clap would take it
+// for the text of the command.)
 #[derive(Debug, Args)]
 pub(crate) struct NewJob {
     /// The payload as JSON [default: null]
@@ -239,8 +245,8 @@ pub(crate) struct Cron {
     #[arg(long, value_enum, default_value_t = Overlap::Skip)]
     pub(crate) overlap: Overlap,
 
-    /// Changes the recurring job that has the key to what is said here, and lets it wait and run on: the same line changes nothing. For a
-    /// crontab that is put at each start
+    /// Changes the recurring job that has the key to what is said here, and lets it wait and run
+    /// on: the same line changes nothing. For a crontab that is put at each start
     #[arg(long, requires = "key", conflicts_with_all = ["replace", "keep"])]
     pub(crate) update: bool,
 
@@ -299,7 +305,8 @@ pub(crate) struct Ls {
 
 /// Shows all that is known of a job
 ///
-/// Of a recurring job it shows the next five runs. A done job is shown if a worker keeps it (--keep-finished).
+/// Of a recurring job it shows the next five runs. A done job is shown if a worker keeps it
+/// (--keep-finished).
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true).args(["key", "id"]))]
 pub(crate) struct Show {
@@ -336,11 +343,13 @@ pub(crate) struct Move {
     #[arg(long, value_name = "TIME")]
     pub(crate) at: Option<String>,
 
-    /// The schedule of a recurring job, as for cron; occurrences up to now do not run, and the same schedule changes nothing
+    /// The schedule of a recurring job, as for cron; occurrences up to now do not run, and the same
+    /// schedule changes nothing
     #[arg(long)]
     pub(crate) schedule: Option<String>,
 
-    /// Lets a recurring job go on from now: it skips what it has missed, and waits for no instant of a clock that was ahead
+    /// Lets a recurring job go on from now: it skips what it has missed, and waits for no instant
+    /// of a clock that was ahead
     #[arg(long)]
     pub(crate) realign: bool,
 
@@ -413,8 +422,8 @@ pub(crate) struct Dead {
 
 /// Shows what happens, as it happens: jobs put, begun, done, failed, dead
 ///
-/// Ends at Ctrl-C. The store is looked at in short intervals while this command runs. A job that comes and goes between two looks is not
-/// named; in a file it is counted.
+/// Ends at Ctrl-C. The store is looked at in short intervals while this command runs. A job that
+/// comes and goes between two looks is not named; in a file it is counted.
 #[derive(Debug, Args)]
 pub(crate) struct Tail {
     /// Only jobs of this handler
@@ -432,8 +441,8 @@ pub(crate) struct Tail {
 
 /// Reads the whole store, and compares indexes and counts with the rows
 ///
-/// On a server it also shows the version of the tables, clocks, sizes and replication. Writes nothing. The exit code is 5 if the store is
-/// damaged, or has rows that cannot be read.
+/// On a server it also shows the version of the tables, clocks, sizes and replication. Writes
+/// nothing. The exit code is 5 if the store is damaged, or has rows that cannot be read.
 #[derive(Debug, Args)]
 pub(crate) struct Check {
     /// Shows the progress also where the standard error is no terminal
@@ -443,8 +452,9 @@ pub(crate) struct Check {
 
 /// Copies the file while it is in use
 ///
-/// The copy is on the disk when the command ends with 0, and it is held: put in the place of the file, none of its jobs runs until
-/// `timerqueue restore --release`. A server is backed up by its own programs.
+/// The copy is on the disk when the command ends with 0, and it is held: put in the place of the
+/// file, none of its jobs runs until `timerqueue restore --release`. A server is backed up by its
+/// own programs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -457,9 +467,10 @@ pub(crate) struct Backup {
 
 /// Keeps a restored store from running its past again
 ///
-/// A backup knows jobs as waiting that have run since. With --hold, all handlers are paused in one commit. Then the overdue jobs can be looked at,
-/// cancelled and moved by the other commands, or all skipped at once. With --release, the handlers that the hold has paused go on.
-/// Without an option, it tells whether the store is held.
+/// A backup knows jobs as waiting that have run since. With --hold, all handlers are paused in one
+/// commit. Then the overdue jobs can be looked at, cancelled and moved by the other commands, or
+/// all skipped at once. With --release, the handlers that the hold has paused go on. Without an
+/// option, it tells whether the store is held.
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("how").args(["hold", "skip_overdue", "release"]),
@@ -494,8 +505,9 @@ pub(crate) struct Restore {
 
 /// Serves a page with the jobs, until it is stopped
 ///
-/// Shows what waits, runs, fails and is dead, plots, schedules, and each job with its attempts and errors. Jobs are retried, cancelled, run now,
-/// paused and resumed there. Writes the URL of the page, which has a token that is made up for this start.
+/// Shows what waits, runs, fails and is dead, plots, schedules, and each job with its attempts and
+/// errors. Jobs are retried, cancelled, run now, paused and resumed there. Writes the URL of the
+/// page, which has a token that is made up for this start.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -506,8 +518,8 @@ pub(crate) struct Web {
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:8787")]
     pub(crate) listen: SocketAddr,
 
-    /// Callers need this token, of 16 bytes at least [default: random]; better given in the environment, which other users
-    /// cannot read
+    /// Callers need this token, of 16 bytes at least [default: random]; better given in the
+    /// environment, which other users cannot read
     #[arg(long, value_name = "TOKEN", env = "TIMERQUEUE_WEB_TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
 
@@ -515,7 +527,8 @@ pub(crate) struct Web {
     #[arg(long, conflicts_with_all = ["token", "host"])]
     pub(crate) no_token: bool,
 
-    /// A name by which the page may be asked for, beside localhost and addresses; several times for several names
+    /// A name by which the page may be asked for, beside localhost and addresses; several times for
+    /// several names
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,
 
@@ -526,18 +539,23 @@ pub(crate) struct Web {
 
 /// Runs jobs as commands, until it is stopped
 ///
-/// Each run starts the command, without a shell, in a process group of its own. The payload is its standard input. In its environment
-/// are TIMERQUEUE_KEY, TIMERQUEUE_HANDLER, TIMERQUEUE_ATTEMPT (from 1), TIMERQUEUE_TOKEN (the same for all attempts at a run, and for no
-/// other run), TIMERQUEUE_ID, TIMERQUEUE_DUE and, of a recurring job, TIMERQUEUE_NOMINAL (RFC 3339), and TIMERQUEUE_STORE.
+/// Each run starts the command, without a shell, in a process group of its own. The payload is its
+/// standard input. In its environment are TIMERQUEUE_KEY, TIMERQUEUE_HANDLER, TIMERQUEUE_ATTEMPT
+/// (from 1), TIMERQUEUE_TOKEN (the same for all attempts at a run, and for no other run),
+/// TIMERQUEUE_ID, TIMERQUEUE_DUE and, of a recurring job, TIMERQUEUE_NOMINAL (RFC 3339), and
+/// TIMERQUEUE_STORE.
 ///
-/// Exit code 0: done. 75: again, after --again, as a new run. 65: dead, without further attempts. All else, and an end by a signal: a failed
-/// attempt; the end of the command's output is kept as its error.
+/// Exit code 0: done. 75: again, after --again, as a new run. 65: dead, without further attempts.
+/// All else, and an end by a signal: a failed attempt; the end of the command's output is kept as
+/// its error.
 ///
-/// When the command has ended, when its job is cancelled, at its limit of time and if the worker is killed, all processes of its
-/// group are ended: SIGTERM, and SIGKILL after --grace; SIGKILL at once if the worker was killed.
+/// When the command has ended, when its job is cancelled, at its limit of time and if the worker is
+/// killed, all processes of its group are ended: SIGTERM, and SIGKILL after --grace; SIGKILL at
+/// once if the worker was killed.
 ///
-/// SIGTERM, SIGINT and SIGHUP stop the worker: it begins no run, waits for those under way up to --finish, ends them then, and puts their jobs back: the
-/// attempt does not count. A second signal ends the runs now, a third one the worker. Exit code 6 says that runs did not finish.
+/// SIGTERM, SIGINT and SIGHUP stop the worker: it begins no run, waits for those under way up to
+/// --finish, ends them then, and puts their jobs back: the attempt does not count. A second signal
+/// ends the runs now, a third one the worker. Exit code 6 says that runs did not finish.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "timerqueue worker [OPTIONS] <HANDLER>... --exec <COMMAND>...",
@@ -612,9 +630,11 @@ pub(crate) struct Worker {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) remember_keys: Option<Duration>,
 
-    /// How long a run stays this worker's when the worker is not heard of; on a server only [default: 30s]
+    /// How long a run stays this worker's when the worker is not heard of; on a server only
+    /// [default: 30s]
     ///
-    /// A worker that was killed or cut off loses its runs to other workers after this time. On a file that is seen at once.
+    /// A worker that was killed or cut off loses its runs to other workers after this time. On a
+    /// file that is seen at once.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) lease: Option<Duration>,
 
@@ -623,7 +643,8 @@ pub(crate) struct Worker {
     pub(crate) quiet: bool,
 }
 
-/// Puts the separator that clap needs behind the `--exec` of a worker: what follows is the command, also if it begins with a dash.
+/// Puts the separator that clap needs behind the `--exec` of a worker: what follows is the command,
+/// also if it begins with a dash.
 pub(crate) fn with_separator(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let place = |word: &str| arguments.iter().position(|argument| argument == word);
     if let (Some(worker), Some(exec)) = (place("worker"), place("--exec")) {

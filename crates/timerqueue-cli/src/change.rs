@@ -42,7 +42,8 @@ impl<'a> Changed<'a> {
     }
 }
 
-/// Does `change` for each: what fails is told at once and does not keep the others from being done. The greatest exit code stays.
+/// Does `change` for each: what fails is told at once and does not keep the others from being done.
+/// The greatest exit code stays.
 fn each<'a, T>(
     things: impl IntoIterator<Item = T>,
     out: &mut Out,

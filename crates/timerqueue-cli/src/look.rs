@@ -190,7 +190,8 @@ pub(crate) fn row(job: &JobInfo) -> String {
     line.trim_end().to_owned()
 }
 
-/// Calls `each` for the jobs of a query, up to the limit, in pages: a long list is not held in memory.
+/// Calls `each` for the jobs of a query, up to the limit, in pages: a long list is not held in
+/// memory.
 pub(crate) fn pages(
     reader: &Reader,
     query: &Query,

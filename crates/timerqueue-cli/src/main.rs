@@ -1,8 +1,8 @@
 //! The command line of `timerqueue-scheduler`: `timerqueue`.
 //!
-//! Ground rules. Commands that only look use a [`Reader`](store::Reader), which writes nothing. Commands that
-//! change start a scheduler without handlers, which runs no job. [`worker`] alone runs jobs. No output goes through `println!`: a
-//! closed pipe is no panic ([`out`]).
+//! Ground rules. Commands that only look use a [`Reader`](store::Reader), which writes nothing.
+//! Commands that change start a scheduler without handlers, which runs no job. [`worker`] alone
+//! runs jobs. No output goes through `println!`: a closed pipe is no panic ([`out`]).
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
 //! Where the jobs are: in a file, or on a server of PostgreSQL.
 //!
-//! Ground rules. A place is told by its text alone. The text of a place may have a password: it is never shown, and [`Place`] has no `Debug`.
+//! Ground rules. A place is told by its text alone. The text of a place may have a password: it is
+//! never shown, and [`Place`] has no `Debug`.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -22,7 +23,8 @@ pub(crate) enum Place {
     Server(Server),
 }
 
-/// Whether a text is an address of a server: a URL, or keywords and values. A file with such a name is written as `./host=x`.
+/// Whether a text is an address of a server: a URL, or keywords and values. A file with such a name
+/// is written as `./host=x`.
 fn is_address(text: &str) -> bool {
     let is_url = |scheme: &str| text.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme));
     let is_word = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');

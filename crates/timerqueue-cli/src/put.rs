@@ -133,7 +133,8 @@ pub(crate) fn put(place: &Place, mut put: args::Put, out: &mut Out) -> Result<()
     let mut accepted = accepted(placed, &key)?;
     // The due time of a job that stays is its own.
     let is_new = placed.added().is_some();
-    // The store has added a time from now to its own clock. A job that has run by now was due at about this time.
+    // The store has added a time from now to its own clock. A job that has run by now was due at
+    // about this time.
     let at = match scheduler.get(&key).wait() {
         Ok(Some(job)) if is_new && job.id.0 == accepted.id => job.due.unwrap_or(when.shown),
         _ => when.shown,
@@ -146,7 +147,8 @@ pub(crate) fn put(place: &Place, mut put: args::Put, out: &mut Out) -> Result<()
     })
 }
 
-/// A schedule of one argument: `every 5m`, `after 5m`, a cron line, which may name its zone itself, or the JSON text of a schedule.
+/// A schedule of one argument: `every 5m`, `after 5m`, a cron line, which may name its zone itself,
+/// or the JSON text of a schedule.
 pub(crate) fn schedule(line: &str, zone: Option<&str>) -> Result<Schedule, Fail> {
     let (word, rest) = line.trim().split_once(char::is_whitespace).unwrap_or((line, ""));
     let builder = match word {

@@ -69,7 +69,8 @@ struct Restored<'a> {
     overdue: &'a BTreeMap<String, Overdue>,
 }
 
-/// Whether a job is due at an instant and would run if nothing was paused. What was accepted after the hold is no part of the restored past.
+/// Whether a job is due at an instant and would run if nothing was paused. What was accepted after
+/// the hold is no part of the restored past.
 fn is_overdue(job: &JobInfo, now: SystemTime, hold: Option<&Hold>) -> bool {
     // A run that is under way has no due time ahead; after a restore it is none.
     let is_due = job.state == State::Running || job.due.is_some_and(|due| due <= now);
@@ -240,8 +241,8 @@ fn skip_one(scheduler: &Scheduler, job: &JobInfo) -> Option<Skipping> {
     }
 }
 
-/// Cancels jobs that are overdue, and lets recurring ones go on from now. What is done when the command is interrupted stays done, and the
-/// store stays held: the next one does the rest.
+/// Cancels jobs that are overdue, and lets recurring ones go on from now. What is done when the
+/// command is interrupted stays done, and the store stays held: the next one does the rest.
 fn skip(place: &Place, restore: &args::Restore, out: &mut Out) -> Result<(), Fail> {
     let (reader, handler) = (Reader::open(place)?, restore.handler.as_deref());
     let Some(hold) = reader.held()? else {

@@ -1,7 +1,9 @@
-//! The address of a server of PostgreSQL, as `psql` takes it; its password, and what may be shown of it.
+//! The address of a server of PostgreSQL, as `psql` takes it; its password, and what may be shown
+//! of it.
 //!
-//! Ground rules. A password comes from the environment or from a file, never from the command line, which other users of the machine can read. No
-//! text of a failure holds a part of the address but host, port and database.
+//! Ground rules. A password comes from the environment or from a file, never from the command line,
+//! which other users of the machine can read. No text of a failure holds a part of the address but
+//! host, port and database.
 
 use std::fmt::{self, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +15,8 @@ use crate::exit::{Fail, note};
 
 const SCHEMA: &str = "timerqueue";
 
-/// The keywords of an address that the store has, and `passfile`. Others are refused here: a part of a password may look like one, and is not shown.
+/// The keywords of an address that the store has, and `passfile`. Others are refused here: a part
+/// of a password may look like one, and is not shown.
 const KEYWORDS: &[&str] = &[
     "application_name",
     "channel_binding",

@@ -104,8 +104,9 @@ impl Reader {
     }
 }
 
-/// A scheduler on a place. Its drop waits until the store has come to the end of what it was told: that other nodes are to look, and that this scheduler is no
-/// member any more. The end of this process would come first.
+/// A scheduler on a place. Its drop waits until the store has come to the end of what it was told:
+/// that other nodes are to look, and that this scheduler is no member any more. The end of this
+/// process would come first.
 pub(crate) struct Scheduling {
     scheduler: Option<Scheduler>,
     store: Box<dyn Store>,
@@ -137,7 +138,8 @@ impl Drop for Scheduling {
     }
 }
 
-/// A scheduler on a place that runs no job. `make`: the file or the tables are made if there are none.
+/// A scheduler on a place that runs no job. `make`: the file or the tables are made if there are
+/// none.
 pub(crate) fn open(place: &Place, make: bool) -> Result<Scheduling, Fail> {
     let runtime = Runtime::try_current().map_err(StartError::Runtime)?;
     let builder = Scheduler::builder().runtime(&runtime);

@@ -1,7 +1,8 @@
 //! `tail`: what happens, as it happens.
 //!
-//! Ground rules. The file keeps no log of events, so they are found by comparing looks. A look reads the jobs that are new, that run, and
-//! that are due soon, never all. Between two looks a job may come and go: the numbers that were given tell how many.
+//! Ground rules. The file keeps no log of events, so they are found by comparing looks. A look
+//! reads the jobs that are new, that run, and that are due soon, never all. Between two looks a job
+//! may come and go: the numbers that were given tell how many.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -19,9 +20,11 @@ use crate::text;
 
 /// Jobs due within this time, and two intervals, are watched: they may begin before the next look.
 const SOON: Duration = Duration::from_secs(1);
-/// The most jobs that are watched because they are due soon, and the most done jobs that are read at a look.
+/// The most jobs that are watched because they are due soon, and the most done jobs that are read
+/// at a look.
 const WATCHED: usize = 2_000;
-/// On a server, a transaction may give a number, and commit after one with a greater number. So many numbers are looked at again.
+/// On a server, a transaction may give a number, and commit after one with a greater number. So
+/// many numbers are looked at again.
 const AGAIN: u64 = 2_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -131,8 +134,8 @@ impl Tail {
         JobId(if self.reader.is_in_order() { last } else { last.saturating_sub(AGAIN) })
     }
 
-    /// Watches the jobs that run or are due soon. `told`: the jobs as they were told of. What has become of them since then is for the next look to tell, so
-    /// these stay as they are here.
+    /// Watches the jobs that run or are due soon. `told`: the jobs as they were told of. What has
+    /// become of them since then is for the next look to tell, so these stay as they are here.
     fn watch_near(&mut self, mut told: BTreeMap<JobId, JobInfo>) -> Result<(), Fail> {
         let near = self.reader.near(self.within, WATCHED)?;
         self.watched = near.into_iter().map(|job| (job.id, told.remove(&job.id).unwrap_or(job))).collect();
@@ -204,7 +207,8 @@ impl Tail {
         Ok(events)
     }
 
-    /// A job has left the store. `kept`: the numbers of done jobs that the file keeps, once they are read.
+    /// A job has left the store. `kept`: the numbers of done jobs that the file keeps, once they
+    /// are read.
     fn gone(&mut self, before: &JobInfo, kept: &mut Option<BTreeSet<JobId>>) -> Result<Event, Fail> {
         let kept = match kept {
             Some(kept) => kept,

@@ -1,4 +1,5 @@
-//! Durations and instants as people write and read them, and texts of others that must not control a terminal.
+//! Durations and instants as people write and read them, and texts of others that must not control
+//! a terminal.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -50,7 +51,8 @@ fn system() -> Result<TimeZone, String> {
     }
 }
 
-/// The name of the system's time zone, for schedules: a store keeps the name, and each machine reads it alike.
+/// The name of the system's time zone, for schedules: a store keeps the name, and each machine
+/// reads it alike.
 pub(crate) fn system_zone() -> Result<String, String> {
     let name = system()?.iana_name().map(str::to_owned);
     name.ok_or_else(|| {
@@ -60,7 +62,8 @@ pub(crate) fn system_zone() -> Result<String, String> {
     })
 }
 
-/// An instant: `2026-12-24T18:00`, `2026-12-24`, `18:00` (the next one), all in the time zone; or RFC 3339 with an offset.
+/// An instant: `2026-12-24T18:00`, `2026-12-24`, `18:00` (the next one), all in the time zone; or
+/// RFC 3339 with an offset.
 pub(crate) fn instant(text: &str, zone_name: Option<&str>, now: SystemTime) -> Result<SystemTime, String> {
     if let Ok(at) = text.parse::<Timestamp>() {
         return match zone_name {
@@ -132,7 +135,8 @@ pub(crate) fn tame(text: &str) -> String {
     tamed(text, is_visible).into_owned()
 }
 
-/// A text of several lines, without other characters that control a terminal. All that is written for people goes through here.
+/// A text of several lines, without other characters that control a terminal. All that is written
+/// for people goes through here.
 pub(crate) fn tame_lines(text: &str) -> Cow<'_, str> {
     tamed(text, |c| c == '\n' || is_visible(c))
 }

@@ -1,7 +1,8 @@
 //! `web`: the page with the jobs, on a server of its own.
 //!
-//! Ground rules. The scheduler of the page has no handlers, so it runs no job: it shows and changes what the workers on the file do. The
-//! server runs on the main thread; the thread of the signals ends it.
+//! Ground rules. The scheduler of the page has no handlers, so it runs no job: it shows and changes
+//! what the workers on the file do. The server runs on the main thread; the thread of the signals
+//! ends it.
 
 use std::net::TcpListener;
 

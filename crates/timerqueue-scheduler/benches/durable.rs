@@ -1,7 +1,9 @@
-//! The scheduler on a file: puts with 1, 16 and 256 callers, against a bare loop of SQLite with the same rows and indexes in the same run.
+//! The scheduler on a file: puts with 1, 16 and 256 callers, against a bare loop of SQLite with the
+//! same rows and indexes in the same run.
 //!
-//! A plain program: `cargo bench -p timerqueue-scheduler --features sqlite --bench durable`. Arguments: the seconds of each part, and a folder on
-//! the disk to be measured. The bare loop has a connection for one caller, and commits the rows of all callers together.
+//! A plain program: `cargo bench -p timerqueue-scheduler --features sqlite --bench durable`.
+//! Arguments: the seconds of each part, and a folder on the disk to be measured. The bare loop has
+//! a connection for one caller, and commits the rows of all callers together.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

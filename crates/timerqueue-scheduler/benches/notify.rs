@@ -1,7 +1,9 @@
-//! Whether notices make the inserts of a server wait for each other: puts a second from 1, 4 and 16 connections, while eight nodes listen.
+//! Whether notices make the inserts of a server wait for each other: puts a second from 1, 4 and 16
+//! connections, while eight nodes listen.
 //!
-//! A plain program: `cargo bench -p timerqueue-scheduler --features postgres --bench notify`. Argument: the seconds of each part. It starts a server of
-//! its own, with flushes to the disk of `/tmp`. Side by side: the rule of the store, and a trigger that adds a `NOTIFY` to the
+//! A plain program: `cargo bench -p timerqueue-scheduler --features postgres --bench notify`.
+//! Argument: the seconds of each part. It starts a server of its own, with flushes to the disk of
+//! `/tmp`. Side by side: the rule of the store, and a trigger that adds a `NOTIFY` to the
 //! transaction of each put, as a store without the rule would.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,7 +1,9 @@
-//! The scheduler in memory, on real time: a million pending jobs, and the lateness of 10,000 jobs a second.
+//! The scheduler in memory, on real time: a million pending jobs, and the lateness of 10,000 jobs a
+//! second.
 //!
-//! A plain program, since the figures are those of single long runs: `cargo bench -p timerqueue-scheduler --bench scheduler`. Arguments:
-//! the number of pending jobs, and the seconds of the second part.
+//! A plain program, since the figures are those of single long runs: `cargo bench -p
+//! timerqueue-scheduler --bench scheduler`. Arguments: the number of pending jobs, and the seconds
+//! of the second part.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -51,12 +51,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     clock.advance(HOUR);
     assert_eq!(late.send().wait()?, Placed::Overdue);
 
-    // The passenger of ride 18 rates it: the exact answer says that the automatic review will not happen.
+    // The passenger of ride 18 rates it: the exact answer says that the automatic review will not
+    // happen.
     clock.advance(30 * HOUR);
     assert_eq!(scheduler.cancel("review/18").wait()?, Cancel::Cancelled);
     clock.advance(17 * HOUR);
 
-    // Waits for the reviews that run, and says what is left. The executor has threads of its own: virtual time stands still for them.
+    // Waits for the reviews that run, and says what is left. The executor has threads of its own:
+    // virtual time stands still for them.
     clock.set_auto_advance(false);
     let report = scheduler.close(Duration::from_secs(60)).wait()?;
     println!("{} left", report.jobs.of(State::Waiting));

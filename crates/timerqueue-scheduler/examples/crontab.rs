@@ -1,4 +1,5 @@
-//! The crontab of a small service: recurring jobs in a time zone, with rules for what is late and what overlaps.
+//! The crontab of a small service: recurring jobs in a time zone, with rules for what is late and
+//! what overlaps.
 //!
 //! On virtual time, so that a week takes no time.
 
@@ -32,7 +33,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "{name}: next {:?}",
             schedule.preview(clock.wall(), 3).iter().map(|run| run.due()).collect::<Vec<_>>()
         );
-        // At each start of the program: what a store has already goes on, and what differs is changed.
+        // At each start of the program: what a store has already goes on, and what differs is
+        // changed.
         let put = scheduler.put_to(name, &()).key(name).schedule(schedule).catchup(catchup);
         let _ = put.overlap(Overlap::Skip).clash(Clash::Update).send().wait()?;
     }

@@ -1,6 +1,8 @@
-//! Fire-and-forget tasks with a payload: "do this in a while", without a task or a thread that sleeps.
+//! Fire-and-forget tasks with a payload: "do this in a while", without a task or a thread that
+//! sleeps.
 //!
-//! On virtual time, so that a day takes no time. A real program leaves the two lines with the clock out.
+//! On virtual time, so that a day takes no time. A real program leaves the two lines with the clock
+//! out.
 
 use std::time::Duration;
 

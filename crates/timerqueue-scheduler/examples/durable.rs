@@ -1,7 +1,9 @@
-//! Jobs that survive: one file, and no server. Run it twice: the second time finds the jobs of the first.
+//! Jobs that survive: one file, and no server. Run it twice: the second time finds the jobs of the
+//! first.
 //!
-//! `cargo run -p timerqueue-scheduler --features sqlite --example durable -- jobs.db`. Without a name the file is a new one in the folder for
-//! temporary files, and the program restarts within itself.
+//! `cargo run -p timerqueue-scheduler --features sqlite --example durable -- jobs.db`. Without a
+//! name the file is a new one in the folder for temporary files, and the program restarts within
+//! itself.
 
 use std::path::PathBuf;
 use std::sync::mpsc;

@@ -1,4 +1,5 @@
-//! A campaign of text messages at given dates: removed and moved by key, sent in parts that keep their progress.
+//! A campaign of text messages at given dates: removed and moved by key, sent in parts that keep
+//! their progress.
 //!
 //! On virtual time, so that a month takes no time.
 
@@ -23,7 +24,8 @@ impl Job for SendSms {
     const NAME: &'static str = "send-sms";
 }
 
-/// Sends a part, and puts the rest a minute later: under the same key, so that the campaign can still be stopped.
+/// Sends a part, and puts the rest a minute later: under the same key, so that the campaign can
+/// still be stopped.
 fn send(mut sms: SendSms, run: &Run) -> Result<(), timerqueue_scheduler::Error> {
     sms.sent += PART.min(sms.amount - sms.sent);
     println!("campaign {}: {} of {} sent", sms.campaign, sms.sent, sms.amount);

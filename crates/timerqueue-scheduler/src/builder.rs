@@ -47,8 +47,9 @@ impl fmt::Debug for Spec {
     }
 }
 
-/// The parts of a [`Schedule`], made by [`Schedule::every`], [`Schedule::cron`], [`Schedule::fixed_delay`],
-/// [`Schedule::rule`] and [`Schedule::any`]. A second call of a method replaces the value of the first.
+/// The parts of a [`Schedule`], made by [`Schedule::every`], [`Schedule::cron`],
+/// [`Schedule::fixed_delay`], [`Schedule::rule`] and [`Schedule::any`]. A second call of a method
+/// replaces the value of the first.
 ///
 /// # Examples
 ///
@@ -100,7 +101,8 @@ impl ScheduleBuilder {
         }
     }
 
-    /// No nominal instant is before `first`. For a period, `first` is the anchor of the grid and the first occurrence.
+    /// No nominal instant is before `first`. For a period, `first` is the anchor of the grid and
+    /// the first occurrence.
     pub fn from(mut self, first: SystemTime) -> Self {
         self.from = Some(first);
         self
@@ -112,22 +114,25 @@ impl ScheduleBuilder {
         self
     }
 
-    /// Ends the schedule after this number of occurrences, counted from the instant of [`from`](Self::from). A fixed delay
-    /// counts runs, and needs no such instant: see [`Schedule::next_after_run`].
+    /// Ends the schedule after this number of occurrences, counted from the instant of
+    /// [`from`](Self::from). A fixed delay counts runs, and needs no such instant: see
+    /// [`Schedule::next_after_run`].
     pub fn times(mut self, times: u64) -> Self {
         self.times = Some(times);
         self
     }
 
-    /// The time zone of a cron line, by its IANA name in any case, such as `Europe/Berlin`. The default is UTC. A line may name
-    /// its zone itself, in front: `CRON_TZ=Europe/Berlin 30 2 * * *`, or `TZ=`.
+    /// The time zone of a cron line, by its IANA name in any case, such as `Europe/Berlin`. The
+    /// default is UTC. A line may name its zone itself, in front: `CRON_TZ=Europe/Berlin 30 2 * *
+    /// *`, or `TZ=`.
     pub fn zone(mut self, name: &str) -> Self {
         self.zone = Some(name.to_owned());
         self
     }
 
-    /// Takes each `n`-th day, week or month of a cron line alone: those whose distance from the one of the instant of
-    /// [`from`](Self::from), in the zone of the line, is a multiple of `n`. The numbers are 1 to [`Schedule::MAX_EACH`].
+    /// Takes each `n`-th day, week or month of a cron line alone: those whose distance from the one
+    /// of the instant of [`from`](Self::from), in the zone of the line, is a multiple of `n`. The
+    /// numbers are 1 to [`Schedule::MAX_EACH`].
     ///
     /// # Examples
     ///
@@ -150,9 +155,9 @@ impl ScheduleBuilder {
         self
     }
 
-    /// Leaves out days of a cron line, by their dates in its zone: `2026-12-25`, or in each year `12-25`. At most
-    /// [`Schedule::MAX_EXCEPT`]. All occurrences with a civil time on such a day are left out, also one that runs on
-    /// the next day since its time was skipped.
+    /// Leaves out days of a cron line, by their dates in its zone: `2026-12-25`, or in each year
+    /// `12-25`. At most [`Schedule::MAX_EXCEPT`]. All occurrences with a civil time on such a day
+    /// are left out, also one that runs on the next day since its time was skipped.
     ///
     /// # Examples
     ///
@@ -173,25 +178,25 @@ impl ScheduleBuilder {
         self
     }
 
-    /// The key that spread and jitter are computed from, such as the name of the job. Schedules without a key, and
-    /// schedules with equal keys, have equal delays.
+    /// The key that spread and jitter are computed from, such as the name of the job. Schedules
+    /// without a key, and schedules with equal keys, have equal delays.
     pub fn key(mut self, key: &str) -> Self {
         self.key = Some(key.to_owned());
         self
     }
 
-    /// Delays all occurrences by the same part of this window. The key alone decides the part, so that many schedules with
-    /// one cron line do not all run at the same instant.
+    /// Delays all occurrences by the same part of this window. The key alone decides the part, so
+    /// that many schedules with one cron line do not all run at the same instant.
     pub fn spread(mut self, window: Duration) -> Self {
         self.spread = window;
         self
     }
 
-    /// Delays each occurrence by another part of this window. Key and nominal instant decide the part, so all machines
-    /// compute the same one. Jitter is added to the spread.
+    /// Delays each occurrence by another part of this window. Key and nominal instant decide the
+    /// part, so all machines compute the same one. Jitter is added to the spread.
     ///
-    /// Both together never reach the next nominal instant, nor pass the end of the schedule: where the windows are longer
-    /// than this gap, the delays shrink in proportion.
+    /// Both together never reach the next nominal instant, nor pass the end of the schedule: where
+    /// the windows are longer than this gap, the delays shrink in proportion.
     pub fn jitter(mut self, window: Duration) -> Self {
         self.jitter = window;
         self
@@ -201,7 +206,8 @@ impl ScheduleBuilder {
     ///
     /// # Errors
     ///
-    /// An invalid cron line, an unknown zone, a period that is too short, a schedule that never fires: [`ScheduleError`].
+    /// An invalid cron line, an unknown zone, a period that is too short, a schedule that never
+    /// fires: [`ScheduleError`].
     pub fn build(self) -> Result<Schedule, ScheduleError> {
         self.build_with(Zones::system)
     }

@@ -7,9 +7,11 @@ use crate::CronError;
 
 /// A schedule could not be built or deserialized, and why.
 ///
-/// `{:#}` shows the place in a cron line, on lines of its own. No text of `Display` has control characters of the user.
+/// `{:#}` shows the place in a cron line, on lines of its own. No text of `Display` has control
+/// characters of the user.
 ///
-/// A schedule that has been made has no errors: its methods return `None` where it has no occurrence.
+/// A schedule that has been made has no errors: its methods return `None` where it has no
+/// occurrence.
 ///
 /// # Examples
 ///
@@ -36,8 +38,8 @@ pub enum ScheduleError {
         /// The name of the zone, or the folder of the database.
         name: String,
     },
-    /// A time zone was given for a schedule that is no cron line. Periods are counted in elapsed time, which is the same
-    /// in all zones.
+    /// A time zone was given for a schedule that is no cron line. Periods are counted in elapsed
+    /// time, which is the same in all zones.
     ZoneWithoutCron,
     /// The line names a zone (`CRON_TZ=…`), and the builder another one.
     TwoZones {
@@ -46,10 +48,11 @@ pub enum ScheduleError {
         /// The zone of the builder.
         builder: String,
     },
-    /// [`each`](crate::ScheduleBuilder::each) or [`except`](crate::ScheduleBuilder::except) was given for a schedule that is no
-    /// cron line.
+    /// [`each`](crate::ScheduleBuilder::each) or [`except`](crate::ScheduleBuilder::except) was
+    /// given for a schedule that is no cron line.
     DatesWithoutCron,
-    /// The number of [`each`](crate::ScheduleBuilder::each) is not in 1 to [`Schedule::MAX_EACH`](crate::Schedule::MAX_EACH).
+    /// The number of [`each`](crate::ScheduleBuilder::each) is not in 1 to
+    /// [`Schedule::MAX_EACH`](crate::Schedule::MAX_EACH).
     InvalidEach {
         /// The number, or the text of a serialized schedule.
         text: String,
@@ -66,7 +69,8 @@ pub enum ScheduleError {
         /// The number.
         dates: usize,
     },
-    /// A union has no schedule or too many, or one that cannot be a part of it: see [`Schedule::any`](crate::Schedule::any).
+    /// A union has no schedule or too many, or one that cannot be a part of it: see
+    /// [`Schedule::any`](crate::Schedule::any).
     InvalidUnion {
         /// The reason, in English.
         reason: &'static str,
@@ -78,12 +82,14 @@ pub enum ScheduleError {
     },
     /// A number of times was given without a first instant to count from.
     TimesWithoutFrom,
-    /// A number of times above [`Schedule::MAX_TIMES`](crate::Schedule::MAX_TIMES), which holds for cron lines and rules.
+    /// A number of times above [`Schedule::MAX_TIMES`](crate::Schedule::MAX_TIMES), which holds for
+    /// cron lines and rules.
     TooManyTimes {
         /// The number.
         times: u64,
     },
-    /// The schedule has no occurrence: a date that does not exist, or bounds without an occurrence between them.
+    /// The schedule has no occurrence: a date that does not exist, or bounds without an occurrence
+    /// between them.
     NeverFires,
     /// A text is not the JSON text of a schedule.
     InvalidForm {
@@ -95,9 +101,11 @@ pub enum ScheduleError {
         /// The name.
         name: String,
     },
-    /// A serialized schedule has none, or several, of the fields `every`, `fixed_delay`, `cron`, `rule` and `any`.
+    /// A serialized schedule has none, or several, of the fields `every`, `fixed_delay`, `cron`,
+    /// `rule` and `any`.
     NotOneKind,
-    /// A serialized schedule has an instant that is malformed or that the platform cannot represent.
+    /// A serialized schedule has an instant that is malformed or that the platform cannot
+    /// represent.
     InvalidInstant {
         /// The text.
         text: String,

@@ -14,7 +14,8 @@ use crate::builder::{ScheduleBuilder, Spec};
 use crate::instant::{duration_from_text, duration_to_text, from_text, to_text};
 use crate::{Rule, Schedule, ScheduleError, Zones};
 
-/// The fields, in their stable order. Each field of `$more` came later: it is absent in binary formats.
+/// The fields, in their stable order. Each field of `$more` came later: it is absent in binary
+/// formats.
 macro_rules! form {
     ($name:ident, #[$absent:meta] $($more:ident: $type:ty),*) => {
         #[derive(Default, Serialize, Deserialize)]
@@ -143,8 +144,9 @@ impl<'de> Deserialize<'de> for Schedule {
     }
 }
 
-/// The line of a cron line, with the zone in front: `CRON_TZ=Europe/Berlin 30 2 * * *`. All other schedules, and cron lines with other
-/// parts, have the JSON text of their serialized form. [`FromStr`] reads both.
+/// The line of a cron line, with the zone in front: `CRON_TZ=Europe/Berlin 30 2 * * *`. All other
+/// schedules, and cron lines with other parts, have the JSON text of their serialized form.
+/// [`FromStr`] reads both.
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let form = Form::of(&self.spec);
@@ -200,8 +202,9 @@ impl FromStr for Schedule {
 
 /// Deserializes schedules with rules, or with zone data from a source of the caller's choice.
 ///
-/// A serialized schedule has the name of its rule, not the rule: a process registers its rules by name at its start, as it
-/// does with handlers. The implementation of [`DeserializeSeed`] is for `&Loader`.
+/// A serialized schedule has the name of its rule, not the rule: a process registers its rules by
+/// name at its start, as it does with handlers. The implementation of [`DeserializeSeed`] is for
+/// `&Loader`.
 ///
 /// # Examples
 ///

@@ -1,7 +1,8 @@
 //! Instants as signed nanoseconds since the Unix epoch, and their text.
 //!
-//! An `i128` holds every `SystemTime` of every platform and every sum that this crate forms, so arithmetic on it does not
-//! overflow. Only the way back to `SystemTime` can fail, at the end of what the platform can represent.
+//! An `i128` holds every `SystemTime` of every platform and every sum that this crate forms, so
+//! arithmetic on it does not overflow. Only the way back to `SystemTime` can fail, at the end of
+//! what the platform can represent.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -24,7 +25,8 @@ pub(crate) fn duration_nanos(duration: Duration) -> i128 {
     i128::from(duration.as_secs()) * SECOND + i128::from(duration.subsec_nanos())
 }
 
-/// The instant, rounded up to a step of the platform. `None`: the platform cannot represent the instant.
+/// The instant, rounded up to a step of the platform. `None`: the platform cannot represent the
+/// instant.
 pub(crate) fn to_system(nanos: i128) -> Option<SystemTime> {
     let distance = nanos.unsigned_abs();
     let seconds = u64::try_from(distance / SECOND.unsigned_abs()).ok()?;
@@ -33,8 +35,8 @@ pub(crate) fn to_system(nanos: i128) -> Option<SystemTime> {
     if to_nanos(instant) < nanos { instant.checked_add(COARSEST_STEP) } else { Some(instant) }
 }
 
-/// RFC 3339 in UTC for the years 0 to 9999, such as `2026-03-29T01:00:00Z`. Seconds since the Unix epoch for all other
-/// instants, such as `@253402300800.5`.
+/// RFC 3339 in UTC for the years 0 to 9999, such as `2026-03-29T01:00:00Z`. Seconds since the Unix
+/// epoch for all other instants, such as `@253402300800.5`.
 pub(crate) fn to_text(instant: SystemTime) -> String {
     let nanos = to_nanos(instant);
     match Timestamp::from_nanosecond(nanos) {

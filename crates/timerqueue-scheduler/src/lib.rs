@@ -1,8 +1,9 @@
 //! A scheduler for jobs that are due once or again and again, and schedules as values.
 //!
-//! A [`Scheduler`] runs jobs by handlers when they are due: jobs with a key, which can be cancelled, moved, paused and run at once. It
-//! keeps them in memory ([`store::MemoryStore`]), in a file (feature `sqlite`) or on a server (feature `postgres`), and waits with one
-//! timer of `timerqueue`.
+//! A [`Scheduler`] runs jobs by handlers when they are due: jobs with a key, which can be
+//! cancelled, moved, paused and run at once. It keeps them in memory ([`store::MemoryStore`]), in a
+//! file (feature `sqlite`) or on a server (feature `postgres`), and waits with one timer of
+//! `timerqueue`.
 //!
 //! ```
 //! use std::time::Duration;
@@ -23,9 +24,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Schedule`] is a period on an anchor grid, a cron line in a time zone, a fixed delay between runs, a rule of your
-//! own, or a union of these. It answers which [`Occurrence`] is next, which was before, and which were missed. It has no threads, no clock and no
-//! state: the caller gives the instants, and stores the nominal instant of the last run. A scheduler is one such caller.
+//! A [`Schedule`] is a period on an anchor grid, a cron line in a time zone, a fixed delay between
+//! runs, a rule of your own, or a union of these. It answers which [`Occurrence`] is next, which
+//! was before, and which were missed. It has no threads, no clock and no state: the caller gives
+//! the instants, and stores the nominal instant of the last run. A scheduler is one such caller.
 //!
 //! ```
 //! use std::time::{Duration, UNIX_EPOCH};
@@ -41,16 +43,20 @@
 //! # Features
 //!
 //! - `postgres`: `PostgresStore` keeps the jobs on a server of PostgreSQL, for any number of nodes.
-//! - `sqlite`: `Scheduler::open` keeps the jobs in a file of SQLite: they survive the process, the kernel and the
-//!   power. SQLite is built along, which needs a C compiler. On Unix; on Linux the kernel tells of other processes on the file,
-//!   elsewhere the store looks once a second. It needs the Rust version that `rusqlite` needs: 1.85 for `rusqlite` 0.40, and 1.89 for
-//!   later ones. Earlier ones are not taken: their SQLite has a rare race of processes that could damage a file with a log.
-//! - `tracing`: a span named `run` for each run, with handler, key, attempt and identity; events for failed attempts and dead jobs.
+//! - `sqlite`: `Scheduler::open` keeps the jobs in a file of SQLite: they survive the process, the
+//!   kernel and the power. SQLite is built along, which needs a C compiler. On Unix; on Linux the
+//!   kernel tells of other processes on the file, elsewhere the store looks once a second. It needs
+//!   the Rust version that `rusqlite` needs: 1.85 for `rusqlite` 0.40, and 1.89 for later ones.
+//!   Earlier ones are not taken: their SQLite has a rare race of processes that could damage a file
+//!   with a log.
+//! - `tracing`: a span named `run` for each run, with handler, key, attempt and identity; events
+//!   for failed attempts and dead jobs.
 //!
 //! # Cron lines
 //!
-//! Five fields: minute, hour, day of month, month, day of week. With six, seconds come first; with seven, years come last.
-//! Blanks stand between fields; upper and lower case are the same. All that is a cron line:
+//! Five fields: minute, hour, day of month, month, day of week. With six, seconds come first; with
+//! seven, years come last. Blanks stand between fields; upper and lower case are the same. All that
+//! is a cron line:
 //!
 //! ```text
 //! line         = [ second ] minute hour day-of-month month day-of-week [ year ] | nickname
@@ -77,43 +83,48 @@
 //! | `+5` | as day of week: the day of month must match as well, for all items |
 //! | nicknames | `0 0 1 1 *` for the first two, `0 0 1 * *`, `0 0 * * 0`, `0 0 * * *` for the next two, `0 * * * *` |
 //!
-//! Where neither of the two day fields begins with a star, a day needs to match one of them only, as in Vixie's cron: `0 0
-//! 13 * 5` is each Friday and each 13th. Where one begins with a star, a day must match both. A star behind a comma does not
-//! begin a field.
+//! Where neither of the two day fields begins with a star, a day needs to match one of them only,
+//! as in Vixie's cron: `0 0 13 * 5` is each Friday and each 13th. Where one begins with a star, a
+//! day must match both. A star behind a comma does not begin a field.
 //!
-//! [`Schedule::cron`] takes a zone in front of a line, as in `CRON_TZ=Europe/Berlin 30 2 * * *`, or `TZ=`.
-//! [`ScheduleBuilder::each`] takes each second Monday or each third month, [`ScheduleBuilder::except`] leaves out holidays, and
-//! [`Schedule::any`] joins lines.
+//! [`Schedule::cron`] takes a zone in front of a line, as in `CRON_TZ=Europe/Berlin 30 2 * * *`, or
+//! `TZ=`. [`ScheduleBuilder::each`] takes each second Monday or each third month,
+//! [`ScheduleBuilder::except`] leaves out holidays, and [`Schedule::any`] joins lines.
 //!
 //! No other text is a cron line: [`CronError`] names the field, the value and what would be right.
 //!
 //! # Daylight saving
 //!
-//! As in Vixie's cron, a line whose seconds, minutes or hours begin with a star is a **wildcard**: it counts elapsed time.
-//! All other lines name **fixed times**. So `*/30 * * * *` is a wildcard, and `0-59/30 0-23 * * *`, with the same values, is not.
+//! As in Vixie's cron, a line whose seconds, minutes or hours begin with a star is a **wildcard**:
+//! it counts elapsed time. All other lines name **fixed times**. So `*/30 * * * *` is a wildcard,
+//! and `0-59/30 0-23 * * *`, with the same values, is not.
 //!
 //! | | clock goes forward: civil times are skipped | clock goes back: civil times are repeated |
 //! |---|---|---|
 //! | fixed times: `30 2 * * *`, `0,30 1-5 * * *` | skipped times run at the first instant after the gap, together once | run the first time only |
 //! | wildcards: `*/15 * * * *`, `* 2 * * *` | skipped times do not run | run both times |
 //!
-//! A gap of a day or more, such as Samoa's missing 2011-12-30, removes calendar dates. Fixed times on such a date do not run.
+//! A gap of a day or more, such as Samoa's missing 2011-12-30, removes calendar dates. Fixed times
+//! on such a date do not run.
 //!
 //! # Time zones
 //!
-//! Zones have IANA names. Zone data is that of the system, so that an update of the system reaches a program without a new
-//! build. Where the system has none, a copy in the binary serves. [`Zones`] chooses another source: for tests that need
-//! fixed data, [`Zones::bundled`]. A schedule keeps the data it was built with; [`Schedule::to_builder`] and `build` renew
-//! it. To build a schedule with a zone, and to deserialize one, reads zone data; no other method does I/O.
+//! Zones have IANA names. Zone data is that of the system, so that an update of the system reaches
+//! a program without a new build. Where the system has none, a copy in the binary serves. [`Zones`]
+//! chooses another source: for tests that need fixed data, [`Zones::bundled`]. A schedule keeps the
+//! data it was built with; [`Schedule::to_builder`] and `build` renew it. To build a schedule with
+//! a zone, and to deserialize one, reads zone data; no other method does I/O.
 //!
 //! # Clock steps and missed occurrences
 //!
-//! An occurrence is identified by its nominal instant. [`Schedule::next_after`] the nominal instant of the last run repeats
-//! none, however the wall clock is set. After a time without runs, [`Schedule::latest_due`] is the last missed occurrence,
-//! [`Schedule::missed`] lists the last few, [`Schedule::count_missed`] counts up to a limit: none walks over the rest.
+//! An occurrence is identified by its nominal instant. [`Schedule::next_after`] the nominal instant
+//! of the last run repeats none, however the wall clock is set. After a time without runs,
+//! [`Schedule::latest_due`] is the last missed occurrence, [`Schedule::missed`] lists the last few,
+//! [`Schedule::count_missed`] counts up to a limit: none walks over the rest.
 //!
-//! Where to go from here: [`Scheduler`] for its promises, [`Handler`] for limits and retries, [`ScheduleBuilder`] for bounds, spread and jitter, [`Schedule`] for the queries and the serialized
-//! form, [`Rule`] for rules of your own.
+//! Where to go from here: [`Scheduler`] for its promises, [`Handler`] for limits and retries,
+//! [`ScheduleBuilder`] for bounds, spread and jitter, [`Schedule`] for the queries and the
+//! serialized form, [`Rule`] for rules of your own.
 
 #![forbid(unsafe_code)]
 
@@ -136,8 +147,8 @@ pub mod store;
 mod visible;
 mod zones;
 
-/// The library behind the store on a file, for [`Put::send_in`] and [`Run::done_in`]. An update to its next minor version is a breaking change
-/// of this crate.
+/// The library behind the store on a file, for [`Put::send_in`] and [`Run::done_in`]. An update to
+/// its next minor version is a breaking change of this crate.
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
 

@@ -43,10 +43,11 @@ impl Missed {
     }
 }
 
-/// Occurrences that were missed. None of these methods walks over more occurrences than it returns or counts.
+/// Occurrences that were missed. None of these methods walks over more occurrences than it returns
+/// or counts.
 impl Schedule {
-    /// The latest occurrence that is due at or before `now`: the one to run when only the last of the missed ones matters.
-    /// The [next one](Self::next_after) is after its nominal instant.
+    /// The latest occurrence that is due at or before `now`: the one to run when only the last of
+    /// the missed ones matters. The [next one](Self::next_after) is after its nominal instant.
     ///
     /// A fixed delay knows the instant of [`from`](crate::ScheduleBuilder::from) alone.
     ///
@@ -77,12 +78,14 @@ impl Schedule {
         self.occurrence(self.nominal_before(nominal)?)
     }
 
-    /// The occurrences with nominal instants after `after`, due at or before `now`. Where there are more than `at_most`, the
-    /// latest ones are listed. For the earliest ones, use [`after`](Self::after).
+    /// The occurrences with nominal instants after `after`, due at or before `now`. Where there are
+    /// more than `at_most`, the latest ones are listed. For the earliest ones, use
+    /// [`after`](Self::after).
     ///
     /// # Examples
     ///
-    /// A process was down for a year. It runs the last three of 31,536,000 missed occurrences, unless older than a grace:
+    /// A process was down for a year. It runs the last three of 31,536,000 missed occurrences,
+    /// unless older than a grace:
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
@@ -110,8 +113,9 @@ impl Schedule {
         Missed { occurrences, older: missed.next().is_some() }
     }
 
-    /// The number of occurrences with nominal instants after `after`, due at or before `now`, and `at_most` where there are
-    /// more. For a period the answer is arithmetic. For cron lines and rules, the time grows with the answer.
+    /// The number of occurrences with nominal instants after `after`, due at or before `now`, and
+    /// `at_most` where there are more. For a period the answer is arithmetic. For cron lines and
+    /// rules, the time grows with the answer.
     #[must_use]
     pub fn count_missed(&self, after: SystemTime, now: SystemTime, at_most: u64) -> u64 {
         let Some(latest) = self.latest_due(now) else { return 0 };

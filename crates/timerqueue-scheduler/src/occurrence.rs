@@ -7,10 +7,10 @@ use crate::Schedule;
 
 /// One occurrence of a schedule.
 ///
-/// The nominal instant is the instant of the period, cron line or rule. It identifies the occurrence: a scheduler stores the
-/// nominal instant of the last run, and asks for the [next one](Schedule::next_after). The due instant is later by spread
-/// and jitter. Nominal instants and due instants have the same order, and each occurrence is due before the next nominal
-/// instant.
+/// The nominal instant is the instant of the period, cron line or rule. It identifies the
+/// occurrence: a scheduler stores the nominal instant of the last run, and asks for the [next
+/// one](Schedule::next_after). The due instant is later by spread and jitter. Nominal instants and
+/// due instants have the same order, and each occurrence is due before the next nominal instant.
 ///
 /// # Examples
 ///

@@ -4,13 +4,16 @@ use std::time::{Duration, SystemTime};
 
 use crate::instant::{to_nanos, to_system};
 
-/// A rule for instants that no period and no cron line describes, such as working days without holidays.
+/// A rule for instants that no period and no cron line describes, such as working days without
+/// holidays.
 ///
-/// A rule is a pure function: the same instant gives the same answer on every call and on every machine. A schedule calls
-/// the rule on the thread of the schedule's caller. A panic of the rule reaches this caller.
+/// A rule is a pure function: the same instant gives the same answer on every call and on every
+/// machine. A schedule calls the rule on the thread of the schedule's caller. A panic of the rule
+/// reaches this caller.
 ///
-/// A [`Scheduler`](crate::Scheduler) calls the rule of a recurring job on a thread of its runtime's pool, with no lock held and apart
-/// from its other work. A rule that blocks delays its own jobs alone, and a panic makes a dead job of the recurring one.
+/// A [`Scheduler`](crate::Scheduler) calls the rule of a recurring job on a thread of its runtime's
+/// pool, with no lock held and apart from its other work. A rule that blocks delays its own jobs
+/// alone, and a panic makes a dead job of the recurring one.
 ///
 /// Every closure from `SystemTime` to `Option<SystemTime>` is a rule.
 ///
@@ -38,16 +41,17 @@ use crate::instant::{to_nanos, to_system};
 /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
 /// ```
 pub trait Rule: Send + Sync {
-    /// The earliest instant of the rule after `t`, and never `t` itself. `None`: no instant follows.
+    /// The earliest instant of the rule after `t`, and never `t` itself. `None`: no instant
+    /// follows.
     ///
-    /// For `a <= b`, the answer for `a` is at most the answer for `b`. A schedule takes an answer at or before `t` for the
-    /// end of the rule.
+    /// For `a <= b`, the answer for `a` is at most the answer for `b`. A schedule takes an answer
+    /// at or before `t` for the end of the rule.
     fn next_after(&self, t: SystemTime) -> Option<SystemTime>;
 
     /// The latest instant of the rule before `t`. `None`: no instant precedes.
     ///
-    /// The default bisects [`next_after`](Self::next_after): about 100 calls, however many instants there are. A rule with
-    /// a faster way back implements this method too.
+    /// The default bisects [`next_after`](Self::next_after): about 100 calls, however many instants
+    /// there are. A rule with a faster way back implements this method too.
     fn previous_before(&self, t: SystemTime) -> Option<SystemTime> {
         bisect(|x| self.next_after(x), t)
     }

@@ -1,7 +1,7 @@
 //! The schedule: a value that answers which occurrences are next, previous and missed.
 //!
-//! Inside, nominal instants are nanoseconds (`crate::instant`). The kind of a schedule knows no bounds; the methods here add
-//! them, and convert to `SystemTime` last.
+//! Inside, nominal instants are nanoseconds (`crate::instant`). The kind of a schedule knows no
+//! bounds; the methods here add them, and convert to `SystemTime` last.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,27 +30,31 @@ pub(crate) enum Kind {
 
 /// When to run, again and again: a value, without threads and without a clock of its own.
 ///
-/// A schedule is made by a [`ScheduleBuilder`], and does not change. It has an [`Occurrence`] at each instant of
+/// A schedule is made by a [`ScheduleBuilder`], and does not change. It has an [`Occurrence`] at
+/// each instant of
 ///
 /// * a [period](Self::every) on an anchor grid,
 /// * a [cron line](Self::cron) in a time zone,
 /// * a [rule](Self::rule) of your own, or
 /// * a [union](Self::any) of these,
 ///
-/// or runs a [fixed delay](Self::fixed_delay) after the end of the run before. All answers are functions of the schedule and
-/// of the given instants: a second machine, or a second call, gives the same ones.
+/// or runs a [fixed delay](Self::fixed_delay) after the end of the run before. All answers are
+/// functions of the schedule and of the given instants: a second machine, or a second call, gives
+/// the same ones.
 ///
 /// # Ends of time
 ///
-/// No method panics or overflows. Periods and rules have occurrences wherever `SystemTime` has instants, also before 1970
-/// and after 9999. Cron lines have occurrences in the years 1 to 4999. Beyond, the answer is `None`. A due instant that
-/// `SystemTime` cannot represent becomes the nominal instant.
+/// No method panics or overflows. Periods and rules have occurrences wherever `SystemTime` has
+/// instants, also before 1970 and after 9999. Cron lines have occurrences in the years 1 to 4999.
+/// Beyond, the answer is `None`. A due instant that `SystemTime` cannot represent becomes the
+/// nominal instant.
 ///
 /// # Serialization
 ///
-/// A schedule serializes as a map of its parts; parts that were not given are left out. In binary formats (such as
-/// postcard), the fields up to `jitter` are written in the order of the table; a schedule with one of the others is written
-/// as its JSON text, in the field `every`. Field names and texts are stable.
+/// A schedule serializes as a map of its parts; parts that were not given are left out. In binary
+/// formats (such as postcard), the fields up to `jitter` are written in the order of the table; a
+/// schedule with one of the others is written as its JSON text, in the field `every`. Field names
+/// and texts are stable.
 ///
 /// | field | value | example |
 /// |---|---|---|
@@ -66,9 +70,10 @@ pub(crate) enum Kind {
 /// | `except` | list of dates | `["2026-12-24", "12-25"]` |
 /// | `any` | list of schedules | `[{"cron":"0 8 * * *"},{"every":"3600s"}]` |
 ///
-/// Exactly one of `every`, `fixed_delay`, `cron`, `rule` and `any` is present; unknown fields are refused. Deserializing builds
-/// the schedule, with the same errors. Zone data and rules are not part of the form: a [`Loader`](crate::Loader) supplies
-/// them. `Deserialize` itself uses [`Zones::system`](crate::Zones::system) and knows no rules.
+/// Exactly one of `every`, `fixed_delay`, `cron`, `rule` and `any` is present; unknown fields are
+/// refused. Deserializing builds the schedule, with the same errors. Zone data and rules are not
+/// part of the form: a [`Loader`](crate::Loader) supplies them. `Deserialize` itself uses
+/// [`Zones::system`](crate::Zones::system) and knows no rules.
 ///
 /// ```
 /// use timerqueue_scheduler::Schedule;
@@ -107,7 +112,8 @@ pub struct Schedule {
     pub(crate) first: i128,
     /// No occurrence is due after this instant.
     pub(crate) until: i128,
-    /// The last nominal instant is at or before this one: `until`, or earlier by the number of times.
+    /// The last nominal instant is at or before this one: `until`, or earlier by the number of
+    /// times.
     pub(crate) last: i128,
     pub(crate) spread: Spread,
 }
@@ -117,13 +123,14 @@ impl Schedule {
     /// The shortest period and the shortest fixed delay.
     pub const MIN_PERIOD: Duration = Duration::from_micros(1);
 
-    /// The largest number of [times](ScheduleBuilder::times) for cron lines and rules. `build` walks over the occurrences up
-    /// to the last one, which takes about a microsecond each. Periods have no such limit.
+    /// The largest number of [times](ScheduleBuilder::times) for cron lines and rules. `build`
+    /// walks over the occurrences up to the last one, which takes about a microsecond each. Periods
+    /// have no such limit.
     pub const MAX_TIMES: u64 = 10_000;
 
-    /// Every `period`, at a fixed rate: the instants `anchor + k * period`. The anchor is the instant of
-    /// [`from`](ScheduleBuilder::from), and the Unix epoch without one, so that `every(1 h)` means the full hours of UTC. The
-    /// duration of runs does not move the grid.
+    /// Every `period`, at a fixed rate: the instants `anchor + k * period`. The anchor is the
+    /// instant of [`from`](ScheduleBuilder::from), and the Unix epoch without one, so that `every(1
+    /// h)` means the full hours of UTC. The duration of runs does not move the grid.
     ///
     /// # Examples
     ///
@@ -143,9 +150,10 @@ impl Schedule {
         ScheduleBuilder::new(Spec::Every(period))
     }
 
-    /// Again after `delay`, counted from the end of the run before. [`next_after_run`](Self::next_after_run) is the method
-    /// for it, as the instants depend on the runs: there is no grid. The other methods read a given instant as the end of a
-    /// run, or know the instant of [`from`](ScheduleBuilder::from) alone; each says so.
+    /// Again after `delay`, counted from the end of the run before.
+    /// [`next_after_run`](Self::next_after_run) is the method for it, as the instants depend on the
+    /// runs: there is no grid. The other methods read a given instant as the end of a run, or know
+    /// the instant of [`from`](ScheduleBuilder::from) alone; each says so.
     ///
     /// # Examples
     ///
@@ -166,8 +174,8 @@ impl Schedule {
         ScheduleBuilder::new(Spec::FixedDelay(delay))
     }
 
-    /// The civil times of a cron line, in UTC or in a [time zone](ScheduleBuilder::zone). The [crate documentation](crate)
-    /// has the syntax and the rules for daylight saving.
+    /// The civil times of a cron line, in UTC or in a [time zone](ScheduleBuilder::zone). The
+    /// [crate documentation](crate) has the syntax and the rules for daylight saving.
     ///
     /// # Examples
     ///
@@ -195,9 +203,10 @@ impl Schedule {
     /// The largest number of schedules in a [union](Self::any).
     pub const MAX_PARTS: usize = 50;
 
-    /// The instants of several schedules: periods, cron lines in zones of their own, and rules. An instant of several of them is one
-    /// occurrence. Key, spread and jitter are those of the union. A union of unions, and one with a fixed delay, is refused.
-    /// The cost of an answer grows with the number of schedules, which is at most [`MAX_PARTS`](Self::MAX_PARTS).
+    /// The instants of several schedules: periods, cron lines in zones of their own, and rules. An
+    /// instant of several of them is one occurrence. Key, spread and jitter are those of the union.
+    /// A union of unions, and one with a fixed delay, is refused. The cost of an answer grows with
+    /// the number of schedules, which is at most [`MAX_PARTS`](Self::MAX_PARTS).
     ///
     /// # Examples
     ///
@@ -221,7 +230,8 @@ impl Schedule {
         ScheduleBuilder::new(Spec::Any(parts.into_iter().collect()))
     }
 
-    /// The instants of a [`Rule`]. The name stands for the rule in the serialized form, and in comparisons.
+    /// The instants of a [`Rule`]. The name stands for the rule in the serialized form, and in
+    /// comparisons.
     ///
     /// # Examples
     ///
@@ -258,8 +268,8 @@ impl Schedule {
 impl Schedule {
     /// The earliest occurrence with a nominal instant after `t`.
     ///
-    /// Given the nominal instant of the last run, the answer is the next run. A step of the wall clock plays no part: after
-    /// a step back, no nominal instant is repeated.
+    /// Given the nominal instant of the last run, the answer is the next run. A step of the wall
+    /// clock plays no part: after a step back, no nominal instant is repeated.
     ///
     /// A fixed delay takes `t` for the end of a run.
     #[must_use]
@@ -276,13 +286,16 @@ impl Schedule {
         if previous.nominal() < t {
             return Some(previous);
         }
-        // `SystemTime` is coarser than a nanosecond here, and the nominal instant was rounded up to `t`.
+        // `SystemTime` is coarser than a nanosecond here, and the nominal instant was rounded up to
+        // `t`.
         self.occurrence(self.nominal_before(self.nominal_before(to_nanos(t))?)?)
     }
 
-    /// The occurrence for a job that has never run: the earliest one with a nominal instant at or after `t`.
+    /// The occurrence for a job that has never run: the earliest one with a nominal instant at or
+    /// after `t`.
     ///
-    /// A fixed delay starts at `t`, or at the instant of [`from`](ScheduleBuilder::from) where this is later.
+    /// A fixed delay starts at `t`, or at the instant of [`from`](ScheduleBuilder::from) where this
+    /// is later.
     ///
     /// # Examples
     ///
@@ -308,11 +321,11 @@ impl Schedule {
         self.occurrence(nominal?)
     }
 
-    /// The occurrence after a run that was nominally at `nominal` and ended at `ended`, as the wall clock showed it. It was
-    /// the run with the number `runs`, counted from 1.
+    /// The occurrence after a run that was nominally at `nominal` and ended at `ended`, as the wall
+    /// clock showed it. It was the run with the number `runs`, counted from 1.
     ///
-    /// Only a fixed delay looks at `ended` and `runs`. Its answer is a delay after `ended`, also where the wall clock has
-    /// stepped back behind `nominal`. The answer is never `nominal` again.
+    /// Only a fixed delay looks at `ended` and `runs`. Its answer is a delay after `ended`, also
+    /// where the wall clock has stepped back behind `nominal`. The answer is never `nominal` again.
     ///
     /// # Examples
     ///
@@ -339,13 +352,15 @@ impl Schedule {
         self.occurrence(Some(next).filter(|&next| next <= self.last)?)
     }
 
-    /// The occurrences with nominal instants after `t`, earliest first. The iterator computes each when asked for it.
+    /// The occurrences with nominal instants after `t`, earliest first. The iterator computes each
+    /// when asked for it.
     #[must_use]
     pub fn after(&self, t: SystemTime) -> After<'_> {
         After::new(self, to_nanos(t))
     }
 
-    /// The occurrences with nominal instants before `t`, latest first. The iterator computes each when asked for it.
+    /// The occurrences with nominal instants before `t`, latest first. The iterator computes each
+    /// when asked for it.
     #[must_use]
     pub fn before(&self, t: SystemTime) -> Before<'_> {
         Before::new(self, to_nanos(t))
@@ -373,8 +388,8 @@ impl Schedule {
         self.zone().is_some() || matches!(&self.kind, Kind::Any(parts) if parts.iter().any(Self::has_zone))
     }
 
-    /// Whether a [`Rule`] decides about occurrences, by itself or in a union. The serialized form has its
-    /// name alone.
+    /// Whether a [`Rule`] decides about occurrences, by itself or in a union. The serialized form
+    /// has its name alone.
     #[must_use]
     pub fn has_rule(&self) -> bool {
         match &self.kind {
@@ -393,7 +408,8 @@ impl Schedule {
         }
     }
 
-    /// The schedule in English words, for people. The words may change; [`Display`](fmt::Display) is for programs.
+    /// The schedule in English words, for people. The words may change; [`Display`](fmt::Display)
+    /// is for programs.
     ///
     /// # Examples
     ///
@@ -462,7 +478,8 @@ impl Schedule {
         self.spec.key.as_deref()
     }
 
-    /// Whether the occurrences are instants of the clock, which a step back moves away: of a cron line or a rule.
+    /// Whether the occurrences are instants of the clock, which a step back moves away: of a cron
+    /// line or a rule.
     pub(crate) fn is_civil(&self) -> bool {
         matches!(self.kind, Kind::Cron(_) | Kind::Rule(_))
     }

@@ -1,8 +1,8 @@
 //! Spread and jitter: by how much later than its nominal instant an occurrence is due.
 //!
-//! Both are hashes, without state: every node and every restart computes the same delay. The spread depends on the key
-//! alone, the jitter on the key and the nominal instant. The hash is FNV-1a with the finalizer of SplitMix64; it is part of
-//! the stable behaviour, and a test holds its values.
+//! Both are hashes, without state: every node and every restart computes the same delay. The spread
+//! depends on the key alone, the jitter on the key and the nominal instant. The hash is FNV-1a with
+//! the finalizer of SplitMix64; it is part of the stable behaviour, and a test holds its values.
 
 /// The delays of a schedule.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +25,9 @@ impl Spread {
         self.spread == 0 && self.jitter == 0
     }
 
-    /// The delay of an occurrence: at least 0, less than both windows together, and less than `gap`, the time until the
-    /// next nominal instant. Where the gap is shorter than the windows, the delay shrinks in proportion.
+    /// The delay of an occurrence: at least 0, less than both windows together, and less than
+    /// `gap`, the time until the next nominal instant. Where the gap is shorter than the windows,
+    /// the delay shrinks in proportion.
     pub(crate) fn delay(&self, nominal: i128, gap: Option<i128>) -> i128 {
         let windows = self.spread.saturating_add(self.jitter);
         let of_jitter = finish(self.key ^ hash(&nominal.to_le_bytes()));

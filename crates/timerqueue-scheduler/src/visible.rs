@@ -1,7 +1,8 @@
 //! Texts of users, shown: which characters a reader sees as they are.
 
-/// Whether a character of a user's text can be shown as it is: it controls no terminal, a reader sees it, and it does not
-/// turn the text around it. Tools that show keys, names, payloads and errors show the number of any other character.
+/// Whether a character of a user's text can be shown as it is: it controls no terminal, a reader
+/// sees it, and it does not turn the text around it. Tools that show keys, names, payloads and
+/// errors show the number of any other character.
 ///
 /// # Examples
 ///

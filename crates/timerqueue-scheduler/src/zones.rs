@@ -8,11 +8,11 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use crate::ScheduleError;
 
-/// A source of time zone data, for [`ScheduleBuilder::build_in`](crate::ScheduleBuilder::build_in) and
-/// [`Loader::zones`](crate::Loader::zones).
+/// A source of time zone data, for [`ScheduleBuilder::build_in`](crate::ScheduleBuilder::build_in)
+/// and [`Loader::zones`](crate::Loader::zones).
 ///
-/// Zone data is read when a schedule is built, and not afterwards. [`Schedule::to_builder`](crate::Schedule::to_builder)
-/// and another `build` take newer data.
+/// Zone data is read when a schedule is built, and not afterwards.
+/// [`Schedule::to_builder`](crate::Schedule::to_builder) and another `build` take newer data.
 ///
 /// # Examples
 ///
@@ -32,9 +32,10 @@ pub struct Zones {
 }
 
 impl Zones {
-    /// The database of the system, and the bundled copy on systems without one (Windows, small containers). This source is
-    /// the default. The environment variable `TZDIR` names another folder. A long-running process sees an update of the
-    /// system's data some minutes later, without a restart.
+    /// The database of the system, and the bundled copy on systems without one (Windows, small
+    /// containers). This source is the default. The environment variable `TZDIR` names another
+    /// folder. A long-running process sees an update of the system's data some minutes later,
+    /// without a restart.
     #[must_use]
     pub fn system() -> Self {
         Self::over(jiff::tz::db().clone())
@@ -87,8 +88,8 @@ impl Zones {
 
     /// The zone, by a name in any case.
     ///
-    /// Files of the database that each machine has with other contents are no zones: a stored schedule would mean another
-    /// time on another machine.
+    /// Files of the database that each machine has with other contents are no zones: a stored
+    /// schedule would mean another time on another machine.
     pub(crate) fn get(&self, name: &str) -> Result<TimeZone, ScheduleError> {
         let lower = name.to_ascii_lowercase();
         let of_machine = ["localtime", "posixrules", "factory"].contains(&&*lower) || lower.starts_with("right/");

@@ -1,5 +1,5 @@
-//! Each n-th day, week or month, days left out, and unions: against the occurrences of the plain lines, filtered and merged
-//! here.
+//! Each n-th day, week or month, days left out, and unions: against the occurrences of the plain
+//! lines, filtered and merged here.
 
 mod support;
 
@@ -61,7 +61,8 @@ fn each_nth_unit_without_some_days_is_the_plain_line_filtered() {
             .collect();
         let begin = date(from, &time_zone);
         let stays = |&at: &SystemTime| {
-            // The civil time of a skipped time is before its instant, on the same day in these zones and lines.
+            // The civil time of a skipped time is before its instant, on the same day in these
+            // zones and lines.
             let date = date(at, &time_zone);
             let text = date.to_string();
             distance(unit, begin, date) % n as i64 == 0 && !except.iter().any(|day| text.ends_with(&**day))

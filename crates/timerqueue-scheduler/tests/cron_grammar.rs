@@ -1,5 +1,5 @@
-//! Cron lines against the grammar in the documentation of the crate, read here by other code: which texts are lines, what a
-//! line means, and how errors name the place.
+//! Cron lines against the grammar in the documentation of the crate, read here by other code: which
+//! texts are lines, what a line means, and how errors name the place.
 
 mod support;
 
@@ -213,7 +213,8 @@ impl Meaning {
     }
 }
 
-/// Compares a schedule with the meaning, on each day of some months. The answer is the number of days that match.
+/// Compares a schedule with the meaning, on each day of some months. The answer is the number of
+/// days that match.
 fn compare(text: &str, schedule: &Schedule, meaning: &Meaning, random: &mut Random) -> usize {
     let first = meaning.time(0).expect("a time of day");
     let mut found = 0;

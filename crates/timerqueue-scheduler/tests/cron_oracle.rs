@@ -1,8 +1,10 @@
-//! A brute-force oracle for cron lines: it walks over time minute by minute, converts each instant to civil time, and
-//! applies the documented rules for daylight saving to what it sees. It knows neither the parser nor transitions.
+//! A brute-force oracle for cron lines: it walks over time minute by minute, converts each instant
+//! to civil time, and applies the documented rules for daylight saving to what it sees. It knows
+//! neither the parser nor transitions.
 //!
-//! `cargo test` runs a sample of zones and lines for two days around each transition. All zones and all minutes of seven
-//! years, which take some minutes: `cargo test --release -p timerqueue-scheduler --test cron_oracle -- --ignored`.
+//! `cargo test` runs a sample of zones and lines for two days around each transition. All zones and
+//! all minutes of seven years, which take some minutes: `cargo test --release -p
+//! timerqueue-scheduler --test cron_oracle -- --ignored`.
 
 mod support;
 
@@ -31,7 +33,8 @@ struct Line {
 }
 
 impl Line {
-    /// One field: a star, a star with steps, a value, a range, a range with steps, or a list of two values.
+    /// One field: a star, a star with steps, a value, a range, a range with steps, or a list of two
+    /// values.
     fn field(random: &mut Random, first: u64, last: u64) -> (String, u64) {
         let (a, b) = (random.between(first, last), random.between(first, last));
         let (a, b, step) = (a.min(b), a.max(b), random.between(1, (last - first).div_ceil(2)));
@@ -61,7 +64,8 @@ impl Line {
         }
     }
 
-    /// A random line. Days and months are often stars, so that most lines run around a given transition.
+    /// A random line. Days and months are often stars, so that most lines run around a given
+    /// transition.
     fn random(random: &mut Random) -> Self {
         let mut open = |first, last| match random.below(3) {
             0 => Self::field(random, first, last),
@@ -104,7 +108,8 @@ struct Minute {
     civil: jiff::civil::DateTime,
     /// The civil time was there before.
     repeated: bool,
-    /// Civil minutes between the latest one before and this one, that no instant has. Empty where dates are missing.
+    /// Civil minutes between the latest one before and this one, that no instant has. Empty where
+    /// dates are missing.
     skipped: Vec<jiff::civil::DateTime>,
 }
 
@@ -227,7 +232,8 @@ fn a_sample_agrees_with_the_oracle_around_transitions() {
 #[ignore = "takes minutes"]
 fn all_zones_agree_with_the_oracle() {
     let mut random = Random(2024);
-    // Zones with the same clock in these years, such as Europe/Berlin and Europe/Paris, are compared once.
+    // Zones with the same clock in these years, such as Europe/Berlin and Europe/Paris, are
+    // compared once.
     let mut clocks = BTreeMap::new();
     let (mut zones, mut compared) = (0, 0_usize);
     let mut run = |name: &str, begin: &str, end: &str| {

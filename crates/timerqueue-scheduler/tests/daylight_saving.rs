@@ -1,11 +1,13 @@
-//! The documented rules for daylight saving, on both sides, by civil times that a reader can check on a calendar.
+//! The documented rules for daylight saving, on both sides, by civil times that a reader can check
+//! on a calendar.
 
 mod support;
 
 use support::{at, civil, cron, second};
 use timerqueue_scheduler::{Schedule, ScheduleError, Zones};
 
-/// The next `n` occurrences after an instant, as civil times; the occurrences before must be the same, in reverse.
+/// The next `n` occurrences after an instant, as civil times; the occurrences before must be the
+/// same, in reverse.
 fn preview(line: &str, zone: &str, from: &str, n: usize) -> Vec<String> {
     let schedule = cron(line, zone);
     let next = schedule.preview(at(from), n);

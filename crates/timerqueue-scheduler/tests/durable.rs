@@ -1,4 +1,5 @@
-//! The scheduler on a file: restarts, several processes, transactions of the user's, and files that fail.
+//! The scheduler on a file: restarts, several processes, transactions of the user's, and files that
+//! fail.
 
 #[path = "support/members.rs"]
 mod members;

@@ -1,4 +1,5 @@
-//! An idle scheduler on real time wakes no thread (J13). In a process of its own, whose threads are counted.
+//! An idle scheduler on real time wakes no thread (J13). In a process of its own, whose threads are
+//! counted.
 #![cfg(target_os = "linux")]
 
 use std::time::Duration;
@@ -45,8 +46,8 @@ fn idle(builder: Builder, jobs: u32) {
     while scheduler.stats().wait().unwrap().done == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The pool settles, and its threads look at their descriptors at an age of 1 s, 2 s, 4 s and so on, on a busy machine later. What polls
-    // wakes up in each of the windows.
+    // The pool settles, and its threads look at their descriptors at an age of 1 s, 2 s, 4 s and so
+    // on, on a busy machine later. What polls wakes up in each of the windows.
     let is_at_rest = (0..20).any(|_| {
         std::thread::sleep(Duration::from_millis(100));
         let before = sleeps();

@@ -1,8 +1,10 @@
 //! Random programs against a simple scheduler, which walks over all jobs at each instant.
 //!
-//! Ground rules. The simple scheduler is the second engine of row C5: one list of laws for both. Jobs that run once are compared exactly: each answer, each start, each instant. Of recurring jobs the laws are checked: no
-//! job is early, nominal instants grow, and an interval goes on within a period, or within two where the clock is set back. All instants are whole
-//! milliseconds. `TIMERQUEUE_MODEL_CASES` sets the number of programs.
+//! Ground rules. The simple scheduler is the second engine of row C5: one list of laws for both.
+//! Jobs that run once are compared exactly: each answer, each start, each instant. Of recurring
+//! jobs the laws are checked: no job is early, nominal instants grow, and an interval goes on
+//! within a period, or within two where the clock is set back. All instants are whole milliseconds.
+//! `TIMERQUEUE_MODEL_CASES` sets the number of programs.
 
 #[path = "support/bench.rs"]
 mod bench;
@@ -352,7 +354,8 @@ struct Every {
 }
 
 impl Every {
-    /// Nominal instants grow, and no gap is longer than a period. `slack`: a run may wait for a step to be noticed.
+    /// Nominal instants grow, and no gap is longer than a period. `slack`: a run may wait for a
+    /// step to be noticed.
     fn check(&mut self, key: &str, ticks: &[Tick], now: Duration) {
         let slack = Duration::from_millis(2);
         let longest = self.period * (1 + self.set_back) + slack;

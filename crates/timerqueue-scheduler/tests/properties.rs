@@ -86,7 +86,8 @@ fn schedule() -> impl Strategy<Value = Schedule> {
     )
 }
 
-/// The occurrences after an instant and due by another, by walking over all of them; `None` where there are too many.
+/// The occurrences after an instant and due by another, by walking over all of them; `None` where
+/// there are too many.
 fn walk(schedule: &Schedule, after: SystemTime, now: SystemTime) -> Option<Vec<Occurrence>> {
     let walked: Vec<_> = schedule.after(after).take_while(|occurrence| occurrence.due() <= now).take(500).collect();
     (walked.len() < 500).then_some(walked)

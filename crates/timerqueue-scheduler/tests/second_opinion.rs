@@ -1,5 +1,6 @@
-//! A second opinion on cron lines: the `cronexpr` crate, which parses and searches by itself, on random lines in UTC.
-//! Rules for daylight saving differ between the two, so other zones are not compared.
+//! A second opinion on cron lines: the `cronexpr` crate, which parses and searches by itself, on
+//! random lines in UTC. Rules for daylight saving differ between the two, so other zones are not
+//! compared.
 
 mod support;
 
@@ -61,7 +62,8 @@ fn a_thousand_random_lines_agree() {
     let (mut lines, mut compared) = (0, 0);
     while lines < LINES {
         let line = line(&mut random);
-        // Lines without a date, such as February 30, are refused here and found nowhere by the other.
+        // Lines without a date, such as February 30, are refused here and found nowhere by the
+        // other.
         let Ok(schedule) = Schedule::cron(&line).build() else { continue };
         let fields: Vec<&str> = line.split(' ').collect();
         // `*/2` in one day field: Vixie's rule, which the other crate does not have.

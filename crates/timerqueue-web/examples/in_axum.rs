@@ -13,7 +13,8 @@ use axum::routing::get;
 use timerqueue_scheduler::Scheduler;
 use timerqueue_web::{Page, Peer};
 
-/// Without a token, the page needs the address of the caller: it answers callers of this machine alone.
+/// Without a token, the page needs the address of the caller: it answers callers of this machine
+/// alone.
 async fn tell_peer(ConnectInfo(peer): ConnectInfo<SocketAddr>, mut request: Request, next: Next) -> Response {
     request.extensions_mut().insert(Peer(peer));
     next.run(request).await

@@ -1,7 +1,8 @@
 //! Changes: what the forms of the page ask of the scheduler.
 //!
-//! Ground rules. A form names a job by its number, which is never used again. Most changes of the scheduler are by key: each of them is made only if
-//! the key is that job's. So a form that was shown a while ago changes no other job.
+//! Ground rules. A form names a job by its number, which is never used again. Most changes of the
+//! scheduler are by key: each of them is made only if the key is that job's. So a form that was
+//! shown a while ago changes no other job.
 
 use timerqueue_scheduler::{Cancel, Change, Error, JobId, JobInfo, Query, Revive, State};
 
@@ -69,7 +70,8 @@ async fn change(page: &Inner, job: &JobInfo, action: Action) -> Result<Said, Err
         (Action::Retry | Action::Discard, _) | (_, State::Dead) => return Ok(Said::NotNow),
         (action, _) => action,
     };
-    // A run of a schedule has the key of the schedule, and a job that was replaced has its key no more.
+    // A run of a schedule has the key of the schedule, and a job that was replaced has its key no
+    // more.
     if scheduler.get(&job.key).await?.is_none_or(|holder| holder.id != job.id) {
         return Ok(Said::NotNow);
     }

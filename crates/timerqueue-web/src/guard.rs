@@ -1,11 +1,12 @@
 //! Admission: hosts, callers, tokens, sessions, forms.
 //!
-//! Ground rules. Each request passes [`Guard::admit`], and each one that changes something [`Guard::admit_change`] as well.
-//! Secrets are compared in a time that does not depend on them. The token itself is in no cookie, and stands in no page.
+//! Ground rules. Each request passes [`Guard::admit`], and each one that changes something
+//! [`Guard::admit_change`] as well. Secrets are compared in a time that does not depend on them.
+//! The token itself is in no cookie, and stands in no page.
 //!
-//! Without a token the address of the caller decides, and a program on this machine that passes requests on has a local
-//! address: a proxy, a tunnel, the port of a container. Such a request is refused where a header or the version tells of it.
-//! Where nothing tells, only a token helps.
+//! Without a token the address of the caller decides, and a program on this machine that passes
+//! requests on has a local address: a proxy, a tunnel, the port of a container. Such a request is
+//! refused where a header or the version tells of it. Where nothing tells, only a token helps.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -51,7 +52,8 @@ pub(crate) struct Guard {
 /// Why a request is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The name by which the page was asked for is not one of its own: a name of another site may lead to this address.
+    /// The name by which the page was asked for is not one of its own: a name of another site may
+    /// lead to this address.
     Host,
     /// The caller is not known to be on this machine, and the page has no token.
     Caller,
@@ -125,8 +127,8 @@ impl Guard {
         }
     }
 
-    /// Whether a request comes from a page of this site, as far as the browser says so. Each browser sends the origin with a
-    /// form. Without a token, other programs must send it too.
+    /// Whether a request comes from a page of this site, as far as the browser says so. Each
+    /// browser sends the origin with a form. Without a token, other programs must send it too.
     pub(crate) fn admit_origin(&self, parts: &Parts) -> Result<(), Refusal> {
         if let Some(site) = parts.headers.get("sec-fetch-site") {
             if site != "same-origin" && site != "none" {
@@ -173,7 +175,8 @@ impl Guard {
     }
 }
 
-/// Whether a proxy or a tunnel has passed the request on, as far as it says so. No browser speaks HTTP/1.0; proxies do.
+/// Whether a proxy or a tunnel has passed the request on, as far as it says so. No browser speaks
+/// HTTP/1.0; proxies do.
 fn was_forwarded(parts: &Parts) -> bool {
     const NAMES: [&str; 8] = [
         "forwarded",

@@ -1,9 +1,10 @@
-//! A page that shows the jobs of a [`Scheduler`](timerqueue_scheduler::Scheduler): what waits, runs, fails and is dead, how many runs end and how late they begin,
-//! schedules with their last and next runs, and each job with its payload, attempts and errors. Jobs are retried, cancelled, run now, paused and
-//! resumed there; handlers are paused and resumed.
+//! A page that shows the jobs of a [`Scheduler`](timerqueue_scheduler::Scheduler): what waits,
+//! runs, fails and is dead, how many runs end and how late they begin, schedules with their last
+//! and next runs, and each job with its payload, attempts and errors. Jobs are retried, cancelled,
+//! run now, paused and resumed there; handlers are paused and resumed.
 //!
-//! A [`Page`] is a `tower_service::Service` over the types of the crate `http`: mount it in a server of your own. With the feature `server`,
-//! `serve` is a server of its own.
+//! A [`Page`] is a `tower_service::Service` over the types of the crate `http`: mount it in a
+//! server of your own. With the feature `server`, `serve` is a server of its own.
 //!
 //! ```
 //! use timerqueue_scheduler::Scheduler;
@@ -25,18 +26,23 @@
 //!
 //! # What the page refuses
 //!
-//! - **Callers.** Without a [token](PageBuilder::token) the page answers callers on this machine alone, as their [`Peer`]
-//!   tells. All of these: each user of the machine may see and change the jobs. A request that a proxy has passed on is
-//!   refused, if a header of the proxy or HTTP/1.0 tells of it. A tunnel, and a proxy that adds nothing, look like a local
-//!   caller: where there may be one, the page needs a token. With a token, the first request needs it, in the URL (`?token=...`), in the form that the page
-//!   shows, or as `Authorization: Bearer`. Afterwards a cookie serves (`HttpOnly`, `SameSite=Strict`), until the process ends.
-//! - **Names.** The page answers by `localhost`, by loopback addresses, and by the [hosts](PageBuilder::host) that were given; with a token by any IP
-//!   address as well. So a site whose name is made to lead to this machine (DNS rebinding) gets nothing.
-//! - **Pages of other sites.** Each change is a POST with a secret of this process in its form, and `Origin` and
-//!   `Sec-Fetch-Site`, where the browser sends them, must name this site. Without a token there must be an `Origin`.
-//! - **Foreign texts.** Keys, names, payloads and errors are escaped wherever they stand. Characters that a reader does not see, and those that turn the
-//!   text around them, are shown by their numbers. A strict `Content-Security-Policy` runs the page's own script and no other. Nothing is
-//!   loaded from elsewhere.
+//! - **Callers.** Without a [token](PageBuilder::token) the page answers callers on this machine
+//!   alone, as their [`Peer`] tells. All of these: each user of the machine may see and change the
+//!   jobs. A request that a proxy has passed on is refused, if a header of the proxy or HTTP/1.0
+//!   tells of it. A tunnel, and a proxy that adds nothing, look like a local caller: where there
+//!   may be one, the page needs a token. With a token, the first request needs it, in the URL
+//!   (`?token=...`), in the form that the page shows, or as `Authorization: Bearer`. Afterwards a
+//!   cookie serves (`HttpOnly`, `SameSite=Strict`), until the process ends.
+//! - **Names.** The page answers by `localhost`, by loopback addresses, and by the
+//!   [hosts](PageBuilder::host) that were given; with a token by any IP address as well. So a site
+//!   whose name is made to lead to this machine (DNS rebinding) gets nothing.
+//! - **Pages of other sites.** Each change is a POST with a secret of this process in its form, and
+//!   `Origin` and `Sec-Fetch-Site`, where the browser sends them, must name this site. Without a
+//!   token there must be an `Origin`.
+//! - **Foreign texts.** Keys, names, payloads and errors are escaped wherever they stand.
+//!   Characters that a reader does not see, and those that turn the text around them, are shown by
+//!   their numbers. A strict `Content-Security-Policy` runs the page's own script and no other.
+//!   Nothing is loaded from elsewhere.
 //!
 //! The page works without scripts; the script keeps it up to date.
 //!

@@ -1,7 +1,8 @@
 //! The page as a service.
 //!
-//! Ground rules. Each request takes the same way: the guard, the route, the scheduler, the view. Nothing here blocks: all that is asked of the
-//! scheduler is awaited. A page keeps nothing of a request but counts that took long.
+//! Ground rules. Each request takes the same way: the guard, the route, the scheduler, the view.
+//! Nothing here blocks: all that is asked of the scheduler is awaited. A page keeps nothing of a
+//! request but counts that took long.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -33,17 +34,19 @@ const OLDEST: Duration = Duration::from_secs(30);
 /// The longest body of a form.
 const LONGEST_FORM: usize = 4 * 1024;
 
-/// The address of the caller, which a server puts into the [extensions](http::Request::extensions) of a request. Without a
-/// token, a page answers requests of this machine alone, and none that a proxy on this machine says it has passed on.
+/// The address of the caller, which a server puts into the [extensions](http::Request::extensions)
+/// of a request. Without a token, a page answers requests of this machine alone, and none that a
+/// proxy on this machine says it has passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
 /// A page with the jobs of a scheduler: a `tower_service::Service`.
 ///
-/// A `Page` is a handle: clones are the same page. It holds a handle of the scheduler, so the scheduler goes on while there is a page.
+/// A `Page` is a handle: clones are the same page. It holds a handle of the scheduler, so the
+/// scheduler goes on while there is a page.
 ///
-/// **Threads.** The service awaits the scheduler, and blocks no thread. It needs no runtime. **Errors** of the store are answered with
-/// status 503 and their text.
+/// **Threads.** The service awaits the scheduler, and blocks no thread. It needs no runtime.
+/// **Errors** of the store are answered with status 503 and their text.
 ///
 /// # Examples
 ///
@@ -70,7 +73,8 @@ pub struct Page {
 pub(crate) struct Inner {
     pub(crate) scheduler: Scheduler,
     pub(crate) guard: Guard,
-    /// Where the page is mounted, as its links have it: empty, or with a slash in front and none behind.
+    /// Where the page is mounted, as its links have it: empty, or with a slash in front and none
+    /// behind.
     pub(crate) prefix: String,
     /// The server takes the prefix away.
     nested: bool,
@@ -79,7 +83,8 @@ pub(crate) struct Inner {
     counted: Mutex<Option<Counted>>,
 }
 
-/// Counts as the store gave them. On a server they take a time that grows with the jobs, and each page shows them.
+/// Counts as the store gave them. On a server they take a time that grows with the jobs, and each
+/// page shows them.
 #[derive(Clone)]
 struct Counted {
     counts: Arc<Counts>,
@@ -88,7 +93,8 @@ struct Counted {
 }
 
 impl Counted {
-    /// Counts that take long serve for ten times as long. So all tabs together keep the store busy for a tenth of the time.
+    /// Counts that take long serve for ten times as long. So all tabs together keep the store busy
+    /// for a tenth of the time.
     fn serves(&self) -> bool {
         self.took >= SLOW && self.at.elapsed() < (self.took * 10).min(OLDEST)
     }
@@ -106,7 +112,8 @@ pub enum BuildError {
         /// The host.
         host: String,
     },
-    /// A path to mount at begins with a slash and has letters, digits, `/`, `-`, `_`, `.` and `~` alone.
+    /// A path to mount at begins with a slash and has letters, digits, `/`, `-`, `_`, `.` and `~`
+    /// alone.
     InvalidPath {
         /// The path.
         path: String,
@@ -169,7 +176,8 @@ impl Page {
         self.token().is_some()
     }
 
-    /// The token that callers need, if any. The page is opened with it by a URL that ends in `/?token=...`.
+    /// The token that callers need, if any. The page is opened with it by a URL that ends in
+    /// `/?token=...`.
     #[must_use]
     pub fn token(&self) -> Option<&str> {
         self.inner.guard.token.as_deref()
@@ -217,21 +225,24 @@ impl fmt::Debug for Page {
 }
 
 impl PageBuilder {
-    /// Where the page is mounted, in a server that gives it the whole path: `/admin/jobs`. Default: at the root.
+    /// Where the page is mounted, in a server that gives it the whole path: `/admin/jobs`. Default:
+    /// at the root.
     pub fn at(mut self, path: &str) -> Self {
         (self.prefix, self.nested) = (path.trim_end_matches('/').to_owned(), false);
         self
     }
 
-    /// Where the page is mounted, in a server that takes this part of the path away, as `nest_service` of axum does.
+    /// Where the page is mounted, in a server that takes this part of the path away, as
+    /// `nest_service` of axum does.
     pub fn nested_at(mut self, path: &str) -> Self {
         self = self.at(path);
         self.nested = true;
         self
     }
 
-    /// A host by whose name the page may be asked for, without a port. Needs a [token](Self::token), or
-    /// [callers that were checked](Self::callers_are_checked), unless it is a name of the loopback.
+    /// A host by whose name the page may be asked for, without a port. Needs a
+    /// [token](Self::token), or [callers that were checked](Self::callers_are_checked), unless it
+    /// is a name of the loopback.
     pub fn host(mut self, name: &str) -> Self {
         self.hosts.push(name.trim_end_matches('.').to_ascii_lowercase());
         self
@@ -261,14 +272,15 @@ impl PageBuilder {
         self
     }
 
-    /// The server that mounts the page lets through only those who may see and change the jobs: a page without a token answers them all. Its
-    /// own session should have a cookie with `SameSite`.
+    /// The server that mounts the page lets through only those who may see and change the jobs: a
+    /// page without a token answers them all. Its own session should have a cookie with `SameSite`.
     pub fn callers_are_checked(mut self) -> Self {
         self.open = true;
         self
     }
 
-    /// The page is reached by HTTPS alone: its cookie is `Secure`, and forms from `http:` are refused.
+    /// The page is reached by HTTPS alone: its cookie is `Secure`, and forms from `http:` are
+    /// refused.
     pub fn https(mut self) -> Self {
         self.https = true;
         self
@@ -471,8 +483,9 @@ impl Inner {
         response
     }
 
-    /// Takes the token out of the URL. A redirect would be part of the navigation that a link of another site may have begun, and would come without
-    /// the cookie; a page that goes on by itself begins one of its own.
+    /// Takes the token out of the URL. A redirect would be part of the navigation that a link of
+    /// another site may have begun, and would come without the cookie; a page that goes on by
+    /// itself begins one of its own.
     fn begin_session(&self, parts: &Parts, path: &str, nonce: &str) -> Response<Body> {
         let mut rest = form_urlencoded::Serializer::new(String::new());
         let query = parts.uri.query().unwrap_or_default();

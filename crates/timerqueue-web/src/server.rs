@@ -1,6 +1,7 @@
 //! A server of its own: hyper for HTTP/1.1, on a runtime of tokio that ends with it.
 //!
-//! Ground rules. A page without a token is served at loopback addresses alone. Connections are bounded in number, and a request's head in time and size.
+//! Ground rules. A page without a token is served at loopback addresses alone. Connections are
+//! bounded in number, and a request's head in time and size.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -21,7 +22,8 @@ use crate::{Body, Page, Peer};
 
 /// Connections at a time; further ones wait.
 const CONNECTIONS: usize = 256;
-/// The longest time for the head of a request, also of the next one on a connection; and for its form and answer.
+/// The longest time for the head of a request, also of the next one on a connection; and for its
+/// form and answer.
 const HEAD: Duration = Duration::from_secs(20);
 /// How long answers under way may take, once the server was asked to end.
 const LAST: Duration = Duration::from_secs(2);
@@ -32,7 +34,8 @@ const REST: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The address can be reached from other machines, and the page has no [token](crate::PageBuilder::token).
+    /// The address can be reached from other machines, and the page has no
+    /// [token](crate::PageBuilder::token).
     NoToken {
         /// The address.
         address: SocketAddr,
@@ -67,12 +70,13 @@ impl From<io::Error> for ServeError {
     }
 }
 
-/// Serves a page by HTTP/1.1 on a socket, until the token is cancelled. Blocks the thread, on which all of the server runs. Answers under way get
-/// two seconds to end.
+/// Serves a page by HTTP/1.1 on a socket, until the token is cancelled. Blocks the thread, on which
+/// all of the server runs. Answers under way get two seconds to end.
 ///
 /// # Errors
 ///
-/// [`ServeError::NoToken`]: the socket can be reached from other machines, and the page has no token.
+/// [`ServeError::NoToken`]: the socket can be reached from other machines, and the page has no
+/// token.
 ///
 /// # Examples
 ///

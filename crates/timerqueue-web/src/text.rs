@@ -1,7 +1,8 @@
 //! Texts for people: hostile names, instants, durations.
 //!
-//! Ground rules. Templates escape each text. What is left to do here is what escaping does not: characters that a reader does not see, or that turn
-//! the text around them, are shown by their numbers.
+//! Ground rules. Templates escape each text. What is left to do here is what escaping does not:
+//! characters that a reader does not see, or that turn the text around them, are shown by their
+//! numbers.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

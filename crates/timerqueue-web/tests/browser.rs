@@ -1,7 +1,8 @@
 //! The page in a browser without a screen.
 //!
-//! Ground rules. One browser, and one scheduler whose clock is virtual until the runs that the page shows have ended, so that plots and lists are the
-//! same each time. With `TIMERQUEUE_SCREENSHOTS` set to a folder, pictures of the pages are written there.
+//! Ground rules. One browser, and one scheduler whose clock is virtual until the runs that the page
+//! shows have ended, so that plots and lists are the same each time. With `TIMERQUEUE_SCREENSHOTS`
+//! set to a folder, pictures of the pages are written there.
 
 #[path = "../../timerqueue-scheduler/tests/postgres/server.rs"]
 mod postgres;
@@ -26,7 +27,8 @@ fn retry() -> Retry {
     Retry::new(4).first(Duration::from_secs(40)).factor(1.5)
 }
 
-/// An hour of work: mails on time, reports that fail at times, a job with a hostile name, and schedules.
+/// An hour of work: mails on time, reports that fail at times, a job with a hostile name, and
+/// schedules.
 fn made() -> (ManualClock, Runtime, Scheduler) {
     let clock = ManualClock::new();
     clock.set_wall(UNIX_EPOCH + Duration::from_secs(1_790_000_000));
@@ -163,7 +165,8 @@ fn tour(browser: &Browser, scheduler: &Scheduler, advance: &dyn Fn()) {
     with_a_token(browser, scheduler);
 }
 
-/// Each page in both colour schemes, on a large and on a small screen: no complaint of the browser, nothing wider than the screen, no foreign script.
+/// Each page in both colour schemes, on a large and on a small screen: no complaint of the browser,
+/// nothing wider than the screen, no foreign script.
 fn pages(browser: &Browser, at: &impl Fn(&str) -> String, more: &[(&str, String)]) {
     let lists = [
         "/",
@@ -351,7 +354,8 @@ fn with_a_token(browser: &Browser, scheduler: &Scheduler) {
     browser.open(&at("/schedules?token=correct+horse+battery+staple"));
     browser.until("the token leaves the URL", || browser.url() == at("/schedules"));
     assert_eq!(browser.text("h1"), "Schedules");
-    // The servers end here: no page is left that asks them. The browser has complained of the refusals.
+    // The servers end here: no page is left that asks them. The browser has complained of the
+    // refusals.
     browser.open("about:blank");
     let _ = browser.complaints();
 }

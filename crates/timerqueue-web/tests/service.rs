@@ -470,7 +470,8 @@ fn without_a_token_callers_of_this_machine_alone_are_answered() {
     }
 }
 
-/// A proxy on this machine has a local address and may ask by a local name, and its caller may be anywhere.
+/// A proxy on this machine has a local address and may ask by a local name, and its caller may be
+/// anywhere.
 #[test]
 fn without_a_token_no_request_of_a_proxy_is_answered() {
     let rig = Rig::new();

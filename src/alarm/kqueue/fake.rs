@@ -1,8 +1,9 @@
-//! A simulated kqueue, on a clock that the test advances: `kevent` for timers, user events and a readable descriptor, with a
-//! personality per system.
+//! A simulated kqueue, on a clock that the test advances: `kevent` for timers, user events and a
+//! readable descriptor, with a personality per system.
 //!
-//! Ground rules. The simulation is written from the behaviour of the kernels, independently of the backend. It is
-//! strict: it refuses each call that a system would refuse, and repeats each system's errors. All state is behind a single lock.
+//! Ground rules. The simulation is written from the behaviour of the kernels, independently of the
+//! backend. It is strict: it refuses each call that a system would refuse, and repeats each
+//! system's errors. All state is behind a single lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

@@ -1,24 +1,29 @@
-//! The BSD and macOS backend: a kqueue with an `EVFILT_TIMER` per shard and for the stall check, and an `EVFILT_USER` for waking.
+//! The BSD and macOS backend: a kqueue with an `EVFILT_TIMER` per shard and for the stall check,
+//! and an `EVFILT_USER` for waking.
 //!
-//! Ground rules. Each alarm has its own lock, a leaf: `arm` takes it with the lock of the shard held. The timers of a kqueue
-//! differ from system to system: in units and grain, in limits, in grouping, and in whether a pending expiry survives a second
-//! `EV_ADD`. So this backend needs little of them and trusts no event:
+//! Ground rules. Each alarm has its own lock, a leaf: `arm` takes it with the lock of the shard
+//! held. The timers of a kqueue differ from system to system: in units and grain, in limits, in
+//! grouping, and in whether a pending expiry survives a second `EV_ADD`. So this backend needs
+//! little of them and trusts no event:
 //!
-//! - *Relative.* A timer is set to the remaining time, rounded up, between [`SHORTEST_NS`](abi::SHORTEST_NS) and a day.
-//!   An absolute timer would follow the wall clock.
-//! - *The clock decides.* Each alarm keeps its instant, under its own lock. An event only causes a look at the clock. Before the
-//!   instant (a day is over, a grain was cut short, the event belonged to an earlier setting) the timer is set to the rest
-//!   and no event is reported. At or after the instant the alarm is reported, once, and is consumed.
-//! - *For ever.* A timer is attached when the runtime starts and later only set anew, so the system cannot refuse it later for
-//!   its limit on timers. Hence the timer repeats. Most often its shard sets it again before this shows. If not, the
-//!   event of a consumed alarm postpones the timer by a day.
+//! - *Relative.* A timer is set to the remaining time, rounded up, between
+//!   [`SHORTEST_NS`](abi::SHORTEST_NS) and a day. An absolute timer would follow the wall clock.
+//! - *The clock decides.* Each alarm keeps its instant, under its own lock. An event only causes a
+//!   look at the clock. Before the instant (a day is over, a grain was cut short, the event
+//!   belonged to an earlier setting) the timer is set to the rest and no event is reported. At or
+//!   after the instant the alarm is reported, once, and is consumed.
+//! - *For ever.* A timer is attached when the runtime starts and later only set anew, so the system
+//!   cannot refuse it later for its limit on timers. Hence the timer repeats. Most often its shard
+//!   sets it again before this shows. If not, the event of a consumed alarm postpones the timer by
+//!   a day.
 //!
-//! The same code runs on each system ([`sys`]) and, for tests, on a simulated kqueue of each system (`fake`). The constants of
-//! each system are in [`abi`].
+//! The same code runs on each system ([`sys`]) and, for tests, on a simulated kqueue of each system
+//! (`fake`). The constants of each system are in [`abi`].
 //!
-//! A forked child does not inherit a kqueue. The same number may be a foreign descriptor in the child: no call uses or closes it.
-//! The same holds for a kqueue closed by foreign code of the process: each failing call, except by a signal, is a [`Loss`].
-//! Before the kqueue is closed, the backend tests that the wake-up event is attached to it. A foreign kqueue with the same number
+//! A forked child does not inherit a kqueue. The same number may be a foreign descriptor in the
+//! child: no call uses or closes it. The same holds for a kqueue closed by foreign code of the
+//! process: each failing call, except by a signal, is a [`Loss`]. Before the kqueue is closed, the
+//! backend tests that the wake-up event is attached to it. A foreign kqueue with the same number
 //! cannot be detected.
 
 pub(crate) mod abi;
@@ -42,7 +47,8 @@ use crate::sync::Mutex;
 use crate::sys::fork::ForkGuard;
 use crate::time::NEVER;
 
-/// Events that one `wait` takes at most. Small, so alarms that expire together spread over the waiting threads.
+/// Events that one `wait` takes at most. Small, so alarms that expire together spread over the
+/// waiting threads.
 const EVENTS_AT_ONCE: usize = 4;
 
 /// The instant of an alarm that has been reported, or was never set.
@@ -60,8 +66,8 @@ pub(crate) trait Sys: Send + Sync {
     fn wait(&self, events: &mut [Kevent; EVENTS_AT_ONCE]) -> io::Result<usize>;
     /// An always readable descriptor, for systems without user events.
     fn ready_descriptor(&mut self) -> io::Result<usize>;
-    /// Gives the kqueue up. `close`: it is ours; else it belongs to the parent process, or foreign code has closed it. (A kqueue that was not
-    /// given up is closed on drop.)
+    /// Gives the kqueue up. `close`: it is ours; else it belongs to the parent process, or foreign
+    /// code has closed it. (A kqueue that was not given up is closed on drop.)
     fn give_up(&self, close: bool);
 }
 
@@ -69,8 +75,9 @@ pub(crate) trait Sys: Send + Sync {
 pub(crate) struct Kqueue<S: Sys> {
     sys: S,
     abi: KqueueAbi,
-    /// The instant of each shard's alarm, and last of the stall check. An alarm's lock is held while its timer is set: else
-    /// two threads could leave a timer whose setting differs from the instant. A leaf.
+    /// The instant of each shard's alarm, and last of the stall check. An alarm's lock is held
+    /// while its timer is set: else two threads could leave a timer whose setting differs from the
+    /// instant. A leaf.
     alarms: Box<[CachePadded<Mutex<u64>>]>,
     /// The change that wakes a poller.
     trigger: Kevent,
@@ -152,7 +159,8 @@ impl<S: Sys> Kqueue<S> {
         self.set_timer(index, alarm.saturating_sub(now));
     }
 
-    /// Handles an event of this alarm's timer. True: the alarm has expired, and was not reported yet.
+    /// Handles an event of this alarm's timer. True: the alarm has expired, and was not reported
+    /// yet.
     fn has_expired(&self, index: usize) -> bool {
         let mut alarm = self.alarms[index].lock();
         if *alarm == CONSUMED {
@@ -181,7 +189,8 @@ impl<S: Sys> Backend for Kqueue<S> {
 
     fn wait(&self, mut report: impl FnMut(Event)) {
         if !self.origin.is_here() {
-            // A forked child that returns from a callback has no alarms to wait for: they are its parent's.
+            // A forked child that returns from a callback has no alarms to wait for: they are its
+            // parent's.
             std::thread::park();
             return;
         }

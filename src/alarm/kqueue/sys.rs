@@ -1,9 +1,11 @@
 //! The system calls of the kqueue backend.
 //!
-//! Ground rules. No decisions here, and no locks: this file converts widths, and opens and closes descriptors.
+//! Ground rules. No decisions here, and no locks: this file converts widths, and opens and closes
+//! descriptors.
 //!
-//! With `--cfg timerqueue_kqueue` (private, without any promise) this file declares the calls itself and compiles on Linux too,
-//! to be linked by hand with a userspace kqueue: docs/PLATFORM.md, "On a userspace kqueue".
+//! With `--cfg timerqueue_kqueue` (private, without any promise) this file declares the calls
+//! itself and compiles on Linux too, to be linked by hand with a userspace kqueue:
+//! docs/PLATFORM.md, "On a userspace kqueue".
 
 #![allow(unsafe_code)] // system calls
 
@@ -104,10 +106,11 @@ fn owned(result: libc::c_int) -> io::Result<OwnedFd> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just opened this descriptor for the caller, so it has no further owner.
+    // SAFETY: the kernel has just opened this descriptor for the caller, so it has no further
+    // owner.
     let fd = unsafe { OwnedFd::from_raw_fd(result) };
-    // A forked child does not inherit a kqueue, but a program started in place of this process does.
-    // SAFETY: an open descriptor, no pointers.
+    // A forked child does not inherit a kqueue, but a program started in place of this process
+    // does. SAFETY: an open descriptor, no pointers.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -140,7 +143,8 @@ impl Sys for Kernel {
         raw.flags = change.flags as _;
         raw.fflags = change.fflags as _;
         raw.data = change.data as _;
-        // SAFETY: `raw` lives through the call as its only change; no room for events is given, so the call does not wait.
+        // SAFETY: `raw` lives through the call as its only change; no room for events is given, so
+        // the call does not wait.
         let result = unsafe { calls::kevent(self.kqueue, &raw, 1, ptr::null_mut(), 0, ptr::null()) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

@@ -1,4 +1,5 @@
-//! Tests of the kqueue backend against simulated kqueues: the conformance tests for each personality, and tests of kqueues alone.
+//! Tests of the kqueue backend against simulated kqueues: the conformance tests for each
+//! personality, and tests of kqueues alone.
 
 #![allow(unsafe_code)] // fork
 
@@ -159,7 +160,8 @@ fn a_long_wait_is_looked_at_once_a_day() {
         still.alarms.arm(0, still.now() + 1_000 * HOUR_NS);
         let stall_check = still.run(1_001 * HOUR_NS);
         assert_eq!(stall_check.len(), 1);
-        // 41 days; the shard's timer, and the timer of the stall check, never set. A single `wait` may take both events.
+        // 41 days; the shard's timer, and the timer of the stall check, never set. A single `wait`
+        // may take both events.
         assert!((40..=84).contains(&still.empty), "{}: {}", personality.name, still.empty);
     }
 }
@@ -246,14 +248,16 @@ fn random_settings_are_kept() {
 #[test]
 fn everything_is_opened_or_nothing() {
     each(|personality| {
-        let knotes = 5 + usize::from(personality.name != "old OpenBSD"); // the wake-up there is attached later
+        // the wake-up there is attached later
+        let knotes = 5 + usize::from(personality.name != "old OpenBSD");
         for room in 0..knotes {
             let fake = Fake::new(personality, false).with_room_for(room);
             assert!(Kqueue::open(fake, personality.abi, 4).is_err(), "{} {room}", personality.name);
         }
         let fake = Fake::new(personality, false).with_room_for(knotes);
         let alarms = Kqueue::open(fake, personality.abi, 4).expect("there is room");
-        // A timer is attached only once. (Except where each new setting must first delete the timer.)
+        // A timer is attached only once. (Except where each new setting must first delete the
+        // timer.)
         for queue in 0..4 {
             alarms.arm(queue, 0);
             alarms.arm(queue, u64::MAX);
@@ -297,7 +301,8 @@ fn waits_are_rounded_up_and_kept_in_range() {
     }
 }
 
-/// Each call can be the first to meet the loss. Then no call follows, and the number, perhaps a foreign file's, is not closed.
+/// Each call can be the first to meet the loss. Then no call follows, and the number, perhaps a
+/// foreign file's, is not closed.
 #[test]
 fn a_kqueue_that_other_code_has_closed_is_told_of_once_and_left_alone() {
     let meets: [fn(&Kqueue<Fake>); 4] = [
@@ -337,8 +342,9 @@ fn a_forked_child_touches_nothing() {
     let fake = Fake::new(Personality::FREEBSD, false);
     let alarms = open(&fake, 1);
     let before = fake.changes();
-    // SAFETY: of all state that a parent's thread may have left inconsistent at the fork, the child uses only the allocator, and
-    // glibc keeps the allocator consistent. The child ends without running further code of the parent.
+    // SAFETY: of all state that a parent's thread may have left inconsistent at the fork, the child
+    // uses only the allocator, and glibc keeps the allocator consistent. The child ends without
+    // running further code of the parent.
     unsafe {
         let child = libc::fork();
         if child == 0 {

@@ -91,8 +91,9 @@ fn a_short_timer_stays_where_it_is_unless_it_is_moved_before_its_slot() {
     }
 }
 
-/// Timeouts that are moved later again and again, as those of many connections. After a wake-up for which nothing was due, no slot leads to
-/// another one. The same for futures, which are put off without the lock.
+/// Timeouts that are moved later again and again, as those of many connections. After a wake-up for
+/// which nothing was due, no slot leads to another one. The same for futures, which are put off
+/// without the lock.
 #[test]
 fn a_sweep_that_finds_nothing_due_passes_over_the_slots_of_moved_timers() {
     const NODES: usize = 60;
@@ -141,7 +142,8 @@ fn a_sweep_that_finds_nothing_due_leaves_timers_alone_that_were_not_moved() {
     }
 }
 
-/// A node of a crowded slot is put off while it stands in the fine levels, which are for the slot at hand alone.
+/// A node of a crowded slot is put off while it stands in the fine levels, which are for the slot
+/// at hand alone.
 #[test]
 fn a_node_that_is_put_off_leaves_the_fine_levels() {
     let mut pair = Pair::new(0, 120, 64, MissedTicks::Rebase);
@@ -323,7 +325,8 @@ fn never_is_in_no_slot_even_in_the_last_window_of_the_clock() {
     }
 }
 
-/// The clock stands in the last window already, or comes there from afar; timers of this window come due at their instants.
+/// The clock stands in the last window already, or comes there from afar; timers of this window
+/// come due at their instants.
 #[test]
 fn timers_of_the_last_window_of_the_clock_come_due() {
     for begin in [LAST, LAST - 1, LAST - 100 * MS, LAST - 1_000 * MS, LAST - 100_000 * MS, 0] {
@@ -338,7 +341,8 @@ fn timers_of_the_last_window_of_the_clock_come_due() {
     }
 }
 
-/// At every reading of the clock, an endless timer can be inserted, unlinked and found at the end, and is never due.
+/// At every reading of the clock, an endless timer can be inserted, unlinked and found at the end,
+/// and is never due.
 #[test]
 #[allow(unsafe_code)] // inserts nodes
 fn an_endless_timer_is_queued_and_never_due() {
@@ -368,7 +372,8 @@ fn an_endless_timer_is_queued_and_never_due() {
     }
 }
 
-/// However many timers share a slot, a microsecond or some nanoseconds, each is looked at only a few times on its way.
+/// However many timers share a slot, a microsecond or some nanoseconds, each is looked at only a
+/// few times on its way.
 #[test]
 fn s53_a_crowded_slot_is_cascaded_to_the_nanosecond_and_not_again_and_again() {
     const CROWD: usize = 3_000;
@@ -393,8 +398,8 @@ fn s53_a_crowded_slot_is_cascaded_to_the_nanosecond_and_not_again_and_again() {
     }
 }
 
-/// Unlinked timers leave bounds behind that are too early. To find the exact earliest due point, nodes are inserted anew, a
-/// bounded number in a section, and not again for the next question.
+/// Unlinked timers leave bounds behind that are too early. To find the exact earliest due point,
+/// nodes are inserted anew, a bounded number in a section, and not again for the next question.
 #[test]
 fn s30_the_earliest_due_point_is_searched_for_in_sections() {
     const CROWD: usize = 3_000;
@@ -537,7 +542,8 @@ fn drained_queues_are_empty() {
     assert_eq!(pair.queue.next_deadline(), NEVER);
 }
 
-/// A timer due in the past of a clock that has stepped back is emitted at its due point, not when the clock is ahead again.
+/// A timer due in the past of a clock that has stepped back is emitted at its due point, not when
+/// the clock is ahead again.
 #[test]
 fn a_timer_fires_on_time_after_the_clock_has_stepped_back() {
     for back in [1, 300 * MS, WINDOW_NS, 3 * WINDOW_NS, 5_000 * WINDOW_NS] {

@@ -41,7 +41,8 @@ impl Pair {
         Self { now, queue, reference, ours: make(), theirs: make(), batch, put_off: false }
     }
 
-    /// Puts a queued node of a future off, as its owner does without the lock. False: it is no such node, or due later already.
+    /// Puts a queued node of a future off, as its owner does without the lock. False: it is no such
+    /// node, or due later already.
     fn put_off(&mut self, i: usize, due: u64) -> bool {
         let at = later(self.now, due);
         let (ours, theirs) = (&self.ours[i], NonNull::from(&self.theirs[i]));
@@ -132,7 +133,8 @@ impl Pair {
             loop {
                 match self.queue.next_due(self.now, &mut work) {
                     Next::Due(node) => {
-                        // SAFETY: the nodes are alive; this node was emitted and is inserted again at most once.
+                        // SAFETY: the nodes are alive; this node was emitted and is inserted again
+                        // at most once.
                         unsafe {
                             let shared = node.as_ref();
                             let key = self.queue.key();

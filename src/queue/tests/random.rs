@@ -111,8 +111,8 @@ fn compare(mut pair: Pair, steps: Vec<Step>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Random arming, disarming and waiting, late and on time: same firings at the same instants as the two lists. From the
-    /// beginning of the clock to its end, and with steps back of the clock.
+    /// Random arming, disarming and waiting, late and on time: same firings at the same instants as
+    /// the two lists. From the beginning of the clock to its end, and with steps back of the clock.
     #[test]
     fn same_firings_as_the_two_lists(
         start in prop_oneof![Just(0u64), 0..u64::MAX / 4, LAST - 5_000 * WINDOW_NS..=LAST, LAST - 2 * WINDOW_NS..=LAST],

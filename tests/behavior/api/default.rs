@@ -44,7 +44,8 @@ fn s63_the_clock_of_the_default_runtime_is_settled_by_its_first_reading() {
     });
 }
 
-/// A hook may own a value whose destructor uses the default runtime. A start that fails drops its hooks, with no lock held.
+/// A hook may own a value whose destructor uses the default runtime. A start that fails drops its
+/// hooks, with no lock held.
 #[test]
 fn s63_the_hooks_of_a_start_that_fails_may_use_the_default_runtime() {
     in_child(module_path!(), "s63_the_hooks_of_a_start_that_fails_may_use_the_default_runtime", || {
@@ -63,7 +64,8 @@ fn s63_the_hooks_of_a_start_that_fails_may_use_the_default_runtime() {
     });
 }
 
-/// Either the program's choice comes first, and everything counts on it; or a delay comes first, and the choice is refused.
+/// Either the program's choice comes first, and everything counts on it; or a delay comes first,
+/// and the choice is refused.
 #[test]
 fn s63_a_choice_that_races_with_the_first_use_is_made_for_all_or_refused() {
     const NAME: &str = "s63_a_choice_that_races_with_the_first_use_is_made_for_all_or_refused";

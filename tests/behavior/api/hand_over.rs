@@ -69,8 +69,8 @@ fn s69_a_timer_has_one_job_with_the_executor_and_counts_what_it_missed() {
     assert!(ticks.len() == 2 && ticks.iter().sum::<u64>() > 5, "{ticks:?}");
 }
 
-/// On an executor neither threads nor depths bound the running callbacks of a timer. Here each runs the next inside of itself, up to
-/// the last that the timer counts, and further.
+/// On an executor neither threads nor depths bound the running callbacks of a timer. Here each runs
+/// the next inside of itself, up to the last that the timer counts, and further.
 #[test]
 fn s09_the_callbacks_of_a_timer_that_run_at_once_end_at_4_095() {
     const MOST: usize = 4_095;
@@ -131,7 +131,8 @@ fn s09_the_callbacks_of_a_timer_that_run_at_once_end_at_4_095() {
     assert!(queue.lock().unwrap().try_recv().is_err(), "no job of a dropped timer");
 }
 
-/// S9, S16. A tick that came due while the job waited is with the executor before the callback begins.
+/// S9, S16. A tick that came due while the job waited is with the executor before the callback
+/// begins.
 #[test]
 fn s69_a_callback_that_blocks_does_not_keep_the_ticks_of_its_timer() {
     let (runtime, queue) = queued();
@@ -234,7 +235,8 @@ fn s69_a_shutdown_inside_of_a_callback_does_not_wait_for_it() {
     });
 }
 
-/// S33. With another callback of this thread in between: of another runtime, of the same, of a manual clock.
+/// S33. With another callback of this thread in between: of another runtime, of the same, of a
+/// manual clock.
 #[test]
 fn s69_a_shutdown_waits_for_no_callback_that_its_thread_is_inside_of() {
     within(2 * PATIENCE, "shutdown", || {

@@ -1,8 +1,8 @@
-//! The use of the interface: instants (S60), short words (S61), jobs (S62), the default runtime and scopes (S63 to S65), plain and
-//! `try_` forms and their errors (S66), tokens in every wait (S67).
+//! The use of the interface: instants (S60), short words (S61), jobs (S62), the default runtime and
+//! scopes (S63 to S65), plain and `try_` forms and their errors (S66), tokens in every wait (S67).
 //!
-//! Ground rules. Tests run on virtual time; the default runtime of the process is used where it is the subject. Tests that set the
-//! default runtime, or end it, run in a process of their own.
+//! Ground rules. Tests run on virtual time; the default runtime of the process is used where it is
+//! the subject. Tests that set the default runtime, or end it, run in a process of their own.
 
 mod default;
 mod errors;

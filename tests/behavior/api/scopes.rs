@@ -238,7 +238,8 @@ fn s64_blocking_waits_at_a_delay_queue_move_the_manual_clock_of_the_current_runt
     within(PATIENCE, "waits on virtual time", || {
         let (clock, runtime) = manual();
         runtime.enter(|| on_virtual_time(&clock, &runtime));
-        // A queue of real time, in the scope of virtual time: the limit counts on the clock that the wait moves.
+        // A queue of real time, in the scope of virtual time: the limit counts on the clock that
+        // the wait moves.
         let queue: DelayQueue<u32, ()> = native().delay_queue();
         let before = clock.now();
         assert_eq!(runtime.enter(|| queue.recv_timeout(secs(3600))), Err(RecvTimeoutError::Closed), "it has ended");

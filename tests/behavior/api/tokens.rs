@@ -77,7 +77,8 @@ fn s67_tokens_are_keys_and_cross_the_edge_of_a_panic() {
     unwinds::<CancellationTokenSource>();
     unwinds::<(Runtime, ManualClock, Timer, OnceTimer, WallTimer)>();
     let [one, other] = [(); 2].map(|()| CancellationTokenSource::new());
-    #[allow(clippy::mutable_key_type)] // hash and equality are those of the source, whatever its state
+    // hash and equality are those of the source, whatever its state
+    #[allow(clippy::mutable_key_type)]
     let tokens = HashSet::from([
         one.token(),
         one.token(),

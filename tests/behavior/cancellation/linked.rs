@@ -163,7 +163,8 @@ fn s47_a_cancel_passes_through_a_dropped_source() {
 
 #[test]
 fn s47_a_destructor_that_panics_at_the_end_of_a_parent_keeps_no_other_alive() {
-    // A chain of sources with a callback each. Only the last source has a handle, so the chain ends with this handle.
+    // A chain of sources with a callback each. Only the last source has a handle, so the chain ends
+    // with this handle.
     fn chain<const N: usize>(callbacks: [Box<dyn FnOnce() + Send>; N]) -> CancellationTokenSource {
         let mut last = CancellationTokenSource::new();
         for callback in callbacks {
@@ -376,8 +377,8 @@ fn s47_a_long_chain_is_dropped_by_destructors_of_thread_locals() {
 
 #[test]
 fn s47_a_parent_has_ended_when_the_drop_of_its_last_child_returns() {
-    // A callback of `outer`'s parent owns a child of a second parent, and sees the end of this second parent, all on
-    // this thread.
+    // A callback of `outer`'s parent owns a child of a second parent, and sees the end of this
+    // second parent, all on this thread.
     let (canary, fate) = Canary::new();
     let other = CancellationTokenSource::new();
     other.token().register(move || canary.sing()).detach();

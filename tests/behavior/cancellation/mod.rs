@@ -1,7 +1,8 @@
 //! Cancellation: S40 to S49, and cancellation after the end of a runtime (S33).
 //!
-//! Ground rules. Most tests need no clock; timed cancels run on virtual time. Races are run many times, with both sides
-//! started together. Such a test asserts that exactly one of the possible outcomes holds.
+//! Ground rules. Most tests need no clock; timed cancels run on virtual time. Races are run many
+//! times, with both sides started together. Such a test asserts that exactly one of the possible
+//! outcomes holds.
 
 mod callbacks;
 mod linked;

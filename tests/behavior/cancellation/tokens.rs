@@ -110,7 +110,8 @@ fn s49_a_future_runs_until_it_is_cancelled() {
     assert_eq!(poll(&mut in_time, &counter), Poll::Ready(Some(())));
     drop(in_time);
     assert_eq!(counter.kept(), 0);
-    // Ready together with the cancellation: the result is kept. (The delay is ready when the task is polled.)
+    // Ready together with the cancellation: the result is kept. (The delay is ready when the task
+    // is polled.)
     let mut together = token.run_until_cancelled(runtime.delay(secs(1)));
     assert!(poll(&mut together, &counter).is_pending());
     let (canary, fate) = Canary::new();

@@ -37,7 +37,8 @@ fn s36_a_delay_dropped_by_its_own_waker() {
 
 #[test]
 fn s36_a_delay_dropped_after_its_waker_was_taken_for_firing() {
-    // Two delays due at the same instant: the first woken task drops the second delay. The sweep has taken both wakers.
+    // Two delays due at the same instant: the first woken task drops the second delay. The sweep
+    // has taken both wakers.
     let (clock, runtime) = manual();
     let other: Arc<Mutex<Option<Delay>>> = Arc::default();
     let dropping = waker_that({

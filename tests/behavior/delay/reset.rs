@@ -63,8 +63,8 @@ fn s35_a_reset_while_the_delay_is_about_to_fire() {
     clock.advance(ns(1));
     assert_eq!((counter.wakes(), poll(&mut delay, &counter)), (1, READY));
 
-    // The waker has been taken, together with the tick of a timer whose callback runs first and resets the delay: the task is
-    // woken in vain once, and its poll gives the delay a waker again.
+    // The waker has been taken, together with the tick of a timer whose callback runs first and
+    // resets the delay: the task is woken in vain once, and its poll gives the delay a waker again.
     let delay = Arc::new(Mutex::new(runtime.delay(secs(1))));
     let resetting = runtime.once(secs(1), {
         let delay = Arc::clone(&delay);
@@ -181,7 +181,8 @@ fn s35_resets_against_the_firing_thread_are_never_early_and_never_lost() {
     });
 }
 
-/// On a clock of the system a reset to later takes no lock, and the entry stays queued at the first deadline.
+/// On a clock of the system a reset to later takes no lock, and the entry stays queued at the first
+/// deadline.
 #[test]
 fn s35_resets_to_later_wake_no_task_before_the_last_deadline() {
     within(PATIENCE, "moving delays to later", || {
@@ -205,7 +206,8 @@ fn s35_resets_to_later_wake_no_task_before_the_last_deadline() {
             }
             let last = delay.deadline();
             eventually("the task is woken without a poll", || counter.wakes() > before && runtime.now() >= last);
-            // A sweep that has read an older deadline wakes the task in vain, but only if the reset came too late.
+            // A sweep that has read an older deadline wakes the task in vain, but only if the reset
+            // came too late.
             let woken_once = counter.wakes() == before + 1;
             assert_eq!(poll(&mut delay, &counter), READY);
             assert!(woken_once || !in_time, "woken for an old deadline");

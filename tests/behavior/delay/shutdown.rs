@@ -105,7 +105,8 @@ fn s33_a_shutdown_against_waiting_tasks_does_not_hang() {
 
 #[test]
 fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
-    // One thread is blocked and the second must poll: jobs of due timers are queued, and discarded by the shutdown.
+    // One thread is blocked and the second must poll: jobs of due timers are queued, and discarded
+    // by the shutdown.
     let runtime = Runtime::builder().queues(1).workers(2).max_threads(2).start().expect("the system has threads");
     let (begun, gate) = (Gate::new(), Gate::new());
     let blocking = runtime.once(Duration::ZERO, {
@@ -122,8 +123,8 @@ fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
         assert!(poll(&mut delay, &counter).is_pending());
         delay
     };
-    // Few enough for a single lock section of a sweep, also with the cascade of a window; otherwise the rest waits for
-    // a thread.
+    // Few enough for a single lock section of a sweep, also with the cascade of a window; otherwise
+    // the rest waits for a thread.
     let (mut delays, mut moved): (Vec<Delay>, _) = ((0..5).map(|_| pending()).collect(), pending());
     delays.iter_mut().for_each(|delay| delay.reset(ms(2)));
     moved.reset(ms(2));
@@ -157,7 +158,8 @@ fn s33_a_delay_that_was_moved_later_is_told_when_the_runtime_ends_as_its_old_dea
 
 #[test]
 fn s33_a_shutdown_against_firings_that_are_handed_over_loses_no_task() {
-    // A reset to "now" submits a job after it has released the queue's lock: the runtime may end in between.
+    // A reset to "now" submits a job after it has released the queue's lock: the runtime may end in
+    // between.
     within(PATIENCE, "resetting to now while the runtime is shut down", || {
         for round in 0..300 {
             let runtime = native();

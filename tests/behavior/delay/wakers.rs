@@ -110,7 +110,8 @@ fn s37_no_lock_is_held_while_a_waker_is_cloned_or_dropped() {
         let mut ended = runtime.delay(secs(1));
         assert!(poll_with(&mut ended, &wakers[0]).is_pending());
         runtime.shutdown(PATIENCE).expect("no callback runs");
-        // Cloned 7 times, replaced 3 times, given back, woken, dropped with its delay, woken by the end.
+        // Cloned 7 times, replaced 3 times, given back, woken, dropped with its delay, woken by the
+        // end.
         assert!(uses.get() >= 14, "{}", uses.get());
     });
 }

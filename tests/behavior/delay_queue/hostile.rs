@@ -1,4 +1,5 @@
-//! Hostile user code: `Hash`, `Eq`, `Drop` and wakers that panic or call the queue; forgotten futures.
+//! Hostile user code: `Hash`, `Eq`, `Drop` and wakers that panic or call the queue; forgotten
+//! futures.
 
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
@@ -160,7 +161,8 @@ fn a_drain_on_another_thread_has_the_compared_entries() {
     });
 }
 
-/// Entries that are due, and have been passed over by a receiver since their keys are being compared.
+/// Entries that are due, and have been passed over by a receiver since their keys are being
+/// compared.
 #[test]
 fn a_drain_has_the_entries_that_a_comparison_keeps_from_delivery() {
     static DRAINED: Mutex<Option<std::thread::JoinHandle<usize>>> = Mutex::new(None);

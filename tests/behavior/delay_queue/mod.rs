@@ -1,8 +1,8 @@
 //! Delay queues, on virtual time.
 //!
-//! Ground rules. Tests named after a row (`a9_...`, `d13_...`) show that a delay queue has the feature, or not the defect, of that
-//! row of the hand-made systems that it replaces: A and B are time wheels for delayed tasks, C a scheduler with a heap, D a
-//! ring for delay messages.
+//! Ground rules. Tests named after a row (`a9_...`, `d13_...`) show that a delay queue has the
+//! feature, or not the defect, of that row of the hand-made systems that it replaces: A and B are
+//! time wheels for delayed tasks, C a scheduler with a heap, D a ring for delay messages.
 
 mod capacity;
 mod close;

@@ -1,4 +1,5 @@
-//! Random programs against a sorted map: insert, replace, remove, move, receive, close, drain, advance, wall steps, suspend.
+//! Random programs against a sorted map: insert, replace, remove, move, receive, close, drain,
+//! advance, wall steps, suspend.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,5 @@
-//! The rows of the hand-made systems: features that a user must have, and defects that the queue must not have.
+//! The rows of the hand-made systems: features that a user must have, and defects that the queue
+//! must not have.
 
 use std::time::Duration;
 

@@ -49,8 +49,8 @@ fn a_limit_ends_a_wait_and_an_earlier_entry_ends_it_sooner() {
     });
 }
 
-/// Producers insert, move and remove while receivers of all kinds take: each entry is delivered once or removed once, and never
-/// early.
+/// Producers insert, move and remove while receivers of all kinds take: each entry is delivered
+/// once or removed once, and never early.
 #[test]
 fn many_threads_lose_nothing_and_deliver_nothing_twice() {
     const THREADS: u64 = 3;
@@ -87,7 +87,8 @@ fn many_threads_lose_nothing_and_deliver_nothing_twice() {
                         let mut random = Random(thread + 1);
                         for n in 0..EACH {
                             let (key, delay) = (thread * EACH + n, us(random.below(3_000)));
-                            // The value is at or before the due time of the queue, which counts from later.
+                            // The value is at or before the due time of the queue, which counts
+                            // from later.
                             queue.insert(key, Instant::now() + delay, delay).unwrap();
                             match random.below(4) {
                                 0 => _ = queue.move_to(&(thread * EACH + random.below(n + 1)), us(4_000)),
@@ -225,7 +226,8 @@ fn a_limit_is_kept_while_each_thread_of_the_pool_blocks() {
         let begun = Instant::now();
         assert_eq!(queue.recv_timeout(ms(5)), Err(RecvTimeoutError::Timeout));
         assert!(begun.elapsed() >= ms(5), "not early");
-        // An entry that comes due within the limit is taken, though no thread is there to tell of it.
+        // An entry that comes due within the limit is taken, though no thread is there to tell of
+        // it.
         queue.insert(1, (), ms(5)).expect("a new key");
         assert_eq!(queue.recv_timeout(ms(10)).map(|expired| expired.key), Ok(1));
         gate.open();

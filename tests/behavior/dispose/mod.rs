@@ -1,7 +1,7 @@
 //! Disposing, waiting, dropping and detaching: S19 to S24.
 //!
-//! Ground rules. Tests that hold a state still run on virtual time. Tests of several threads run on real time and
-//! always under a watchdog, since a failure is a hang.
+//! Ground rules. Tests that hold a state still run on virtual time. Tests of several threads run on
+//! real time and always under a watchdog, since a failure is a hang.
 
 mod drop_and_detach;
 mod outside_locks;

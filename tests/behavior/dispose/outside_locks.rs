@@ -21,7 +21,8 @@ fn reentrant(runtime: &Runtime, drops: &Count) -> OnDrop<impl FnMut() + Send + S
     })
 }
 
-/// Drops the payload of a callback in every possible way. `run` makes time pass until all due timers have run.
+/// Drops the payload of a callback in every possible way. `run` makes time pass until all due
+/// timers have run.
 fn drop_in_every_way(runtime: &Runtime, run: impl Fn()) {
     let drops = Count::new();
     let timer = |due| {

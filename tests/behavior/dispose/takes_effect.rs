@@ -32,7 +32,8 @@ fn any_of_once(timer: OnceTimer) -> Any {
     }
 }
 
-/// A timer of each kind with this schedule (once: without the period), and the fate of each payload.
+/// A timer of each kind with this schedule (once: without the period), and the fate of each
+/// payload.
 fn one_of_each(
     runtime: &Runtime,
     due: Duration,

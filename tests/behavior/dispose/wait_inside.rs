@@ -66,8 +66,8 @@ fn s22_a_callback_on_the_pool_that_waits_for_its_own_timer_is_told_so() {
 
 #[test]
 fn s22_an_outer_callback_on_the_same_thread_counts() {
-    // A callback drives a second clock: the inner callback waits for the outer timer, whose callback runs below it on
-    // this thread.
+    // A callback drives a second clock: the inner callback waits for the outer timer, whose
+    // callback runs below it on this thread.
     let (outer_clock, outer) = manual();
     let (inner_clock, inner) = manual();
     let results = Journal::new();
@@ -151,7 +151,8 @@ fn s22_a_callback_may_wait_for_another_timer() {
     });
 }
 
-/// Callbacks of a ring of timers, each of which waits for the end of the next timer. Returns the answers.
+/// Callbacks of a ring of timers, each of which waits for the end of the next timer. Returns the
+/// answers.
 fn ring(runtimes: &[Runtime]) -> Vec<Waited> {
     let timers: Vec<Own<Timer>> = runtimes.iter().map(|_| Own::default()).collect();
     let (send, receive) = mpsc::channel();

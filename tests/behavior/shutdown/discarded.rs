@@ -106,7 +106,8 @@ fn s33_queued_callbacks_are_discarded_and_their_waits_end() {
 
 #[test]
 fn s33_nothing_of_a_runtime_is_left() {
-    // In a process where no other test opens descriptors. The files of its harness may come and go, so compare over many rounds.
+    // In a process where no other test opens descriptors. The files of its harness may come and go,
+    // so compare over many rounds.
     in_child(module_path!(), "s33_nothing_of_a_runtime_is_left", || {
         let leaked_by = |rounds: usize| {
             let before = open_descriptors();

@@ -78,7 +78,8 @@ fn s33_shutdown_from_inside_a_callback_on_virtual_time() {
         let runtime = runtime.clone();
         move |_| runtime.shutdown(Duration::ZERO).expect("no threads")
     });
-    // Timers due at the same instant, so they are claimed already; and later timers, which are in the queue.
+    // Timers due at the same instant, so they are claimed already; and later timers, which are in
+    // the queue.
     let claimed = [runtime.timer(ms(10), NEVER, fired.callback()), runtime.timer(ms(10), ms(1), fired.callback())];
     let filed = runtime.timer(ms(11), NEVER, fired.callback());
     assert_eq!(clock.advance(secs(1)), 2, "the one before and the one that ends it");
@@ -118,7 +119,8 @@ fn s33_shutdown_from_inside_a_panic_handler_and_a_destructor() {
     });
 }
 
-/// A callback that ends its own runtime is awaited by a caller outside, even while it waits in `shutdown` itself.
+/// A callback that ends its own runtime is awaited by a caller outside, even while it waits in
+/// `shutdown` itself.
 #[test]
 fn s33_a_caller_outside_waits_for_a_callback_that_is_in_shutdown() {
     within(PATIENCE, "a shutdown beside one from inside", || {

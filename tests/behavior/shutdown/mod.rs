@@ -1,6 +1,7 @@
 //! The end of a runtime (S33).
 //!
-//! Ground rules. Real time, under a watchdog. A callback that blocks waits at a gate that the test opens at its end.
+//! Ground rules. Real time, under a watchdog. A callback that blocks waits at a gate that the test
+//! opens at its end.
 
 mod awaited;
 mod discarded;
@@ -38,7 +39,8 @@ fn with_blocked_callbacks(name: &str, running: usize) -> (Runtime, Gate, Count, 
     (runtime, gate, finished, timers)
 }
 
-/// A thread has dropped all its resources when it is counted out, and leaves the system's list a moment later.
+/// A thread has dropped all its resources when it is counted out, and leaves the system's list a
+/// moment later.
 fn all_gone(name: &str) {
     eventually("threads end", || threads_named(name) == 0);
 }

@@ -1,4 +1,5 @@
-//! The end of a runtime with threads that are blocked, or that run destructors of thread-local values (S33).
+//! The end of a runtime with threads that are blocked, or that run destructors of thread-local
+//! values (S33).
 
 use std::cell::RefCell;
 use std::sync::mpsc;

@@ -91,7 +91,8 @@ fn s31_idle_threads_take_over_at_the_limit_too() {
         // No thread can be added; three of the four are idle.
         let runtime = Runtime::builder().queues(1).workers(4).max_threads(4).start().expect("the system has threads");
         for round in 0..20 {
-            // The pool has learnt that callbacks here are quick, and may want to run a few on one thread.
+            // The pool has learnt that callbacks here are quick, and may want to run a few on one
+            // thread.
             let quick = Count::new();
             let timers: Vec<Timer> = (0..50).map(|i| runtime.timer(us(20 * i), NEVER, quick.callback())).collect();
             eventually("quick ones", || quick.get() == 50);

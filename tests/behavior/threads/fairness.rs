@@ -1,7 +1,9 @@
-//! S31: no timer waits for long behind callbacks of others, whether these block, compute, or go on by themselves.
+//! S31: no timer waits for long behind callbacks of others, whether these block, compute, or go on
+//! by themselves.
 //!
-//! Ground rules. The busy timers go on, and the blocked callback stays blocked, until the other timers have fired. A test that needs a
-//! limit counts callbacks and not time, since a loaded machine slows both sides alike.
+//! Ground rules. The busy timers go on, and the blocked callback stays blocked, until the other
+//! timers have fired. A test that needs a limit counts callbacks and not time, since a loaded
+//! machine slows both sides alike.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,8 +17,9 @@ fn runtime(workers: usize) -> Runtime {
     Runtime::builder().queues(1).workers(workers).thread_name("tq-fair").start().expect("the system has threads")
 }
 
-/// A pool that never grows. Any other pool may add a thread when one of its threads has lost its processor for long. The added thread
-/// runs the jobs that wait, and would hide that the busy threads never take any.
+/// A pool that never grows. Any other pool may add a thread when one of its threads has lost its
+/// processor for long. The added thread runs the jobs that wait, and would hide that the busy
+/// threads never take any.
 fn fixed(workers: usize) -> Runtime {
     let builder = Runtime::builder().queues(1).workers(workers).max_threads(workers).thread_name("tq-fixed");
     builder.start().expect("the system has threads")
@@ -46,8 +49,8 @@ fn restart_themselves(runtime: &Runtime, n: usize, time: Duration) -> (Vec<Timer
     (timers, ticks)
 }
 
-/// Timers that never catch up with their schedules: each owes its next tick when a callback returns. They begin one after the other,
-/// so a thread that runs one has no other to run.
+/// Timers that never catch up with their schedules: each owes its next tick when a callback
+/// returns. They begin one after the other, so a thread that runs one has no other to run.
 fn never_catch_up(runtime: &Runtime, n: usize, act: fn(Duration), time: Duration) -> (Vec<Timer>, Count) {
     let ticks = Count::new();
     let start = |_| {
@@ -88,7 +91,8 @@ fn s31_timers_fire_beside_a_timer_that_restarts_itself_at_once() {
     others_fire_beside(2, |runtime| restart_themselves(runtime, 1, us(20)));
 }
 
-/// There are more of these timers than threads, so the inbox is never empty: a thread that prefers it never steals.
+/// There are more of these timers than threads, so the inbox is never empty: a thread that prefers
+/// it never steals.
 #[test]
 fn s31_timers_fire_beside_timers_that_restart_themselves_on_all_threads() {
     others_fire_beside(3, |runtime| restart_themselves(runtime, 64, us(20)));
@@ -99,7 +103,8 @@ fn s31_timers_fire_beside_timers_that_never_catch_up() {
     others_fire_beside(3, |runtime| never_catch_up(runtime, 2, work, us(150)));
 }
 
-/// A hundred timers that are due at one instant. The first callback to run waits at the gate; the count is of the other 99.
+/// A hundred timers that are due at one instant. The first callback to run waits at the gate; the
+/// count is of the other 99.
 fn behind_a_blocked_one(runtime: &Runtime) -> (Vec<Timer>, Count, Gate) {
     let (entered, fired, gate) = (Count::new(), Count::new(), Gate::new());
     let due = runtime.now() + ms(10);
@@ -119,12 +124,13 @@ fn behind_a_blocked_one(runtime: &Runtime) -> (Vec<Timer>, Count, Gate) {
     (timers, fired, gate)
 }
 
-/// The pool may add threads. Six busy timers sleep for a short time in each callback, so some job returns all the time: a pool that
-/// looks only for jobs that return sees no reason to add one.
+/// The pool may add threads. Six busy timers sleep for a short time in each callback, so some job
+/// returns all the time: a pool that looks only for jobs that return sees no reason to add one.
 #[test]
 fn s31_jobs_left_behind_a_blocked_callback_are_taken_by_others_though_these_are_busy() {
     const BUSY: usize = 6;
-    /// Callbacks of busy timers until the others must have fired. A busy thread takes a job from elsewhere after every few of its own.
+    /// Callbacks of busy timers until the others must have fired. A busy thread takes a job from
+    /// elsewhere after every few of its own.
     const SOON: usize = 600 * BUSY;
     within(2 * PATIENCE, "jobs behind a blocked callback", || {
         for round in 0..10 {
@@ -157,8 +163,8 @@ fn s31_jobs_left_behind_a_blocked_callback_are_taken_at_the_limit_of_threads_too
     });
 }
 
-/// Forty timers whose callbacks sleep for a short time. Returns how many callbacks ran at the same time, at most. Ends when that is
-/// `enough`, or after so many callbacks.
+/// Forty timers whose callbacks sleep for a short time. Returns how many callbacks ran at the same
+/// time, at most. Ends when that is `enough`, or after so many callbacks.
 fn flood(runtime: &Runtime, enough: usize, callbacks: usize) -> usize {
     let (ended, now, most) = (Count::new(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let start = |_| {
@@ -177,15 +183,17 @@ fn flood(runtime: &Runtime, enough: usize, callbacks: usize) -> usize {
     most()
 }
 
-/// More callbacks are due than the workers can run. Some callback returns all the time, and yet the pool adds threads.
+/// More callbacks are due than the workers can run. Some callback returns all the time, and yet the
+/// pool adds threads.
 #[test]
 fn s31_a_flood_of_callbacks_that_sleep_for_a_short_time() {
     const WORKERS: usize = 5;
     // One of the workers watches.
     const TWICE: usize = 2 * (WORKERS - 1);
     within(2 * PATIENCE, "a flood", || {
-        // Several rounds, since chance helps and hurts. A machine that stands still for a moment makes all threads look blocked, and
-        // then any pool adds some. On a machine with much else to do, threads seldom all sleep, and the pool adds few.
+        // Several rounds, since chance helps and hurts. A machine that stands still for a moment
+        // makes all threads look blocked, and then any pool adds some. On a machine with much else
+        // to do, threads seldom all sleep, and the pool adds few.
         let mut short = Vec::new();
         for _ in 0..10 {
             let runtime = runtime(WORKERS);
@@ -199,8 +207,9 @@ fn s31_a_flood_of_callbacks_that_sleep_for_a_short_time() {
     });
 }
 
-/// Callbacks that block are given a thread each, and hardly more. 34 callbacks need 32 added threads; a pool that doubles the number of
-/// threads it adds, and does not count the jobs that wait, has added 31 and then adds 16.
+/// Callbacks that block are given a thread each, and hardly more. 34 callbacks need 32 added
+/// threads; a pool that doubles the number of threads it adds, and does not count the jobs that
+/// wait, has added 31 and then adds 16.
 #[test]
 fn s31_threads_for_callbacks_that_block_are_not_many_more_than_these() {
     const BLOCKED: usize = 34;
@@ -216,7 +225,8 @@ fn s31_threads_for_callbacks_that_block_are_not_many_more_than_these() {
     });
 }
 
-/// Callbacks that compute for longer than the pool waits before it looks: these threads are not blocked, and are not replaced.
+/// Callbacks that compute for longer than the pool waits before it looks: these threads are not
+/// blocked, and are not replaced.
 #[test]
 fn s31_overload_does_not_add_threads() {
     const CALLBACKS: usize = 200;
@@ -237,7 +247,8 @@ fn s31_overload_does_not_add_threads() {
             most = most.max(runtime.threads());
             ended.get() == CALLBACKS
         });
-        // On a machine with much else to do, a callback that has lost its processor is taken for one that computes for long.
+        // On a machine with much else to do, a callback that has lost its processor is taken for
+        // one that computes for long.
         assert!(most <= WORKERS + 16, "{most} threads");
         drop(timers);
         runtime.shutdown(PATIENCE).expect("all return");

@@ -1,7 +1,9 @@
-//! Other users of the epoch collector that the pool's deques share: what they defer may do anything, on any thread that pins.
+//! Other users of the epoch collector that the pool's deques share: what they defer may do
+//! anything, on any thread that pins.
 //!
-//! Ground rules. A deque pins where a thread steals and where a deque grows. `while_a_thread_steals` and the test about a sweep make a
-//! closure run at exactly these moments; `storms` makes many run at any moment.
+//! Ground rules. A deque pins where a thread steals and where a deque grows.
+//! `while_a_thread_steals` and the test about a sweep make a closure run at exactly these moments;
+//! `storms` makes many run at any moment.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +13,8 @@ use timerqueue::{Runtime, Timer};
 
 use crate::support::{Count, Gate, NEVER, PATIENCE, blocked, eventually, ms, us, within};
 
-/// Defers what `make` makes, all the time, until dropped; counts what has run on threads with this name, and in all.
+/// Defers what `make` makes, all the time, until dropped; counts what has run on threads with this
+/// name, and in all.
 struct Neighbour {
     stop: Arc<AtomicBool>,
     on_the_pool: Count,
@@ -60,7 +63,8 @@ fn storm(runtime: &Runtime) {
     drop(timers);
 }
 
-/// Storms of timers on a runtime of this name, until the neighbour's closures have run on its threads often enough.
+/// Storms of timers on a runtime of this name, until the neighbour's closures have run on its
+/// threads often enough.
 fn storms<F: FnOnce() + Send + 'static>(name: &'static str, make: impl Fn(&Runtime) -> F + Send + 'static) {
     within(4 * PATIENCE, "timers beside a neighbour", move || {
         let runtime = runtime(name, 3, 512);
@@ -82,11 +86,13 @@ fn runtime(name: &str, workers: usize, max_threads: usize) -> Runtime {
     builder.start().expect("the system has threads")
 }
 
-/// Defers `action` so that it runs on the next thread that pins for the first time: such a thread advances the epoch, and then runs
-/// closures that were deferred two epochs before. If that thread has another name, since other tests run too, `action` is dropped.
+/// Defers `action` so that it runs on the next thread that pins for the first time: such a thread
+/// advances the epoch, and then runs closures that were deferred two epochs before. If that thread
+/// has another name, since other tests run too, `action` is dropped.
 fn defer(name: &'static str, action: impl FnOnce() + Send + 'static) {
     let defer = move || {
-        // The first pin of a thread advances the epoch. That must happen before the closure is deferred.
+        // The first pin of a thread advances the epoch. That must happen before the closure is
+        // deferred.
         drop(epoch::pin());
         let guard = epoch::pin();
         guard.defer(move || {
@@ -110,9 +116,9 @@ fn at_once(runtime: &Runtime, n: usize, callback: impl Fn() + Clone + Send + Syn
         .collect()
 }
 
-/// The first thread is blocked in a callback and has jobs in its deque. The second steals from it, and runs `action` as it pins.
-/// `action` is given the runtime, and a function that says whether these jobs have run; it goes on until they have. So the pool must
-/// run them on a third thread.
+/// The first thread is blocked in a callback and has jobs in its deque. The second steals from it,
+/// and runs `action` as it pins. `action` is given the runtime, and a function that says whether
+/// these jobs have run; it goes on until they have. So the pool must run them on a third thread.
 fn while_a_thread_steals(name: &'static str, action: fn(&Runtime, &dyn Fn() -> bool)) {
     const JOBS: usize = 9;
     within(4 * PATIENCE, "a closure while a thread steals", move || {
@@ -151,8 +157,8 @@ fn while_a_thread_steals(name: &'static str, action: fn(&Runtime, &dyn Fn() -> b
     });
 }
 
-/// All other threads are blocked, so the last poller sweeps more jobs than an empty deque has room for. A deque that grew would pin,
-/// and would run the closure with the lock of the queue held.
+/// All other threads are blocked, so the last poller sweeps more jobs than an empty deque has room
+/// for. A deque that grew would pin, and would run the closure with the lock of the queue held.
 #[test]
 fn s29_what_another_crate_defers_may_drop_and_make_timers_during_a_sweep() {
     const NAME: &str = "tq-epoch-sweep";
@@ -213,7 +219,8 @@ fn s29_what_another_crate_defers_may_panic() {
         // Without the message of the hook, which each of them would print.
         let neighbour = Neighbour::new(NAME, || || std::panic::resume_unwind(Box::new("on purpose")));
         eventually("its closures run on threads of the pool", || {
-            // A panic ends the turn of a thread, and its next turn is far. The first one is at its first pin, so each round has new threads.
+            // A panic ends the turn of a thread, and its next turn is far. The first one is at its
+            // first pin, so each round has new threads.
             let runtime = runtime(NAME, 3, 512);
             storm(&runtime);
             runtime.shutdown(PATIENCE).expect("all threads end");

@@ -1,8 +1,8 @@
 //! Timers that are neither changed nor disposed: S1 to S13.
 //!
-//! Ground rules. Each promise has at least one test, named after the promise. Tests run on virtual time unless the
-//! promise concerns threads. On real time "never early" is asserted of every sample, and "near" only of the best
-//! sample.
+//! Ground rules. Each promise has at least one test, named after the promise. Tests run on virtual
+//! time unless the promise concerns threads. On real time "never early" is asserted of every
+//! sample, and "near" only of the best sample.
 
 mod callbacks;
 mod due_and_period;
@@ -23,7 +23,8 @@ use crate::support::{
 };
 use timerqueue::{Changed, ManualClock, MissedTicks, Runtime, Tick, Timer};
 
-/// Times of the clock when a timer is made: on both sides of the edges of windows (333 ms) and of groups of 1,024.
+/// Times of the clock when a timer is made: on both sides of the edges of windows (333 ms) and of
+/// groups of 1,024.
 const ORIGINS_NS: [u64; 8] =
     [0, 1, 332_999_999, 333_000_000, 333_000_001, 1_000_000_000, 1024 * 333_000_000 - 1, 1024 * 333_000_000];
 
@@ -33,8 +34,8 @@ fn at_origin(origin_ns: u64) -> (ManualClock, Runtime) {
     (clock, runtime)
 }
 
-/// A journal of the instants at which each callback ran, in nanoseconds since the clock was made. Each callback checks
-/// its instant.
+/// A journal of the instants at which each callback ran, in nanoseconds since the clock was made.
+/// Each callback checks its instant.
 fn journal_of(runtime: &Runtime, due: Duration, period: Duration) -> (Timer, Journal<u64>) {
     let journal = Journal::new();
     let timer = runtime.timer(due, period, {

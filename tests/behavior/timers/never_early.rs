@@ -1,4 +1,5 @@
-//! Never early: no callback runs inside the constructor, and no callback runs before its instant (S4, S5).
+//! Never early: no callback runs inside the constructor, and no callback runs before its instant
+//! (S4, S5).
 
 use super::*;
 
@@ -15,7 +16,8 @@ fn s04_due_time_zero_never_fires_inside_the_constructor() {
     let runtime = native();
     let (send, receive) = mpsc::channel::<ThreadId>();
     for _ in 0..100 {
-        // This lock is held while the timer is made: a callback on this thread would wait for the lock for ever.
+        // This lock is held while the timer is made: a callback on this thread would wait for the
+        // lock for ever.
         let held = Arc::new(Mutex::new(()));
         let guard = lock(&held);
         let timer = runtime.once(Duration::ZERO, {
@@ -71,7 +73,8 @@ fn s05_never_early_on_real_time_and_near_at_best() {
         timers.push(runtime.timer(due, NEVER, move |tick| {
             let (instant, now) = (Instant::now(), tick.now());
             let late = instant.checked_duration_since(before.0 + due);
-            // No callback is early, by the clock of the runtime or by the clock of the standard library.
+            // No callback is early, by the clock of the runtime or by the clock of the standard
+            // library.
             let early = tick.scheduled() < before.1 + due || now < tick.scheduled();
             samples.push(if early { None } else { late });
         }));

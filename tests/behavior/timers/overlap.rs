@@ -29,7 +29,8 @@ fn s09_an_exclusive_timer_never_overlaps_and_coalesces() {
     let inside = Arc::new(AtomicBool::new(false));
     let overlaps = Count::new();
     let journal = Journal::new();
-    // The captured value is not `Sync`, and the callback is `FnMut`: only exclusiveness makes this sound.
+    // The captured value is not `Sync`, and the callback is `FnMut`: only exclusiveness makes this
+    // sound.
     let mut calls = std::cell::Cell::new(0u64);
     let timer = runtime.timer_builder().due(us(300)).period(us(300)).missed_ticks(MissedTicks::Skip).start_exclusive({
         let (inside, overlaps, journal) = (Arc::clone(&inside), overlaps.clone(), journal.clone());

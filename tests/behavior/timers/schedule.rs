@@ -58,8 +58,8 @@ fn s07_no_drift_on_real_time() {
     assert_eq!(timer.dispose_and_wait(), timerqueue::Waited::Ended);
 }
 
-/// Runs a timer with a period of 50 ms, first due at 100 ms; the tick of 100 ms runs only at `taken_ms`. Returns the
-/// ticks until 400 ms, as (at, scheduled, missed), all in ms.
+/// Runs a timer with a period of 50 ms, first due at 100 ms; the tick of 100 ms runs only at
+/// `taken_ms`. Returns the ticks until 400 ms, as (at, scheduled, missed), all in ms.
 fn late_tick(policy: Option<MissedTicks>, exclusive: bool, taken_ms: u64) -> Vec<(u64, u64, u64)> {
     let (clock, runtime) = manual();
     let journal = Journal::new();

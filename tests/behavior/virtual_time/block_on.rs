@@ -150,7 +150,8 @@ fn s57_a_callback_that_waits_does_not_keep_the_ticks_of_its_timer() {
     drop(timer);
 }
 
-/// The bound holds for each clock, also where callbacks of two clocks wait inside each other in turn.
+/// The bound holds for each clock, also where callbacks of two clocks wait inside each other in
+/// turn.
 #[test]
 fn s57_callbacks_of_two_clocks_that_drive_each_other_are_bounded() {
     let sides = [manual(), manual()];

@@ -168,8 +168,8 @@ fn instant(at: Timestamp) -> u64 {
     u64::try_from(at.as_duration().as_nanos()).expect("64 bits")
 }
 
-/// A random program: timers, with and without leeway, and delays, on both clocks, are armed and changed while the clock
-/// goes to its end.
+/// A random program: timers, with and without leeway, and delays, on both clocks, are armed and
+/// changed while the clock goes to its end.
 fn program(seed: u64) {
     let mut random = Random(seed);
     let clock = ManualClock::new();

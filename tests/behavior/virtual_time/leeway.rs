@@ -1,4 +1,5 @@
-//! Leeway: a timer is delayed to a grid, and no further than allowed (S58). Jitter: timers are kept apart (S72). Both on the wall clock (S73).
+//! Leeway: a timer is delayed to a grid, and no further than allowed (S58). Jitter: timers are kept
+//! apart (S72). Both on the wall clock (S73).
 
 use super::*;
 

@@ -1,7 +1,8 @@
 //! Virtual time: order (S14), the manual clock (S51 to S53, S57), and leeway (S58).
 //!
-//! Ground rules. All checks are exact: instants, order, and the number of callbacks that an advance reports. The tests
-//! run the shipped code; only the thread that looks at the deadlines of the queues differs.
+//! Ground rules. All checks are exact: instants, order, and the number of callbacks that an advance
+//! reports. The tests run the shipped code; only the thread that looks at the deadlines of the
+//! queues differs.
 
 mod block_on;
 mod end_of_clock;

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// In debug builds the work is scaled down to a tenth, to keep the whole run short; in release builds it is the full
-/// million.
+/// In debug builds the work is scaled down to a tenth, to keep the whole run short; in release
+/// builds it is the full million.
 const TIMERS: u64 = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
 
 #[test]
@@ -41,7 +41,8 @@ fn s53_many_timers_over_months_take_seconds() {
 
 #[test]
 fn s53_a_million_ticks_of_long_lived_timers() {
-    // Timers a minute apart, with periods of days: they pass through all levels of the queue repeatedly.
+    // Timers a minute apart, with periods of days: they pass through all levels of the queue
+    // repeatedly.
     const DAY: u64 = 24 * 60 * 60;
     let (clock, runtime) = manual();
     let count = TIMERS / 100;

@@ -20,7 +20,8 @@ fn s14_order_is_by_due_point_then_by_arming() {
         let clock = ManualClock::new();
         let runtime = on(&clock, queues);
         let journal = Journal::new();
-        // Armed in this order; many share an instant, in one queue and across queues, short and long.
+        // Armed in this order; many share an instant, in one queue and across queues, short and
+        // long.
         let dues = [400, 20, 400, 10, 20, 1_000_000, 20, 10, 400, 333, 1_000_000, 332, 20];
         let timers: Vec<Timer> =
             dues.iter().enumerate().map(|(i, &due)| runtime.timer(ms(due), NEVER, named(&journal, i))).collect();

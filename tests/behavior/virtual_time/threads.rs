@@ -49,7 +49,8 @@ fn s33_shutdown_inside_of_a_callback_does_not_wait_for_it() {
     drop(timer);
 }
 
-/// A circle of threads: each drives a clock, and a callback of this clock moves the next thread's clock.
+/// A circle of threads: each drives a clock, and a callback of this clock moves the next thread's
+/// clock.
 fn circle(clocks: usize, moves: fn(&ManualClock, &Runtime)) {
     let clocks: Vec<(ManualClock, Runtime)> = (0..clocks).map(|_| manual()).collect();
     let inside: Vec<Gate> = clocks.iter().map(|_| Gate::new()).collect();

@@ -227,7 +227,8 @@ impl Harness {
 
     pub(super) fn advance(&self, clock: usize, by: Duration, inside: &Inside<'_, '_>) {
         if matches!(inside, Inside::Registered) {
-            return; // the model allows cancellations within advances, not advances within cancellations
+            // the model allows cancellations within advances, not advances within cancellations
+            return;
         }
         let by = self.affordable(clock, by);
         let begun = lock(&self.model).begin_advance(clock, by);

@@ -1,11 +1,12 @@
-//! The harness of the model test: runs a program of random operations on the crate and on the model side by side, on
-//! virtual time.
+//! The harness of the model test: runs a program of random operations on the crate and on the model
+//! side by side, on virtual time.
 //!
-//! Ground rules. A single thread. Every answer of the crate must be the answer of the model. Callbacks and wakers that
-//! the crate runs report to the harness, and each must be the event that the model expects next. Callbacks carry out
-//! further operations of the program, with the same checks. No lock is held during a call of the crate. After each
-//! operation the answers to all queries are compared, and the payloads must be alive or dropped as the model says. The
-//! first difference fails the run.
+//! Ground rules. A single thread. Every answer of the crate must be the answer of the model.
+//! Callbacks and wakers that the crate runs report to the harness, and each must be the event that
+//! the model expects next. Callbacks carry out further operations of the program, with the same
+//! checks. No lock is held during a call of the crate. After each operation the answers to all
+//! queries are compared, and the payloads must be alive or dropped as the model says. The first
+//! difference fails the run.
 
 mod apply;
 mod compare;

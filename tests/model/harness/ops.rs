@@ -1,7 +1,7 @@
 //! Operations, decoded from bytes: eight for each.
 //!
-//! Ground rules. Every eight bytes are an operation; equal bytes are equal operations; fewer bytes are fewer operations.
-//! So a property test and a fuzzer can make, shrink and keep them.
+//! Ground rules. Every eight bytes are an operation; equal bytes are equal operations; fewer bytes
+//! are fewer operations. So a property test and a fuzzer can make, shrink and keep them.
 
 use std::time::Duration;
 
@@ -76,7 +76,8 @@ pub(crate) enum Op {
         due: Duration,
         period: Duration,
     },
-    /// Changes the timer of the running callback. A wall timer is changed relative to the wall clock.
+    /// Changes the timer of the running callback. A wall timer is changed relative to the wall
+    /// clock.
     ChangeOwn {
         due: Duration,
         period: Duration,
@@ -216,8 +217,8 @@ const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// Durations on both sides of every edge of the queue: slots, windows, groups, the overflow list, and the end of the
-/// clock.
+/// Durations on both sides of every edge of the queue: slots, windows, groups, the overflow list,
+/// and the end of the clock.
 const SPANS: [Duration; 32] = [
     Duration::ZERO,
     Duration::ZERO,

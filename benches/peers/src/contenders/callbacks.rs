@@ -172,7 +172,8 @@ impl Work {
     }
 }
 
-/// A hand-written timer: a heap under a lock, and a thread that sleeps until the earliest due point.
+/// A hand-written timer: a heap under a lock, and a thread that sleeps until the earliest due
+/// point.
 pub(crate) struct HeapThread(Arc<Shared>);
 
 struct Shared {

@@ -1,9 +1,10 @@
 //! The contenders behind a common trait of callback timers, for workloads with many timers.
 //!
-//! Ground rules. Each contender runs as its users would run it: with callbacks if it has them, otherwise with a task
-//! per timer. A periodic task uses the contender's own interval; without an interval it sleeps until the next due point
-//! of its schedule. All callbacks are boxed, which costs little here; workloads that count nanoseconds per timer call
-//! the contenders directly. A started contender lasts as long as the process.
+//! Ground rules. Each contender runs as its users would run it: with callbacks if it has them,
+//! otherwise with a task per timer. A periodic task uses the contender's own interval; without an
+//! interval it sleeps until the next due point of its schedule. All callbacks are boxed, which
+//! costs little here; workloads that count nanoseconds per timer call the contenders directly. A
+//! started contender lasts as long as the process.
 
 mod callbacks;
 mod tasks;
@@ -89,7 +90,8 @@ pub(crate) fn start(contender: &str) -> Box<dyn Contender> {
     }
 }
 
-/// Starts a thread with a small stack. If the system refuses the thread, the process ends with [`UNABLE`].
+/// Starts a thread with a small stack. If the system refuses the thread, the process ends with
+/// [`UNABLE`].
 pub(crate) fn small_thread(work: impl FnOnce() + Send + 'static) {
     if let Err(problem) = std::thread::Builder::new().stack_size(64 << 10).spawn(work) {
         eprintln!("no more threads: {problem}");

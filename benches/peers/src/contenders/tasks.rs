@@ -31,7 +31,8 @@ pub(crate) fn tokio_current() -> &'static Runtime {
     runtime
 }
 
-/// An executor and its threads. With `reactor` the threads drive async-io's reactor while they wait.
+/// An executor and its threads. With `reactor` the threads drive async-io's reactor while they
+/// wait.
 pub(crate) fn executor(reactor: bool) -> &'static Executor<'static> {
     let executor: &'static Executor<'static> = Box::leak(Box::new(Executor::new()));
     for _ in 0..THREADS {

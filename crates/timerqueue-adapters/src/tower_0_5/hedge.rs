@@ -1,7 +1,8 @@
 //! A second request for calls that take long.
 //!
-//! Ground rules. The first request goes to the service that the caller has found ready; the second to a clone of the service,
-//! which is polled until it is ready. The copy of the request is made before the first call, which consumes the request.
+//! Ground rules. The first request goes to the service that the caller has found ready; the second
+//! to a clone of the service, which is polled until it is ready. The copy of the request is made
+//! before the first call, which consumes the request.
 
 use std::fmt;
 use std::future::Future;
@@ -56,9 +57,10 @@ pub struct HedgeLayer<R> {
 }
 
 impl<R> HedgeLayer<R> {
-    /// Sends a second request `after` the first, on the [current runtime](Runtime::current) of the calling thread. `copy` copies a
-    /// request; `None`: the request is sent once only, for example because it changes something. `copy` runs on the thread that
-    /// calls the service, before the first request is sent.
+    /// Sends a second request `after` the first, on the [current runtime](Runtime::current) of the
+    /// calling thread. `copy` copies a request; `None`: the request is sent once only, for example
+    /// because it changes something. `copy` runs on the thread that calls the service, before the
+    /// first request is sent.
     ///
     /// # Panics
     /// When the default runtime is the current runtime, and cannot be started.
@@ -110,11 +112,13 @@ impl<S, R> Layer<S> for HedgeLayer<R> {
     }
 }
 
-/// A service that sends a request a second time when the answer takes long. Made by a [`HedgeLayer`].
+/// A service that sends a request a second time when the answer takes long. Made by a
+/// [`HedgeLayer`].
 ///
-/// The second request goes to a clone of the inner service, once the clone is ready. The result is the first answer; the other
-/// request is dropped with the future. While both requests are under way, an error waits for the other request: if both fail, the
-/// later error is the result. An error of the first request before the second is sent is the result at once. If the clone fails to
+/// The second request goes to a clone of the inner service, once the clone is ready. The result is
+/// the first answer; the other request is dropped with the future. While both requests are under
+/// way, an error waits for the other request: if both fail, the later error is the result. An error
+/// of the first request before the second is sent is the result at once. If the clone fails to
 /// become ready, no second request is sent.
 ///
 /// **Dropping** a call drops both requests, and removes the delay from its queue at once.

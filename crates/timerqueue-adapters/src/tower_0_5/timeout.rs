@@ -41,7 +41,8 @@ pub struct TimeoutLayer {
 }
 
 impl TimeoutLayer {
-    /// A limit on the [current runtime](Runtime::current) of the calling thread. `Duration::MAX` never elapses.
+    /// A limit on the [current runtime](Runtime::current) of the calling thread. `Duration::MAX`
+    /// never elapses.
     ///
     /// # Panics
     /// When the default runtime is the current runtime, and cannot be started.
@@ -79,17 +80,17 @@ impl<S> Layer<S> for TimeoutLayer {
 
 /// A service whose calls have a time limit. Made by a [`TimeoutLayer`].
 ///
-/// The limit of a call counts from `call`. Waiting for `poll_ready` of the inner service has no limit. Each poll asks the inner
-/// future first, so an answer found together with the end of the limit is never lost, and a call answered at its first poll
-/// touches no queue of timers.
+/// The limit of a call counts from `call`. Waiting for `poll_ready` of the inner service has no
+/// limit. Each poll asks the inner future first, so an answer found together with the end of the
+/// limit is never lost, and a call answered at its first poll touches no queue of timers.
 ///
 /// **Dropping** a call drops the inner future, and removes the limit from its queue at once.
 ///
 /// **When the runtime ends**, the limit never elapses, and the call goes on without a limit.
 ///
 /// # Errors
-/// [`Elapsed`](timerqueue::Elapsed) after the limit; else the error of the inner service. Both are boxed, as is usual with tower:
-/// `error.is::<Elapsed>()` tells them apart.
+/// [`Elapsed`](timerqueue::Elapsed) after the limit; else the error of the inner service. Both are
+/// boxed, as is usual with tower: `error.is::<Elapsed>()` tells them apart.
 ///
 /// # Examples
 ///

@@ -1,8 +1,10 @@
 //! The guard of a run, and the last stage before its command: this program again.
 //!
-//! Ground rules. The standard input of the guard is a socket to the worker. The worker sends the payload with its length, and [`STOP`] if the command
-//! is to end. The end of the socket means that the worker is gone. The answers are lines: `group N` from the last stage, and then `exit N`,
-//! `signal N` or `error TEXT` from the guard. The guard is in no terminal's foreground group and ignores the signals that stop a worker: it ends with its command.
+//! Ground rules. The standard input of the guard is a socket to the worker. The worker sends the
+//! payload with its length, and [`STOP`] if the command is to end. The end of the socket means that
+//! the worker is gone. The answers are lines: `group N` from the last stage, and then `exit N`,
+//! `signal N` or `error TEXT` from the guard. The guard is in no terminal's foreground group and
+//! ignores the signals that stop a worker: it ends with its command.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Seek, Write};
@@ -78,7 +80,8 @@ fn guarded(arguments: &[OsString], mut socket: &UnixStream) -> io::Result<String
         Err(_) => _ = messages.send(Message::Alone),
     }
     let left = ended_within(&incoming, group, grace);
-    // Until its parent has waited for it, the number of the command, and so of the group, is given to no other process.
+    // Until its parent has waited for it, the number of the command, and so of the group, is given
+    // to no other process.
     let _ = kill_process_group(group, if left.is_zero() { Signal::KILL } else { Signal::TERM });
     let status = child.wait()?;
     end_rest(&incoming, group, left);
@@ -88,7 +91,8 @@ fn guarded(arguments: &[OsString], mut socket: &UnixStream) -> io::Result<String
     })
 }
 
-/// Starts the command by way of [`exec`], in a process group of its own. A file is its standard input, so it may read late, or never.
+/// Starts the command by way of [`exec`], in a process group of its own. A file is its standard
+/// input, so it may read late, or never.
 fn start(command: &[OsString], payload: &[u8], socket: &UnixStream) -> io::Result<Child> {
     let mut input = nameless()?;
     input.write_all(payload)?;
@@ -118,8 +122,8 @@ fn nameless() -> io::Result<std::fs::File> {
     Ok(file)
 }
 
-/// `__exec GUARD COMMAND...`: tells the worker its group, and becomes the command. The kernel kills it if its guard is killed. Its standard output is
-/// the socket at first.
+/// `__exec GUARD COMMAND...`: tells the worker its group, and becomes the command. The kernel kills
+/// it if its guard is killed. Its standard output is the socket at first.
 pub(super) fn exec(arguments: &[OsString]) -> ExitCode {
     let [guard, program, rest @ ..] = arguments else { return ExitCode::from(CANNOT_RUN) };
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -132,7 +136,8 @@ pub(super) fn exec(arguments: &[OsString]) -> ExitCode {
         }
     }
     let _ = guard;
-    // The worker knows the group before any process of it can have children. Then the output of the command goes where its errors go.
+    // The worker knows the group before any process of it can have children. Then the output of the
+    // command goes where its errors go.
     let told = writeln!(io::stdout(), "group {}", std::process::id()).and_then(|()| io::stdout().flush());
     if told.is_err() || rustix::stdio::dup2_stdout(rustix::stdio::stderr()).is_err() {
         return ExitCode::from(CANNOT_RUN);
@@ -165,7 +170,8 @@ fn hear(mut words: UnixStream, messages: &Sender<Message>) {
     }
 }
 
-/// Waits until the command has ended, and ends it if it has to. The time that is left to the other processes of the group.
+/// Waits until the command has ended, and ends it if it has to. The time that is left to the other
+/// processes of the group.
 fn ended_within(incoming: &Receiver<Message>, group: Pid, grace: Duration) -> Duration {
     let mut deadline: Option<Instant> = None;
     let mut killed = false;
@@ -198,13 +204,15 @@ fn ended_within(incoming: &Receiver<Message>, group: Pid, grace: Duration) -> Du
     }
 }
 
-/// Ends the processes of the group that the command has left behind. They were told to end; what lives on after this time is killed.
+/// Ends the processes of the group that the command has left behind. They were told to end; what
+/// lives on after this time is killed.
 fn end_rest(incoming: &Receiver<Message>, group: Pid, left: Duration) {
     let mut kill_at = Instant::now() + left.min(Duration::from_secs(365 * 86_400));
     let mut pause = Duration::from_millis(1);
     let mut killed_at = left.is_zero().then(Instant::now);
     loop {
-        // Processes without a parent are this one's children: the system's init may be slow to wait for them.
+        // Processes without a parent are this one's children: the system's init may be slow to wait
+        // for them.
         while matches!(waitpgid(group, WaitOptions::NOHANG), Ok(Some(_))) {}
         if test_kill_process_group(group) == Err(rustix::io::Errno::SRCH) {
             return;

@@ -1,9 +1,11 @@
 //! `worker`: runs jobs as commands.
 //!
-//! Ground rules. Three processes take part in a run. The worker claims the job and settles it ([`run`]). It starts a guard ([`guard`]): this
-//! program again, in a process group of its own, at the other end of a socket. The guard starts the command in a further group, and
-//! ends this group when the command has ended, when the worker says so, and when the socket is closed, which the kernel does for a
-//! worker that was killed. On Linux the kernel also kills the command if its guard is killed.
+//! Ground rules. Three processes take part in a run. The worker claims the job and settles it
+//! ([`run`]). It starts a guard ([`guard`]): this program again, in a process group of its own, at
+//! the other end of a socket. The guard starts the command in a further group, and ends this group
+//! when the command has ended, when the worker says so, and when the socket is closed, which the
+//! kernel does for a worker that was killed. On Linux the kernel also kills the command if its
+//! guard is killed.
 
 mod guard;
 mod run;
@@ -60,7 +62,8 @@ struct Ended<'a> {
     error: Option<&'a str>,
 }
 
-/// Writes a line about each run: for people on the standard error, for programs on the standard output. A closed output stops no worker.
+/// Writes a line about each run: for people on the standard error, for programs on the standard
+/// output. A closed output stops no worker.
 fn log(record: &RunRecord, json: bool, quiet: bool) {
     let last = &record.run;
     if quiet && matches!(last.end, RunEnd::Done | RunEnd::Again) {

@@ -1,7 +1,8 @@
 //! A run, on the side of the worker.
 //!
-//! Ground rules. One thread of the pool per run. It waits for the output of the command and for the guard's words at once, and never for one
-//! alone: a process that has left the group may keep the output open.
+//! Ground rules. One thread of the pool per run. It waits for the output of the command and for the
+//! guard's words at once, and never for one alone: a process that has left the group may keep the
+//! output open.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read, Write};
@@ -189,7 +190,8 @@ impl Exec {
         }
     }
 
-    /// Takes what was printed, up to some chunks: further output waits its turn. False: there will be no more.
+    /// Takes what was printed, up to some chunks: further output waits its turn. False: there will
+    /// be no more.
     fn read(&self, printed: &OwnedFd, output: &mut Tail) -> bool {
         const CHUNKS: usize = 16;
         let mut bytes = [0; 8_192];
@@ -217,7 +219,8 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?)
 }
 
-/// A pipe. A command that is started at the same instant may inherit it: no end of a run waits for the end of the pipe.
+/// A pipe. A command that is started at the same instant may inherit it: no end of a run waits for
+/// the end of the pipe.
 #[cfg(target_vendor = "apple")]
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = rustix::pipe::pipe()?;

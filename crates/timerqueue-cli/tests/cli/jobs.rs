@@ -333,7 +333,8 @@ fn dead_jobs_are_listed_revived_and_discarded(folder: Folder) {
     }
     until(|| folder.json(["dead"]).len() == 4);
     assert_eq!(worker.stop().code, 0);
-    let [b, c] = ["b", "c"].map(|key| folder.job(key)["id"].to_string()); // a flush between two puts takes a number
+    // a flush between two puts takes a number
+    let [b, c] = ["b", "c"].map(|key| folder.job(key)["id"].to_string());
     assert_eq!(folder.job("a")["error"], "exit code 1: no luck");
     assert!(folder.ok(["dead", "-n", "1"]).contains("no luck"));
     folder.ok(["put", "h", "--key", "b", "--in", "1h"]);

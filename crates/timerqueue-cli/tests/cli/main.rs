@@ -1,4 +1,5 @@
-//! The program, run as a user runs it, on files in folders of their own, and on schemas of a server that goes with the tests.
+//! The program, run as a user runs it, on files in folders of their own, and on schemas of a server
+//! that goes with the tests.
 
 #![cfg(unix)]
 

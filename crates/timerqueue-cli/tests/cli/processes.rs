@@ -144,7 +144,8 @@ fn a_tail_tells_what_happens(folder: Folder) {
     let options = ["h", "--attempts", "2", "--wait", "2s", "--keep-finished", "1h"];
     // A server keeps no done job, and does not say why a job has left.
     let (options, done) = if folder.is_server() { (&options[..5], "left") } else { (&options[..], "done") };
-    // A job that comes and goes between two looks is not told; on a busy machine a look takes a while.
+    // A job that comes and goes between two looks is not told; on a busy machine a look takes a
+    // while.
     let worker = folder.worker(options, "sleep 1; exit $(cat)");
     folder.ok(["put", "h", "0", "--key", "good", "--in", "1500ms"]);
     let said = events(&lines, done, "good");

@@ -98,7 +98,8 @@ fn command_lines() -> String {
     lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ") + "\n").collect()
 }
 
-/// The server asks for a password, and each way to give it works. No process shows it, and no failure.
+/// The server asks for a password, and each way to give it works. No process shows it, and no
+/// failure.
 #[test]
 fn passwords_are_given_in_the_environment_or_a_file_and_shown_nowhere() {
     let Some(server) = Server::new() else { return };

@@ -27,7 +27,8 @@ impl Folder {
         Self { path, server: None }
     }
 
-    /// A folder whose jobs are on the server of the tests, in a schema of their own. `None` where PostgreSQL is not installed.
+    /// A folder whose jobs are on the server of the tests, in a schema of their own. `None` where
+    /// PostgreSQL is not installed.
     #[cfg(feature = "postgres")]
     pub(crate) fn on_server() -> Option<Self> {
         let address = crate::server::Server::shared()?.address();
@@ -153,8 +154,8 @@ impl Worker {
         self.ended()
     }
 
-    /// Sends SIGTERM twice. Two signals are one for a process that has not run in between, so a further one follows late: a third ends the
-    /// worker before its runs are put back.
+    /// Sends SIGTERM twice. Two signals are one for a process that has not run in between, so a
+    /// further one follows late: a third ends the worker before its runs are put back.
     pub(crate) fn stop_by_two(mut self) -> Ended {
         self.signal(Signal::TERM);
         std::thread::sleep(Duration::from_millis(50));

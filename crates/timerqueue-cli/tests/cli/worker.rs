@@ -9,7 +9,8 @@ use crate::support::{Folder, lives, until};
 
 fn a_command_gets_its_job_without_a_shell(folder: Folder) {
     folder.ok(["put", "h", r#"{"a": [1,2]}"#, "--key", "k", "--at", "2026-01-02T03:04:05"]);
-    let due = folder.job("k")["due"].as_str().unwrap().to_owned(); // an instant that has passed means now
+    // an instant that has passed means now
+    let due = folder.job("k")["due"].as_str().unwrap().to_owned();
     let script = r#"{ cat; echo; printf '%s|' "$@"; echo
         echo "$TIMERQUEUE_KEY $TIMERQUEUE_HANDLER $TIMERQUEUE_ATTEMPT $TIMERQUEUE_ID $TIMERQUEUE_DUE [$TIMERQUEUE_NOMINAL]"
         echo "$TIMERQUEUE_TOKEN"; echo "$TIMERQUEUE_STORE"; } > got.new; mv got.new got"#;

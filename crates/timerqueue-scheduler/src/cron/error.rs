@@ -68,8 +68,8 @@ impl fmt::Display for CronField {
 
 /// A text is no cron line: the place of the fault in it, and what would be right.
 ///
-/// The texts of `Display` have no control characters, also if the line has some. `{}` is one sentence; `{:#}` adds the line with
-/// a mark under the place, and the hint.
+/// The texts of `Display` have no control characters, also if the line has some. `{}` is one
+/// sentence; `{:#}` adds the line with a mark under the place, and the hint.
 ///
 /// # Examples
 ///
@@ -143,7 +143,8 @@ impl CronError {
         Self { place: 0..line.len(), line, field: None, reason: reason.into(), hint: None }
     }
 
-    /// A part of the upper case of the line. The place is found by its address, which is that of a part of `upper`.
+    /// A part of the upper case of the line. The place is found by its address, which is that of a
+    /// part of `upper`.
     pub(super) fn at(line: &str, upper: &str, field: Option<CronField>, wrong: Wrong<'_>) -> Self {
         let start = (wrong.at.as_ptr().addr()).saturating_sub(upper.as_ptr().addr()).min(line.len());
         let end = (start + wrong.at.len()).min(line.len());
@@ -158,7 +159,8 @@ impl CronError {
 
 impl fmt::Display for CronError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // From here on the line is shown: the place is among the first characters, also in a long line.
+        // From here on the line is shown: the place is among the first characters, also in a long
+        // line.
         let from = self.place.start.saturating_sub(SHOWN / 2);
         let from = if self.line.is_char_boundary(from) && self.line.len() > SHOWN { from } else { 0 };
         let value = shown(self.value());

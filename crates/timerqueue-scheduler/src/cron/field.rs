@@ -32,7 +32,8 @@ pub(super) struct MonthDays {
     pub(super) nearest_from_last: u64,
 }
 
-/// The days of the week, bit 0 is Sunday: all of a month at index 0, the n-th of a month at index n, the last at [`LAST`].
+/// The days of the week, bit 0 is Sunday: all of a month at index 0, the n-th of a month at index
+/// n, the last at [`LAST`].
 pub(super) type Weekdays = [u8; 7];
 pub(super) const LAST: usize = 6;
 

@@ -1,12 +1,14 @@
 //! A cron line, and the search for its civil times.
 //!
-//! A civil time is a date and a time of day without a zone. Here it is a number: the seconds since 1970-01-01 00:00 on a
-//! calendar without gaps and repeats. A date is the number of days since 1970-01-01.
+//! A civil time is a date and a time of day without a zone. Here it is a number: the seconds since
+//! 1970-01-01 00:00 on a calendar without gaps and repeats. A date is the number of days since
+//! 1970-01-01.
 //!
 //! # The search
 //!
-//! The values of a field are bits of a word, and so are the matching days of one month. The search goes from year to year
-//! and from month to month that the line names. It reads no day and no second one by one.
+//! The values of a field are bits of a word, and so are the matching days of one month. The search
+//! goes from year to year and from month to month that the line names. It reads no day and no
+//! second one by one.
 
 use super::dates::Dates;
 use super::error::{CronError, CronField, Wrong};
@@ -20,7 +22,8 @@ const FIRST: i64 = -62_135_596_800;
 const LAST: i64 = 95_617_583_999;
 const YEARS: std::ops::RangeInclusive<i64> = 1..=4999;
 
-/// 28 years in a row without a year such as 1900: each calendar (seven first weekdays, leap year or not) is among them.
+/// 28 years in a row without a year such as 1900: each calendar (seven first weekdays, leap year or
+/// not) is among them.
 const CYCLE: std::ops::Range<i64> = 1972..2000;
 
 /// Bytes of a line. The longest useful line, with every value of every field, is shorter.
@@ -75,7 +78,8 @@ impl Line {
         let star = field::begins_with_star;
         let (both, of_week) = match weekdays.strip_prefix('+') {
             Some(rest) => (true, rest),
-            // Vixie: days of month and days of week are alternatives, unless one of the fields begins with a star.
+            // Vixie: days of month and days of week are alternatives, unless one of the fields
+            // begins with a star.
             None => (star(days) || star(weekdays), weekdays),
         };
         Ok(Self {
@@ -101,8 +105,8 @@ impl Line {
         &self.text
     }
 
-    /// Vixie's distinction: a line whose seconds, minutes or hours begin with a star counts elapsed time. All other lines
-    /// name fixed times of day.
+    /// Vixie's distinction: a line whose seconds, minutes or hours begin with a star counts elapsed
+    /// time. All other lines name fixed times of day.
     pub(super) fn is_wildcard(&self) -> bool {
         self.wildcard
     }
@@ -332,7 +336,8 @@ pub(super) struct Fields<'a> {
     pub(super) year: Option<&'a str>,
 }
 
-/// The fields of a line in upper case, with single blanks. `None`: it has another number of them, and is no nickname.
+/// The fields of a line in upper case, with single blanks. `None`: it has another number of them,
+/// and is no nickname.
 pub(super) fn fields(upper: &str) -> Option<Fields<'_>> {
     let names = [
         ("@YEARLY", "0 0 1 1 *"),
@@ -410,7 +415,8 @@ mod tests {
         assert_eq!(line.at_or_after(at("2024-02-29T02:30")), Some(at("2024-02-29T02:30")));
         assert_eq!(line.at_or_after(at("2024-02-29T02:30:01")), Some(at("2028-02-29T02:30")));
         assert_eq!(line.at_or_before(at("2024-02-29T02:29:59")), Some(at("2020-02-29T02:30")));
-        assert_eq!(line.at_or_after(at("2096-03-01T00:00")), Some(at("2104-02-29T02:30"))); // 2100 is no leap year
+        // 2100 is no leap year
+        assert_eq!(line.at_or_after(at("2096-03-01T00:00")), Some(at("2104-02-29T02:30")));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Cron lines: the text of a line, its civil times, and the instants of these in a time zone.
 //!
-//! * `field` reads the fields, by the grammar in the documentation of the crate, and `error` tells what is wrong with one.
+//! * `field` reads the fields, by the grammar in the documentation of the crate, and `error` tells
+//!   what is wrong with one.
 //! * `line` reads a line, and searches its civil times (calendar and clock, without a zone).
 //! * `dates` leaves out dates, and `words` describes a line.
 //! * `zone` maps civil times to instants, and holds the rules for daylight saving.
@@ -34,7 +35,8 @@ impl Cron {
         Ok(Self { line: Line::parse(line)?, zone })
     }
 
-    /// Takes each n-th day, week or month alone, counted from the one of an instant in the zone, and leaves out dates.
+    /// Takes each n-th day, week or month alone, counted from the one of an instant in the zone,
+    /// and leaves out dates.
     pub(crate) fn only(self, each: Option<(Each, i128)>, except: &[String]) -> Result<Self, ScheduleError> {
         let date = |(each, from): (Each, i128)| {
             let second = i64::try_from(from.div_euclid(SECOND)).unwrap_or(if from < 0 { i64::MIN } else { i64::MAX });

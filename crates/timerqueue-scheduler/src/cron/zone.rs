@@ -2,27 +2,31 @@
 //!
 //! # Segments
 //!
-//! The transitions of a zone cut time into segments of one offset. Instants are seconds since the Unix epoch; the civil time
-//! of an instant is the instant plus the offset. Let a segment begin at the instant T, with the offset `before` up to T and
-//! `offset` from T on:
+//! The transitions of a zone cut time into segments of one offset. Instants are seconds since the
+//! Unix epoch; the civil time of an instant is the instant plus the offset. Let a segment begin at
+//! the instant T, with the offset `before` up to T and `offset` from T on:
 //!
 //! ```text
 //!   gap (offset > before): civil times T+before .. T+offset do not exist
 //!   repeat (offset < before): civil times T+offset .. T+before exist twice
 //! ```
 //!
-//! Each segment owns a range of civil times, which ends where the clock stands at the segment's end. The two kinds of lines
-//! differ in the begin of the range only:
+//! Each segment owns a range of civil times, which ends where the clock stands at the segment's
+//! end. The two kinds of lines differ in the begin of the range only:
 //!
-//! * **Wildcard**: T+offset. Civil times in a gap belong to no segment; repeated ones belong to both.
-//! * **Fixed**: T+before. Repeated civil times belong to the segment before T alone. Civil times in a gap belong to this
-//!   segment, and their instant is T. A gap of a day or more removes calendar dates: its civil times belong to no segment.
+//! * **Wildcard**: T+offset. Civil times in a gap belong to no segment; repeated ones belong to
+//!   both.
+//! * **Fixed**: T+before. Repeated civil times belong to the segment before T alone. Civil times in
+//!   a gap belong to this segment, and their instant is T. A gap of a day or more removes calendar
+//!   dates: its civil times belong to no segment.
 //!
-//! An owned civil time c has the instant `max(c - offset, T)`. A search asks the line for one civil time in the range of the
-//! first segment, then of the next. It leaps over segments that a civil time far away makes useless.
+//! An owned civil time c has the instant `max(c - offset, T)`. A search asks the line for one civil
+//! time in the range of the first segment, then of the next. It leaps over segments that a civil
+//! time far away makes useless.
 //!
-//! A line may have all its civil times in gaps, such as `* 2 * 3 SUNL` in Berlin. Dates, days of the week and the rules of
-//! zones repeat every 400 years. So the search for a line that repeats as well ends 400 years after the last rule of the data.
+//! A line may have all its civil times in gaps, such as `* 2 * 3 SUNL` in Berlin. Dates, days of
+//! the week and the rules of zones repeat every 400 years. So the search for a line that repeats as
+//! well ends 400 years after the last rule of the data.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -31,7 +35,8 @@ use super::line::Line;
 
 const DAY: i64 = 86_400;
 
-/// Civil times and instants that far apart have the same order in every zone: offsets are less than 26 h.
+/// Civil times and instants that far apart have the same order in every zone: offsets are less than
+/// 26 h.
 const ORDERED: i64 = 3 * DAY;
 
 /// 2100-01-01: no zone data has a rule of its own for later years.
@@ -106,7 +111,8 @@ fn offset_at(zone: &TimeZone, at: Timestamp) -> i64 {
     i64::from(zone.to_offset(at).seconds())
 }
 
-/// The nearest instant that the zone library represents. Cron lines have no occurrences beyond these.
+/// The nearest instant that the zone library represents. Cron lines have no occurrences beyond
+/// these.
 pub(super) fn timestamp(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap_or(if second < 0 { Timestamp::MIN } else { Timestamp::MAX })
 }
@@ -115,8 +121,8 @@ pub(super) fn timestamp(second: i64) -> Timestamp {
 pub(super) fn at_or_after(line: &Line, zone: &TimeZone, instant: i64) -> Option<i64> {
     let (wildcard, instant) = (line.is_wildcard(), timestamp(instant).as_second());
     let mut segment = Segment::at(zone, instant);
-    // The search for civil times begins at `from`; `found` is the first one. Civil times in a gap have the instant of the
-    // segment's start.
+    // The search for civil times begins at `from`; `found` is the first one. Civil times in a gap
+    // have the instant of the segment's start.
     let first = segment.first(wildcard);
     let mut from = if segment.start == Some(instant) { first } else { first.max(instant + segment.offset) };
     let mut found = line.at_or_after(from)?;

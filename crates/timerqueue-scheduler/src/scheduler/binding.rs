@@ -1,7 +1,8 @@
 //! Which node runs the jobs of an affinity: the rules, and the engine that asks them.
 //!
-//! Ground rules. A rule is code of the user's, so it runs with no lock held, apart from claims, and may panic (J11). The store takes a choice only if the affinity is
-//! as the chooser saw it. So nodes with different rules agree all the same: the first choice counts.
+//! Ground rules. A rule is code of the user's, so it runs with no lock held, apart from claims, and
+//! may panic (J11). The store takes a choice only if the affinity is as the chooser saw it. So
+//! nodes with different rules agree all the same: the first choice counts.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,10 +17,12 @@ use crate::store::{AffinityId, Bind, Bound, Candidate, Node, Op, Reply, Scan, Sc
 /// The affinities of a page, when a new node looks for its share.
 const PAGE: usize = 512;
 
-/// Chooses the node that runs the jobs of an affinity: [`Put::affinity`](crate::Put::affinity), [`Builder::binding`](crate::Builder::binding).
+/// Chooses the node that runs the jobs of an affinity: [`Put::affinity`](crate::Put::affinity),
+/// [`Builder::binding`](crate::Builder::binding).
 ///
-/// The rule is asked when a job of an affinity without a node is due, and once for each affinity when a node has started, which so takes its share. It runs on a thread of
-/// the runtime's pool, with no lock held. If it panics, or names no candidate, [`Rendezvous`] chooses.
+/// The rule is asked when a job of an affinity without a node is due, and once for each affinity
+/// when a node has started, which so takes its share. It runs on a thread of the runtime's pool,
+/// with no lock held. If it panics, or names no candidate, [`Rendezvous`] chooses.
 ///
 /// # Examples
 ///
@@ -40,13 +43,15 @@ const PAGE: usize = 512;
 /// # drop(builder);
 /// ```
 pub trait Binding: Send + Sync + 'static {
-    /// The index of a candidate. `candidates`: the live nodes that have the handler, at least one, in the order of their numbers. `holder`: the
-    /// one among them that has the affinity now. With another answer the affinity moves, once its runs under way have ended.
+    /// The index of a candidate. `candidates`: the live nodes that have the handler, at least one,
+    /// in the order of their numbers. `holder`: the one among them that has the affinity now. With
+    /// another answer the affinity moves, once its runs under way have ended.
     fn choose(&self, affinity: &str, candidates: &[Candidate], holder: Option<usize>) -> usize;
 }
 
-/// Rendezvous hashing, the default: the node with the greatest hash of affinity and node. A new node takes an even share from all others, and
-/// the share of a node that is gone goes to all others evenly. Nothing else moves.
+/// Rendezvous hashing, the default: the node with the greatest hash of affinity and node. A new
+/// node takes an even share from all others, and the share of a node that is gone goes to all
+/// others evenly. Nothing else moves.
 ///
 /// # Examples
 ///
@@ -61,7 +66,8 @@ pub trait Binding: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rendezvous;
 
-/// One node after another. An affinity stays where it is until its node is gone. Each scheduler has a turn of its own.
+/// One node after another. An affinity stays where it is until its node is gone. Each scheduler has
+/// a turn of its own.
 ///
 /// # Examples
 ///
@@ -78,7 +84,8 @@ pub struct RoundRobin {
     turn: AtomicUsize,
 }
 
-/// The node with the fewest affinities for each place of the handler; of equal ones the first. An affinity stays where it is until its node is gone.
+/// The node with the fewest affinities for each place of the handler; of equal ones the first. An
+/// affinity stays where it is until its node is gone.
 ///
 /// # Examples
 ///
@@ -155,7 +162,8 @@ impl Rule {
     }
 }
 
-/// A choice for affinities without a node. It happens when this is dropped, so also if the runtime has ended.
+/// A choice for affinities without a node. It happens when this is dropped, so also if the runtime
+/// has ended.
 struct Choosing {
     core: Arc<Core>,
     unbound: Vec<Unbound>,
@@ -271,7 +279,8 @@ mod tests {
         numbers.into_iter().map(|number| Candidate::new(number, "node", 32, 0)).collect()
     }
 
-    /// At each join and leave: what does not move to the new node, or from the node that is gone, stays.
+    /// At each join and leave: what does not move to the new node, or from the node that is gone,
+    /// stays.
     #[test]
     fn m5_rendezvous_moves_the_share_of_one_node_and_is_balanced() {
         const AFFINITIES: usize = 4_000;

@@ -76,8 +76,9 @@ impl Builder {
         }
     }
 
-    /// The runtime that has the timer, and whose pool runs blocking handlers. Default: the current runtime, usually
-    /// [`Runtime::global`]. On a manual clock all of the scheduler is on virtual time.
+    /// The runtime that has the timer, and whose pool runs blocking handlers. Default: the current
+    /// runtime, usually [`Runtime::global`]. On a manual clock all of the scheduler is on virtual
+    /// time.
     pub fn runtime(mut self, runtime: &Runtime) -> Self {
         self.runtime = Some(runtime.clone());
         self
@@ -104,7 +105,8 @@ impl Builder {
         self.register(Handler::new(name, handler))
     }
 
-    /// A handler that may block, for a payload with a name; short for [`register`](Self::register) with [`Handler::on`].
+    /// A handler that may block, for a payload with a name; short for [`register`](Self::register)
+    /// with [`Handler::on`].
     pub fn on<J: Job, R: IntoOutcome>(self, handler: impl Fn(J, &Run) -> R + Send + Sync + 'static) -> Self {
         self.register(Handler::on(handler))
     }
@@ -119,7 +121,8 @@ impl Builder {
         self.register(Handler::new_async(name, handler))
     }
 
-    /// An async handler, for a payload with a name; short for [`register`](Self::register) with [`Handler::on_async`].
+    /// An async handler, for a payload with a name; short for [`register`](Self::register) with
+    /// [`Handler::on_async`].
     pub fn on_async<J, R, F>(self, handler: impl Fn(J, Run) -> F + Send + Sync + 'static) -> Self
     where
         J: Job,
@@ -135,12 +138,14 @@ impl Builder {
         self
     }
 
-    /// Where the futures of async handlers run: a closure that gives a future to an executor. The closure is called on a thread of the
-    /// runtime's pool, once for each run. That thread is in no executor's context: on tokio, take a `Handle` along, since `tokio::spawn` panics there.
-    /// If the closure panics, or the executor drops the future, the attempt has failed. If
-    /// the executor leaks the future, the job stays *running* and keeps its place.
+    /// Where the futures of async handlers run: a closure that gives a future to an executor. The
+    /// closure is called on a thread of the runtime's pool, once for each run. That thread is in no
+    /// executor's context: on tokio, take a `Handle` along, since `tokio::spawn` panics there. If
+    /// the closure panics, or the executor drops the future, the attempt has failed. If the
+    /// executor leaks the future, the job stays *running* and keeps its place.
     ///
-    /// Close the scheduler before the executor ends: runs that the executor drops then wait again, as after the end of the process.
+    /// Close the scheduler before the executor ends: runs that the executor drops then wait again,
+    /// as after the end of the process.
     ///
     /// # Examples
     ///
@@ -157,8 +162,8 @@ impl Builder {
         self
     }
 
-    /// The most runs at a time, of all handlers. Zero counts as one. Default: the sum of the handlers' limits. With such a limit a
-    /// slow handler can keep places from others.
+    /// The most runs at a time, of all handlers. Zero counts as one. Default: the sum of the
+    /// handlers' limits. With such a limit a slow handler can keep places from others.
     pub fn parallel(mut self, runs: usize) -> Self {
         self.parallel = runs.max(1);
         self
@@ -170,22 +175,23 @@ impl Builder {
         self
     }
 
-    /// The name of this scheduler among the [nodes](Scheduler::nodes) of the store, for people. Need not be unique. Default: the name of the host
-    /// and the number of the process.
+    /// The name of this scheduler among the [nodes](Scheduler::nodes) of the store, for people.
+    /// Need not be unique. Default: the name of the host and the number of the process.
     pub fn node_name(mut self, name: &str) -> Self {
         self.node_name = Some(name.into());
         self
     }
 
-    /// The rule by which this scheduler binds [affinities](crate::Put::affinity) to nodes. Default: [`Rendezvous`](crate::Rendezvous). Nodes may have different rules:
-    /// the first choice counts.
+    /// The rule by which this scheduler binds [affinities](crate::Put::affinity) to nodes. Default:
+    /// [`Rendezvous`](crate::Rendezvous). Nodes may have different rules: the first choice counts.
     pub fn binding(mut self, rule: impl Binding) -> Self {
         self.binding = Rule { rule: Box::new(rule), is_own: true };
         self
     }
 
-    /// Called at the end of each run, on the thread that ran it, before the end is in the store. A panic is ignored. A close that the hook
-    /// calls does not wait for the run. A second call of this method replaces the hook.
+    /// Called at the end of each run, on the thread that ran it, before the end is in the store. A
+    /// panic is ignored. A close that the hook calls does not wait for the run. A second call of
+    /// this method replaces the hook.
     pub fn on_run_end(mut self, hook: impl Fn(&RunRecord) + Send + Sync + 'static) -> Self {
         self.hook = Some(Box::new(hook));
         self

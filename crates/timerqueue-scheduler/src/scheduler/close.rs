@@ -1,8 +1,9 @@
 //! The end of a scheduler.
 //!
-//! Ground rules. A close forbids further runs at once, and is complete when no run is left, or at its limit. No close waits for a run
-//! whose code has called close: so runs that close do not wait for each other. The timer of the limit owns a [`Limit`]; an
-//! ended runtime drops the timer, and so completes the close.
+//! Ground rules. A close forbids further runs at once, and is complete when no run is left, or at
+//! its limit. No close waits for a run whose code has called close: so runs that close do not wait
+//! for each other. The timer of the limit owns a [`Limit`]; an ended runtime drops the timer, and
+//! so completes the close.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,10 +22,11 @@ use crate::store::{Counts, JobId, Reply, Scan, Scanned};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Runs that go on: their handlers had not returned within the limit. Their tokens were cancelled.
+    /// Runs that go on: their handlers had not returned within the limit. Their tokens were
+    /// cancelled.
     pub running: Vec<StillRunning>,
-    /// The jobs of the store. In memory they are lost when the last handle of the store and of the scheduler is dropped; until
-    /// then, [`list`](crate::Scheduler::list) has them.
+    /// The jobs of the store. In memory they are lost when the last handle of the store and of the
+    /// scheduler is dropped; until then, [`list`](crate::Scheduler::list) has them.
     pub jobs: Counts,
 }
 

@@ -1,9 +1,11 @@
 //! The engine of a scheduler: one timer, claims, and the runs under way.
 //!
-//! Ground rules. One lock ([`Core::state`]), held for a few instructions: no call of the store, of a handler, of a hook or of a token
-//! is made under it (J11). Under it the timer is set, which runs no code of users. The path of a job: the timer fires at the first wake
-//! instant ([`Core::pump`]), the store answers the claim ([`Core::claimed`]), each run goes to the pool or to its executor
-//! ([`super::runs`]), and its end is settled. A claim is under way once at a time; a wake-up meanwhile is remembered ([`super::handshake`]).
+//! Ground rules. One lock ([`Core::state`]), held for a few instructions: no call of the store, of
+//! a handler, of a hook or of a token is made under it (J11). Under it the timer is set, which runs
+//! no code of users. The path of a job: the timer fires at the first wake instant ([`Core::pump`]),
+//! the store answers the claim ([`Core::claimed`]), each run goes to the pool or to its executor
+//! ([`super::runs`]), and its end is settled. A claim is under way once at a time; a wake-up
+//! meanwhile is remembered ([`super::handshake`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -35,9 +37,11 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 /// The wait for the next look at a clock that is beyond schedules.
 const WRONG_CLOCK: Duration = Duration::from_secs(10);
-/// How long after the wall timer the timer on the running clock fires, which finds that the wall clock was set back.
+/// How long after the wall timer the timer on the running clock fires, which finds that the wall
+/// clock was set back.
 const BEHIND: Duration = Duration::from_millis(1);
-/// The longest limit of a close: a timer with a longer one is in no queue, and would not learn of the runtime's end.
+/// The longest limit of a close: a timer with a longer one is in no queue, and would not learn of
+/// the runtime's end.
 pub(super) const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// What follows operations that were applied for sure.
@@ -67,7 +71,8 @@ impl Registered {
     }
 }
 
-/// A run: its job, and the number of its claim. A job may be claimed again before the settle of its last run is answered.
+/// A run: its job, and the number of its claim. A job may be claimed again before the settle of its
+/// last run is answered.
 pub(super) type RunKey = (JobId, u64);
 
 pub(super) fn run_key(held: Held) -> RunKey {
@@ -214,7 +219,8 @@ impl Core {
         let (wall, running) = (Arc::downgrade(&core), Arc::downgrade(&core));
         let behind = core.runtime.exclusive_timer(Duration::MAX, Duration::ZERO, move |_| {
             if let Some(core) = running.upgrade() {
-                core.state.lock().behind_at = None; // set again at the end of a claim that is under way
+                // set again at the end of a claim that is under way
+                core.state.lock().behind_at = None;
                 core.pump();
             }
         });
@@ -286,8 +292,9 @@ impl Core {
         self.arm_behind(state);
     }
 
-    /// False: the clock of this machine is beyond all that instants can say, and not the store's. Each instant would be past, for claims without end;
-    /// the timer on the running clock is enough.
+    /// False: the clock of this machine is beyond all that instants can say, and not the store's.
+    /// Each instant would be past, for claims without end; the timer on the running clock is
+    /// enough.
     fn has_wall(&self) -> bool {
         self.store.now().is_some() || Micros::floor(self.runtime.wall_now()) < Micros::LAST
     }
@@ -305,11 +312,13 @@ impl Core {
 
     /// Sets the timer on the running clock, if some row has a span.
     fn arm_behind(&self, state: &mut State) {
-        // The wall clock of this machine is not the store's: the running clock tells how long to wait.
+        // The wall clock of this machine is not the store's: the running clock tells how long to
+        // wait.
         let spans = state.spans || self.store.now().is_none();
         let (true, Some(at)) = (spans, state.handshake.armed()) else { return };
         let now = self.runtime.now();
-        // What the clock would show now without a step: the instant may be of a commit before a step back.
+        // What the clock would show now without a step: the instant may be of a commit before a
+        // step back.
         let unstepped = state.clocks.map(|(wall, then)| wall.saturating_add(now - then));
         let wait = at.since(unstepped.into_iter().chain([self.store_now()]).fold(Micros::FIRST, Micros::max));
         self.look_within(state, wait.saturating_add(BEHIND));
@@ -343,7 +352,8 @@ impl Core {
                 return;
             }
             state.spans = false;
-            // A claim that is longer than `BEHIND` would otherwise be asked for another one at each end.
+            // A claim that is longer than `BEHIND` would otherwise be asked for another one at each
+            // end.
             if let (Some(_), Some(behind)) = (state.behind_at.take(), self.behind.get()) {
                 behind.change(Duration::MAX, Duration::ZERO);
             }
@@ -372,8 +382,8 @@ impl Core {
         }
     }
 
-    /// Gives back the jobs in the answer to a claim or to the end of a run, on whatever thread: virtual time may stand still once the scheduler has been
-    /// dropped.
+    /// Gives back the jobs in the answer to a claim or to the end of a run, on whatever thread:
+    /// virtual time may stand still once the scheduler has been dropped.
     fn give_back_if_closing(self: &Arc<Self>, jobs: &mut (impl IntoIterator<Item = ClaimedJob> + Default)) {
         if self.state.lock().handshake.closing {
             let unrun: Vec<_> = std::mem::take(jobs).into_iter().map(|job| runs::unrun(job.held)).collect();
@@ -432,7 +442,8 @@ impl Core {
         before.map_or(Duration::ZERO, |(wall, at)| wall.saturating_add(running - at).since(now))
     }
 
-    /// The process was stopped, or the answer was long under way: by now the jobs may be another scheduler's, and nothing begins.
+    /// The process was stopped, or the answer was long under way: by now the jobs may be another
+    /// scheduler's, and nothing begins.
     fn is_late(&self, asked: Timestamp) -> bool {
         self.store.lease().is_some_and(|lease| self.runtime.elapsed(asked) >= lease)
     }
@@ -443,7 +454,8 @@ impl Core {
             let mut state = self.state.lock();
             state.handshake.claiming = false;
             state.cancels.end(request);
-            // One timer asks again, also where claims for other reasons have failed meanwhile. Only its own failures make the wait longer.
+            // One timer asks again, also where claims for other reasons have failed meanwhile. Only
+            // its own failures make the wait longer.
             (heals && state.asks_at.is_none()).then(|| {
                 state.failures = state.failures.saturating_add(1);
                 let wait = backoff(state.failures);
@@ -465,7 +477,8 @@ impl Core {
         self.close_if_done();
     }
 
-    /// Registers the runs of claimed jobs. Second: those that do not run after all. `is_late`: none does.
+    /// Registers the runs of claimed jobs. Second: those that do not run after all. `is_late`: none
+    /// does.
     fn begin_all(self: &Arc<Self>, jobs: Vec<ClaimedJob>, is_late: bool) -> (Vec<Begun>, Vec<Op>) {
         let (mut begun, mut unrun) = (Vec::with_capacity(jobs.len()), Vec::new());
         let now = self.runtime.now();
@@ -543,8 +556,8 @@ impl Core {
         quietly(|| self.store.settle(end, place, reply));
     }
 
-    /// The claim for the place of a run that has ended, if jobs may wait for it. After the end of the runtime no job would run: it would be put back, and its
-    /// place given on, without an end.
+    /// The claim for the place of a run that has ended, if jobs may wait for it. After the end of
+    /// the runtime no job would run: it would be put back, and its place given on, without an end.
     fn place_of(&self, handler: usize) -> Option<(Claim, u64)> {
         if self.runtime.is_shut_down() {
             return None;
@@ -580,7 +593,8 @@ impl Core {
             (last.ok_or_else(|| runs::unrun(job.held))?, cancelled)
         };
         {
-            // With callbacks that users have registered. A close in one of their destructors does not wait for the next run.
+            // With callbacks that users have registered. A close in one of their destructors does
+            // not wait for the next run.
             let _inside = Inside::enter(self, job.held);
             quietly(|| drop(last));
         }
@@ -603,7 +617,8 @@ impl Core {
         self.close_if_done();
     }
 
-    /// Applies operations, and again after a failure of the store, until they are applied or the store is closed.
+    /// Applies operations, and again after a failure of the store, until they are applied or the
+    /// store is closed.
     pub(super) fn apply_surely(
         self: &Arc<Self>,
         ops: Vec<Op>,
@@ -638,8 +653,9 @@ impl Core {
         }
     }
 
-    /// Runs what may run code of users: here, or on a thread of the pool, if this is a thread of the store's (J11). A runtime that ends
-    /// drops its jobs; this one runs all the same, since a close waits for it.
+    /// Runs what may run code of users: here, or on a thread of the pool, if this is a thread of
+    /// the store's (J11). A runtime that ends drops its jobs; this one runs all the same, since a
+    /// close waits for it.
     pub(super) fn aside(&self, work: impl FnOnce() + Send + 'static) {
         struct Surely<F: FnOnce()>(Option<F>);
         impl<F: FnOnce()> Drop for Surely<F> {

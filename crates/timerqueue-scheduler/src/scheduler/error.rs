@@ -9,8 +9,8 @@ use crate::store::{Fault, Invalid};
 
 /// Why an operation of a [`Scheduler`](crate::Scheduler) was not done.
 ///
-/// Expected answers are no errors: a key that is taken, or absent, is a value ([`Placed`](crate::Placed),
-/// [`Cancel`](crate::Cancel), [`Change`](crate::Change)).
+/// Expected answers are no errors: a key that is taken, or absent, is a value
+/// ([`Placed`](crate::Placed), [`Cancel`](crate::Cancel), [`Change`](crate::Change)).
 ///
 /// # Examples
 ///

@@ -1,18 +1,24 @@
 //! The handshake between notices, the timer, claims and free places: why no wake-up is lost.
 //!
-//! Ground rules. A plain value without lock, clock or store: the engine calls it under [`Core::state`](super::core::Core), and sets its
-//! timer to the instants that the calls return. Each call is one atomic section. `handshake::tests` tries all orders of these sections
-//! against a store, a timer and runs.
+//! Ground rules. A plain value without lock, clock or store: the engine calls it under
+//! [`Core::state`](super::core::Core), and sets its timer to the instants that the calls return.
+//! Each call is one atomic section. `handshake::tests` tries all orders of these sections against a
+//! store, a timer and runs.
 //!
 //! The protocol:
 //!
-//! 1. A commit is visible before its notice. The notice calls [`wake`](Handshake::wake), which sets the timer unless it is set as early.
-//! 2. The timer's callback calls [`fired`](Handshake::fired). It forgets the instant before the store is read. So a later notice sets the
-//!    timer again, and an earlier commit is seen by the claim.
-//! 3. One claim is under way at a time. A callback meanwhile leaves a mark, and the end of the claim asks for another one.
-//! 4. The answer of the store has the first wake instant of the rows that are left. [`end_claim`](Handshake::end_claim) sets the timer.
-//! 5. Rows without a place are no reason to wake up. So a free place asks for a claim, if the last claim may have left such rows, or if a
-//!    claim is under way, whose places do not count the free one.
+//! 1. A commit is visible before its notice. The notice calls [`wake`](Handshake::wake), which sets
+//!    the timer unless it is set as early.
+//! 2. The timer's callback calls [`fired`](Handshake::fired). It forgets the instant before the
+//!    store is read. So a later notice sets the timer again, and an earlier commit is seen by the
+//!    claim.
+//! 3. One claim is under way at a time. A callback meanwhile leaves a mark, and the end of the
+//!    claim asks for another one.
+//! 4. The answer of the store has the first wake instant of the rows that are left.
+//!    [`end_claim`](Handshake::end_claim) sets the timer.
+//! 5. Rows without a place are no reason to wake up. So a free place asks for a claim, if the last
+//!    claim may have left such rows, or if a claim is under way, whose places do not count the free
+//!    one.
 
 use crate::store::Micros;
 
@@ -29,10 +35,11 @@ pub(super) struct Handshake {
     /// Runs of each handler, and of all.
     running: Vec<usize>,
     total: usize,
-    /// The last claim may have left due jobs of the handler for want of a place, so its next free place asks for a claim.
+    /// The last claim may have left due jobs of the handler for want of a place, so its next free
+    /// place asks for a claim.
     full: Vec<bool>,
-    /// The same, for want of a place among those of all handlers. Also true during a claim: a place that becomes free meanwhile is
-    /// not among the places of the claim.
+    /// The same, for want of a place among those of all handlers. Also true during a claim: a place
+    /// that becomes free meanwhile is not among the places of the claim.
     all_full: bool,
     /// The places of the claim under way, and the most jobs of it.
     places: Vec<usize>,
@@ -64,7 +71,8 @@ impl Handshake {
         self.armed
     }
 
-    /// The timer has fired. True: a claim begins; [`begin_claim`](Self::begin_claim) tells its places.
+    /// The timer has fired. True: a claim begins; [`begin_claim`](Self::begin_claim) tells its
+    /// places.
     #[must_use]
     pub(super) fn fired(&mut self) -> bool {
         let was_armed = self.armed.take().is_some();
@@ -72,7 +80,8 @@ impl Handshake {
             return false;
         }
         if self.claiming {
-            // An instant has two timers, and the claim under way may be that of the first one. A wake-up since then has set the instant again.
+            // An instant has two timers, and the claim under way may be that of the first one. A
+            // wake-up since then has set the instant again.
             self.again |= was_armed;
             return false;
         }
@@ -122,8 +131,8 @@ impl Handshake {
         self.wake(at)
     }
 
-    /// A run is about to end. True: a job of its handler may wait for its place, and none of another handler, so the store may
-    /// give the place on.
+    /// A run is about to end. True: a job of its handler may wait for its place, and none of
+    /// another handler, so the store may give the place on.
     pub(super) fn may_hand_over(&self, handler: usize) -> bool {
         // A claim under way that has enough for all its places leaves no handler without one.
         let is_enough =

@@ -19,8 +19,9 @@ use crate::store::{JobId, Limits, Rate};
 
 /// A type of payload with the name of its handler.
 ///
-/// The payload is kept as JSON text, so a job waits as data and not as code: a later process with a handler of this name can run it.
-/// The name is part of the stored data; a type may be renamed, its `NAME` should not.
+/// The payload is kept as JSON text, so a job waits as data and not as code: a later process with a
+/// handler of this name can run it. The name is part of the stored data; a type may be renamed, its
+/// `NAME` should not.
 ///
 /// # Examples
 ///
@@ -47,7 +48,8 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
 ///
 /// # Examples
 ///
-/// A campaign in parts, with its progress in the payload of another job, or a look again in a minute:
+/// A campaign in parts, with its progress in the payload of another job, or a look again in a
+/// minute:
 ///
 /// ```
 /// use std::time::Duration;
@@ -63,12 +65,15 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
 pub enum Outcome {
     /// The job is done, and leaves the store.
     Done,
-    /// The job is to run again then, as a new run: attempts count from 1. An instant that has passed means at once.
+    /// The job is to run again then, as a new run: attempts count from 1. An instant that has
+    /// passed means at once.
     Again(Due),
     /// The job is dead, without further attempts. The text is kept as its error.
     Dead(String),
-    /// The run was stopped by the end of the scheduler: the job waits as before, and the attempt does not count. A run whose token is
-    /// cancelled at the limit of a [close](crate::Scheduler::close) may return it. While the scheduler is open, it is a failed attempt.
+    /// The run was stopped by the end of the scheduler: the job waits as before, and the attempt
+    /// does not count. A run whose token is cancelled at the limit of a
+    /// [close](crate::Scheduler::close) may return it. While the scheduler is open, it is a failed
+    /// attempt.
     PutBack,
 }
 
@@ -80,8 +85,9 @@ impl Outcome {
     }
 }
 
-/// A value that a handler may return: `()`, an [`Outcome`], or a `Result` of either, whose error is a failed attempt. The error is kept as
-/// `{:#}` writes it: with its causes, if it is one of `anyhow` or `eyre`.
+/// A value that a handler may return: `()`, an [`Outcome`], or a `Result` of either, whose error is
+/// a failed attempt. The error is kept as `{:#}` writes it: with its causes, if it is one of
+/// `anyhow` or `eyre`.
 ///
 /// # Examples
 ///
@@ -164,18 +170,19 @@ pub(crate) struct RunInner {
 
 #[cfg(feature = "sqlite")]
 impl Run {
-    /// Ends the job as done, in a transaction of your own on the file of the store. What the handler writes in the same transaction
-    /// happens once: a run that is repeated after a crash finds that it was not written, and a run that is no longer the job's is refused
-    /// here.
+    /// Ends the job as done, in a transaction of your own on the file of the store. What the
+    /// handler writes in the same transaction happens once: a run that is repeated after a crash
+    /// finds that it was not written, and a run that is no longer the job's is refused here.
     ///
-    /// Commit the transaction, and return [`Outcome::Done`] or `()`. If the commit fails, return its error: the attempt has failed. What
-    /// a handler returns after the commit changes nothing.
+    /// Commit the transaction, and return [`Outcome::Done`] or `()`. If the commit fails, return
+    /// its error: the attempt has failed. What a handler returns after the commit changes nothing.
     ///
     /// Begin the transaction as `Immediate`.
     ///
     /// # Errors
     ///
-    /// [`Error::NotHeld`](crate::Error::NotHeld) if the run is not the job's any more: roll back. [`Error::Store`](crate::Error::Store) as for [`Put::send_in`](super::Put::send_in).
+    /// [`Error::NotHeld`](crate::Error::NotHeld) if the run is not the job's any more: roll back.
+    /// [`Error::Store`](crate::Error::Store) as for [`Put::send_in`](super::Put::send_in).
     ///
     /// # Examples
     ///
@@ -227,8 +234,9 @@ impl Run {
         &self.inner.name
     }
 
-    /// The number of this attempt, from 1. On a file a cut of the power may take the count of an attempt with it that had begun within the last
-    /// second: then the next one has the same number.
+    /// The number of this attempt, from 1. On a file a cut of the power may take the count of an
+    /// attempt with it that had begun within the last second: then the next one has the same
+    /// number.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.inner.attempt
@@ -240,33 +248,38 @@ impl Run {
         self.inner.due
     }
 
-    /// The nominal instant of the occurrence, for a run of a recurring job that a schedule asked for.
+    /// The nominal instant of the occurrence, for a run of a recurring job that a schedule asked
+    /// for.
     #[must_use]
     pub fn nominal(&self) -> Option<SystemTime> {
         self.inner.nominal
     }
 
-    /// A text that all attempts at this run share, and no other run has: for calls elsewhere that must take effect once. In a store that lasts it is the same
-    /// after a restart and in each process (K14).
+    /// A text that all attempts at this run share, and no other run has: for calls elsewhere that
+    /// must take effect once. In a store that lasts it is the same after a restart and in each
+    /// process (K14).
     #[must_use]
     pub fn run_id(&self) -> &str {
         &self.inner.run_id
     }
 
-    /// Cancelled when the run is asked to stop: its limit of time has passed, its job was cancelled or replaced, or the limit of a
-    /// close has passed. An async handler that ignores the token is dropped after its [grace](Handler::grace); a blocking one goes on, and keeps its place.
+    /// Cancelled when the run is asked to stop: its limit of time has passed, its job was cancelled
+    /// or replaced, or the limit of a close has passed. An async handler that ignores the token is
+    /// dropped after its [grace](Handler::grace); a blocking one goes on, and keeps its place.
     #[must_use]
     pub fn token(&self) -> &CancellationToken {
         &self.inner.token
     }
 
-    /// Cancelled when the scheduler begins to close. The run may finish within the limit of the close.
+    /// Cancelled when the scheduler begins to close. The run may finish within the limit of the
+    /// close.
     #[must_use]
     pub fn closing(&self) -> CancellationToken {
         self.inner.core.closing.token()
     }
 
-    /// The scheduler, for jobs that follow from this one. The handle does not keep the scheduler open.
+    /// The scheduler, for jobs that follow from this one. The handle does not keep the scheduler
+    /// open.
     #[must_use]
     pub fn scheduler(&self) -> Scheduler {
         Scheduler::of(Arc::clone(&self.inner.core))
@@ -293,7 +306,8 @@ pub(crate) enum Failure {
     Panic(String),
     /// The payload is not what the handler reads: another attempt would fail as well.
     Payload(String),
-    /// The executor has dropped the run while the scheduler closes: there is another attempt, as after the end of the process.
+    /// The executor has dropped the run while the scheduler closes: there is another attempt, as
+    /// after the end of the process.
     Interrupted,
     /// The run did not begin.
     Unrun,
@@ -349,10 +363,12 @@ fn decoded<P: DeserializeOwned>(payload: &str) -> Result<P, Failure> {
 impl Handler {
     /// The number of runs at a time, unless [`parallel`](Self::parallel) sets another.
     pub const PARALLEL: usize = 32;
-    /// How long an async run may go on after it was asked to end, unless [`grace`](Self::grace) sets another time.
+    /// How long an async run may go on after it was asked to end, unless [`grace`](Self::grace)
+    /// sets another time.
     pub const GRACE: Duration = Duration::from_secs(10);
 
-    /// A handler that may block. It runs on the pool of the runtime, which grows while handlers block.
+    /// A handler that may block. It runs on the pool of the runtime, which grows while handlers
+    /// block.
     pub fn new<P, R>(name: &str, handler: impl Fn(P, &Run) -> R + Send + Sync + 'static) -> Self
     where
         P: DeserializeOwned,
@@ -436,10 +452,12 @@ impl Handler {
         self
     }
 
-    /// The most runs at a time on all nodes of the store together, beside [`parallel`](Self::parallel) on each. Zero counts as one. Default: no limit.
+    /// The most runs at a time on all nodes of the store together, beside
+    /// [`parallel`](Self::parallel) on each. Zero counts as one. Default: no limit.
     ///
-    /// The store keeps the limit as it gives jobs out, so it holds at each instant. The runs of a node that is gone keep their places until their leases
-    /// end. Each node keeps the limit that its own handler has: give all of them the same.
+    /// The store keeps the limit as it gives jobs out, so it holds at each instant. The runs of a
+    /// node that is gone keep their places until their leases end. Each node keeps the limit that
+    /// its own handler has: give all of them the same.
     ///
     /// # Examples
     ///
@@ -456,8 +474,9 @@ impl Handler {
         self
     }
 
-    /// The most runs at a time of the jobs with one [affinity](crate::Put::affinity). With one, jobs of an affinity run one after another, in the order of
-    /// their due times. Zero counts as one. Default: no limit but the others.
+    /// The most runs at a time of the jobs with one [affinity](crate::Put::affinity). With one,
+    /// jobs of an affinity run one after another, in the order of their due times. Zero counts as
+    /// one. Default: no limit but the others.
     ///
     /// # Examples
     ///
@@ -485,9 +504,10 @@ impl Handler {
         self
     }
 
-    /// How often a run may begin on all nodes of the store together: at most this number of runs at once, and one more each `per / runs` from then on.
-    /// So in any time `t` at most `runs + t * runs / per` begin. Counted on the store's clock, in whole microseconds. Attempts that follow a failed one count as
-    /// well. Zero runs count as one. Default: no limit.
+    /// How often a run may begin on all nodes of the store together: at most this number of runs at
+    /// once, and one more each `per / runs` from then on. So in any time `t` at most `runs + t *
+    /// runs / per` begin. Counted on the store's clock, in whole microseconds. Attempts that follow
+    /// a failed one count as well. Zero runs count as one. Default: no limit.
     ///
     /// # Examples
     ///
@@ -518,17 +538,20 @@ impl Handler {
         self
     }
 
-    /// The limit of time of each run, on the runtime's clock. When it has passed, the [token](Run::token) of the run is cancelled.
-    /// An async run that ignores the token is dropped after its [grace](Self::grace). A blocking run that ignores it goes on and keeps its place.
+    /// The limit of time of each run, on the runtime's clock. When it has passed, the
+    /// [token](Run::token) of the run is cancelled. An async run that ignores the token is dropped
+    /// after its [grace](Self::grace). A blocking run that ignores it goes on and keeps its place.
     /// Default: no limit.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// How long an async run may go on after its [token](Run::token) was cancelled: by its [limit](Self::limit), by a cancel or a replacement
-    /// of its job, or by the limit of a close. Then its future is dropped, on its executor, and the attempt has failed. A future that blocks its
-    /// thread cannot be dropped, nor can a blocking handler. On the runtime's clock. Default: [`Handler::GRACE`].
+    /// How long an async run may go on after its [token](Run::token) was cancelled: by its
+    /// [limit](Self::limit), by a cancel or a replacement of its job, or by the limit of a close.
+    /// Then its future is dropped, on its executor, and the attempt has failed. A future that
+    /// blocks its thread cannot be dropped, nor can a blocking handler. On the runtime's clock.
+    /// Default: [`Handler::GRACE`].
     ///
     /// # Examples
     ///
@@ -556,7 +579,8 @@ impl Handler {
         self
     }
 
-    /// Where the futures of this async handler run, if not where the [scheduler's](crate::Builder::spawner) do.
+    /// Where the futures of this async handler run, if not where the
+    /// [scheduler's](crate::Builder::spawner) do.
     pub fn spawner(mut self, spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static) -> Self {
         self.spawner = Some(Arc::new(spawn));
         self
@@ -579,7 +603,8 @@ pub(crate) fn contained<T>(code: impl FnOnce() -> Result<T, Failure>) -> Result<
     catch_unwind(AssertUnwindSafe(code)).unwrap_or_else(|panic| Err(Failure::Panic(panic_text(panic))))
 }
 
-/// Runs code of the user's whose panic would harm the scheduler: callbacks of tokens, wakers, hooks, destructors.
+/// Runs code of the user's whose panic would harm the scheduler: callbacks of tokens, wakers,
+/// hooks, destructors.
 pub(crate) fn quietly(code: impl FnOnce()) {
     let _ = contained(|| {
         code();

@@ -1,8 +1,9 @@
 //! The look at a recurring job: which occurrences run now, and which is the next.
 //!
-//! Ground rules. A pure function of the claimed row and of the store's clock, so that any scheduler on the store computes the same.
-//! Rules of users run here, with no lock held. No loop walks over missed occurrences: at most `Catchup::MOST` are listed, and at most
-//! [`MOST_COUNTED`] are counted (J8).
+//! Ground rules. A pure function of the claimed row and of the store's clock, so that any scheduler
+//! on the store computes the same. Rules of users run here, with no lock held. No loop walks over
+//! missed occurrences: at most `Catchup::MOST` are listed, and at most [`MOST_COUNTED`] are counted
+//! (J8).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -29,7 +30,8 @@ impl Occurrence {
     }
 }
 
-/// The look at `row`. `back`: how far the clock was set back since the last claim, as far as the caller knows.
+/// The look at `row`. `back`: how far the clock was set back since the last claim, as far as the
+/// caller knows.
 pub(super) fn look(row: &ClaimedSchedule, now: Micros, back: Duration) -> Advance {
     let (id, version) = (row.id, row.version);
     let looked = catch_unwind(AssertUnwindSafe(|| Look { schedule: &row.recurrence.schedule, now, back }.look(row)));
@@ -40,8 +42,9 @@ pub(super) fn look(row: &ClaimedSchedule, now: Micros, back: Duration) -> Advanc
     Advance { id, version, step, last, runs, missed }
 }
 
-/// A look at a job with a rule of the user's: on a thread of the pool, apart from claims, since the rule may block, panic, or close the
-/// scheduler. The look happens when this is dropped, so also if the runtime has ended: no row stays without a look on a shared store.
+/// A look at a job with a rule of the user's: on a thread of the pool, apart from claims, since the
+/// rule may block, panic, or close the scheduler. The look happens when this is dropped, so also if
+/// the runtime has ended: no row stays without a look on a shared store.
 pub(super) struct Looking {
     core: Arc<Core>,
     row: Option<ClaimedSchedule>,
@@ -64,7 +67,8 @@ impl Drop for Looking {
     }
 }
 
-/// The first occurrence of a recurring job that is put now, and its span. `None`: there is none, or no store has its instant.
+/// The first occurrence of a recurring job that is put now, and its span. `None`: there is none, or
+/// no store has its instant.
 pub(crate) fn first(schedule: &Schedule, now: Micros) -> Option<(Occurrence, Option<Duration>)> {
     let look = Look { schedule, now, back: Duration::ZERO };
     match look.first_at_all().0 {
@@ -77,7 +81,8 @@ pub(crate) fn first(schedule: &Schedule, now: Micros) -> Option<(Occurrence, Opt
 const PAGE: usize = 256;
 
 impl Core {
-    /// Once after the start and once a day: schedules that by the zone data of now wait for another occurrence are looked at, page by page.
+    /// Once after the start and once a day: schedules that by the zone data of now wait for another
+    /// occurrence are looked at, page by page.
     pub(super) fn renew_zones(self: &Arc<Self>) {
         if !self.handlers.is_empty() && !self.knows_zones.swap(true, Ordering::Relaxed) {
             for handler in &self.handlers {
@@ -156,7 +161,8 @@ impl Look<'_> {
         }
     }
 
-    /// The occurrence is not due, and is computed again: there may be new zone data, or the clock was set back.
+    /// The occurrence is not due, and is computed again: there may be new zone data, or the clock
+    /// was set back.
     fn again(&self, row: &ClaimedSchedule, next: Occurrence) -> Found {
         // Without an instant to search from, the occurrence stays.
         let Some(last) = row.last else { return Found::nothing_to_run(Step::At { next, span: None }, None) };
@@ -173,13 +179,15 @@ impl Look<'_> {
         Micros::new(self.now.as_i64() - 1)
     }
 
-    /// The first occurrence of a job that has never run, and the instant after which it was searched for.
+    /// The first occurrence of a job that has never run, and the instant after which it was
+    /// searched for.
     fn first_at_all(&self) -> (Step, Option<Micros>) {
         let last = (!self.schedule.is_fixed_delay()).then(|| self.before_now());
         (self.step(self.schedule.first_at(self.now.to_system()), last), last)
     }
 
-    /// The next occurrence of a job that waits for none: it is new, has another schedule, or its fixed delay begins.
+    /// The next occurrence of a job that waits for none: it is new, has another schedule, or its
+    /// fixed delay begins.
     fn first(&self, row: &ClaimedSchedule) -> (Step, Option<Micros>) {
         let Some(last) = row.last else { return self.first_at_all() };
         if let (true, Some(ended)) = (self.schedule.is_fixed_delay(), row.ended) {
@@ -241,8 +249,8 @@ impl Look<'_> {
         Found { step: Step::AfterRun, last: Some(next.nominal), runs: vec![next], missed: 0 }
     }
 
-    /// The clock was set back, and the occurrence is further ahead than its span: it comes when as much time has passed as without
-    /// the step, and within the span in any case.
+    /// The clock was set back, and the occurrence is further ahead than its span: it comes when as
+    /// much time has passed as without the step, and within the span in any case.
     fn set_back(&self, next: Occurrence, last: Option<Micros>) -> Step {
         let Some(span) = self.span() else { return Step::At { next, span: None } };
         let due =
@@ -252,7 +260,8 @@ impl Look<'_> {
         Step::At { next: Occurrence { nominal, due }, span: Some(span) }
     }
 
-    /// The period of an interval, or the delay of a fixed delay: it goes on within this time, however the clock is set (J9).
+    /// The period of an interval, or the delay of a fixed delay: it goes on within this time,
+    /// however the clock is set (J9).
     fn period(&self) -> Option<Duration> {
         let nanos = match self.schedule.kind {
             Kind::Every(grid) => grid.period,
@@ -273,7 +282,8 @@ impl Look<'_> {
     fn step(&self, exact: Option<Exact>, last: Option<Micros>) -> Step {
         let Some((exact, Ok(mut next))) = exact.map(|exact| (exact, Occurrence::of(exact))) else { return Step::Ended };
         if let Some(last) = last {
-            // Nominal instants grow, also where the wall clock was set back during the run of a fixed delay.
+            // Nominal instants grow, also where the wall clock was set back during the run of a
+            // fixed delay.
             next.nominal = next.nominal.max(Micros::new(last.as_i64() + 1));
         }
         let (Some(span), Some(period)) = (self.span(), self.period()) else {
@@ -295,7 +305,8 @@ impl Look<'_> {
             let periods = (wait.as_micros() - 1) / period.as_micros();
             let ahead = i64::try_from(periods * period.as_micros()).unwrap_or(i64::MAX);
             next.due = Micros::new(next.due.as_i64().saturating_sub(ahead));
-            // Nominal instants grow by the least until the clock is right again, so that they agree with the clock then.
+            // Nominal instants grow by the least until the clock is right again, so that they agree
+            // with the clock then.
             next.nominal = last.map_or(next.nominal, |last| Micros::new(last.as_i64() + 1));
         }
         Step::At { next, span: Some(span) }

@@ -1,7 +1,8 @@
 //! The scheduler: jobs by key, run by handlers when they are due.
 //!
-//! Ground rules. The handle is here. It checks nothing itself: each method is one operation of the store, whose answer is a
-//! [`Pending`]. [`core`] has the timer and the claims, [`runs`] the runs, [`look`] the schedules, [`close`] the end.
+//! Ground rules. The handle is here. It checks nothing itself: each method is one operation of the
+//! store, whose answer is a [`Pending`]. [`core`] has the timer and the claims, [`runs`] the runs,
+//! [`look`] the schedules, [`close`] the end.
 
 mod binding;
 mod builder;
@@ -53,27 +54,33 @@ use crate::store::{
 
 /// Runs jobs when they are due: once, or on a [`Schedule`].
 ///
-/// A job has a key, a payload and the name of its handler. It can be cancelled, moved, paused and run at once by its key, also while
-/// the process that put it has forgotten all else. Each operation answers with a [`Pending`]: await it, or wait for it on any thread.
+/// A job has a key, a payload and the name of its handler. It can be cancelled, moved, paused and
+/// run at once by its key, also while the process that put it has forgotten all else. Each
+/// operation answers with a [`Pending`]: await it, or wait for it on any thread.
 ///
-/// **Precision.** Never early by the store's wall clock. A waiting job costs no timer, no task and no thread: one timer is set to the
-/// first instant at which a job is to be looked at. Nothing polls, and an idle scheduler does not wake up.
+/// **Precision.** Never early by the store's wall clock. A waiting job costs no timer, no task and
+/// no thread: one timer is set to the first instant at which a job is to be looked at. Nothing
+/// polls, and an idle scheduler does not wake up.
 ///
-/// **Clock.** Jobs wait for the wall clock, and follow it when it is set. After a step forward, overdue jobs run. After a step back,
-/// jobs wait longer, and what has started is not started again: a schedule repeats no nominal instant, and an interval or a fixed
-/// delay goes on within one period, at most two after the run before.
+/// **Clock.** Jobs wait for the wall clock, and follow it when it is set. After a step forward,
+/// overdue jobs run. After a step back, jobs wait longer, and what has started is not started
+/// again: a schedule repeats no nominal instant, and an interval or a fixed delay goes on within
+/// one period, at most two after the run before.
 ///
-/// **Failure.** A handler that returns an error or panics has failed an attempt; another follows after a wait ([`Retry`]). A job
-/// without attempts left is dead: kept, listed, and [revived](Self::revive) on request. A handler runs at most
-/// [`Handler::parallel`] jobs at a time. So a slow or failing handler delays its own jobs alone.
+/// **Failure.** A handler that returns an error or panics has failed an attempt; another follows
+/// after a wait ([`Retry`]). A job without attempts left is dead: kept, listed, and
+/// [revived](Self::revive) on request. A handler runs at most [`Handler::parallel`] jobs at a time.
+/// So a slow or failing handler delays its own jobs alone.
 ///
-/// **Threads.** Blocking handlers run on the pool of the runtime; async ones where a [spawner](Builder::spawner) puts them. A handler may
-/// call each method of the scheduler, on its own key as well. No lock is held while handlers, rules, hooks, payloads or callbacks of
-/// tokens run. [`cancel`](Self::cancel) and a put that [replaces](crate::Clash::Replace) run the callbacks of the token of a running job.
-/// Panics of hooks, wakers and such callbacks are swallowed.
+/// **Threads.** Blocking handlers run on the pool of the runtime; async ones where a
+/// [spawner](Builder::spawner) puts them. A handler may call each method of the scheduler, on its
+/// own key as well. No lock is held while handlers, rules, hooks, payloads or callbacks of tokens
+/// run. [`cancel`](Self::cancel) and a put that [replaces](crate::Clash::Replace) run the callbacks
+/// of the token of a running job. Panics of hooks, wakers and such callbacks are swallowed.
 ///
-/// **Handles.** A `Scheduler` is a handle: clones are the same scheduler. Dropping the last one stops the scheduler without waiting:
-/// no further run begins, those under way go on, and jobs in memory are lost. [`close`](Self::close) waits and reports.
+/// **Handles.** A `Scheduler` is a handle: clones are the same scheduler. Dropping the last one
+/// stops the scheduler without waiting: no further run begins, those under way go on, and jobs in
+/// memory are lost. [`close`](Self::close) waits and reports.
 ///
 /// # Examples
 ///
@@ -133,8 +140,9 @@ impl Scheduler {
         Builder::new()
     }
 
-    /// Settings with the jobs in this file, which is made if there is none. Its folder must exist. A job whose put was answered survives
-    /// the process, the kernel and the power. [`SqliteStore`](crate::store::SqliteStore) has the rest.
+    /// Settings with the jobs in this file, which is made if there is none. Its folder must exist.
+    /// A job whose put was answered survives the process, the kernel and the power.
+    /// [`SqliteStore`](crate::store::SqliteStore) has the rest.
     ///
     /// The file is opened by [`Builder::start`]. [`Builder::store`] has precedence.
     ///
@@ -182,8 +190,9 @@ impl Scheduler {
 
 /// Changes by key.
 impl Scheduler {
-    /// Cancels a job. After [`Cancel::Cancelled`] no attempt at it starts. After [`Cancel::Running`] the run goes on with its token
-    /// cancelled, and no attempt follows; the key is free at its end. Of a recurring job, its waiting runs are cancelled as well.
+    /// Cancels a job. After [`Cancel::Cancelled`] no attempt at it starts. After
+    /// [`Cancel::Running`] the run goes on with its token cancelled, and no attempt follows; the
+    /// key is free at its end. Of a recurring job, its waiting runs are cancelled as well.
     ///
     /// # Errors
     ///
@@ -218,7 +227,8 @@ impl Scheduler {
         })
     }
 
-    /// Gives a waiting job another due time, in one step: also one that waits for its next attempt, or is paused. A recurring job is
+    /// Gives a waiting job another due time, in one step: also one that waits for its next attempt,
+    /// or is paused. A recurring job is
     /// [`Change::WrongKind`]: see [`reschedule`](Self::reschedule).
     ///
     /// # Errors
@@ -250,8 +260,9 @@ impl Scheduler {
         }
     }
 
-    /// Makes a waiting job due now; a paused one is resumed. A recurring job gets a run beside its schedule, unless its
-    /// [overlap](crate::Overlap) forbids: then the answer is [`Change::Running`].
+    /// Makes a waiting job due now; a paused one is resumed. A recurring job gets a run beside its
+    /// schedule, unless its [overlap](crate::Overlap) forbids: then the answer is
+    /// [`Change::Running`].
     ///
     /// # Errors
     ///
@@ -278,8 +289,9 @@ impl Scheduler {
         self.change(key, Mutation::RunNow)
     }
 
-    /// Keeps a job from starting until it is resumed. A run goes on; a further attempt waits. Of a recurring job, waiting runs are
-    /// paused as well, and occurrences are missed: [`resume`](Self::resume) applies its [`Catchup`](crate::Catchup).
+    /// Keeps a job from starting until it is resumed. A run goes on; a further attempt waits. Of a
+    /// recurring job, waiting runs are paused as well, and occurrences are missed:
+    /// [`resume`](Self::resume) applies its [`Catchup`](crate::Catchup).
     ///
     /// # Errors
     ///
@@ -318,8 +330,9 @@ impl Scheduler {
     }
 
     /// Gives a recurring job another schedule, or the same one with newer zone data
-    /// ([`Schedule::to_builder`]). Its rules, runs and counts stay. Occurrences of the new schedule up to now do not run. The same schedule
-    /// changes nothing else: what has been missed runs, and what is not due yet is waited for.
+    /// ([`Schedule::to_builder`]). Its rules, runs and counts stay. Occurrences of the new schedule
+    /// up to now do not run. The same schedule changes nothing else: what has been missed runs, and
+    /// what is not due yet is waited for.
     ///
     /// # Errors
     ///
@@ -345,9 +358,10 @@ impl Scheduler {
         self.change(key, Mutation::Reschedule(Box::new(recurrence)))
     }
 
-    /// Lets a recurring job go on from now. Occurrences up to now do not run; runs under way go on. And the job waits for its first occurrence
-    /// after now, also if the clock was ahead before and the job has waited [further ahead](crate::JobInfo::is_ahead) since then.
-    /// The last occurrence that has run is not repeated.
+    /// Lets a recurring job go on from now. Occurrences up to now do not run; runs under way go on.
+    /// And the job waits for its first occurrence after now, also if the clock was ahead before and
+    /// the job has waited [further ahead](crate::JobInfo::is_ahead) since then. The last occurrence
+    /// that has run is not repeated.
     ///
     /// # Errors
     ///
@@ -395,7 +409,8 @@ fn changed(applied: Applied) -> Option<Change> {
 
 /// Changes of handlers and of dead jobs.
 impl Scheduler {
-    /// Keeps all jobs of a handler from starting, also those to come, in one step. Recurring jobs are not looked at.
+    /// Keeps all jobs of a handler from starting, also those to come, in one step. Recurring jobs
+    /// are not looked at.
     ///
     /// # Errors
     ///
@@ -432,7 +447,8 @@ impl Scheduler {
         self.core.mutate(Op::PauseHandler { name: self.core.name(name), paused: false }, changed)
     }
 
-    /// Lets a dead job run again: due now, with all its attempts. A list of [`State::Dead`](crate::State::Dead) has them.
+    /// Lets a dead job run again: due now, with all its attempts. A list of
+    /// [`State::Dead`](crate::State::Dead) has them.
     ///
     /// # Errors
     ///
@@ -462,8 +478,8 @@ impl Scheduler {
         })
     }
 
-    /// Removes a dead job. False: there is no such dead job. Of a dead recurring job, its waiting runs leave as well, and no attempt
-    /// follows a run that goes on.
+    /// Removes a dead job. False: there is no such dead job. Of a dead recurring job, its waiting
+    /// runs leave as well, and no attempt follows a run that goes on.
     ///
     /// # Errors
     ///
@@ -490,7 +506,8 @@ impl Scheduler {
         })
     }
 
-    /// The jobs of a query, in the order of their numbers. The list is no snapshot: jobs may come and go while it is made.
+    /// The jobs of a query, in the order of their numbers. The list is no snapshot: jobs may come
+    /// and go while it is made.
     ///
     /// # Errors
     ///
@@ -551,11 +568,13 @@ impl Scheduler {
         })
     }
 
-    /// How many runs ended, and how late they began: of all schedulers on the store, by handler and window of time, from the window with this
-    /// instant on. A window has whole minutes, at least one and at most a week; windows begin at multiples of their length since 1970. What has
-    /// no end of a run is left out.
+    /// How many runs ended, and how late they began: of all schedulers on the store, by handler and
+    /// window of time, from the window with this instant on. A window has whole minutes, at least
+    /// one and at most a week; windows begin at multiples of their length since 1970. What has no
+    /// end of a run is left out.
     ///
-    /// The counts are written in the commit that settles a run. A store keeps them for a week, by minutes.
+    /// The counts are written in the commit that settles a run. A store keeps them for a week, by
+    /// minutes.
     ///
     /// # Errors
     ///
@@ -587,12 +606,15 @@ impl Scheduler {
         })
     }
 
-    /// The schedulers that are alive on the store: since when, with which handlers, and how many runs each has, in the order of their
-    /// joins. In memory these are the schedulers that share the store, on a file those of all its processes, on a server those of all its nodes.
+    /// The schedulers that are alive on the store: since when, with which handlers, and how many
+    /// runs each has, in the order of their joins. In memory these are the schedulers that share
+    /// the store, on a file those of all its processes, on a server those of all its nodes.
     ///
-    /// A scheduler is a node from its start until its [close](Self::close) or the drop of its last owner. A process that ends without a close is no node any
-    /// more as soon as the others see its end: at once on a file, at the end of its lease on a server. There the answer may still have a
-    /// node whose lease is over, until another node has noticed it: compare [`Node::until`](crate::Node::until).
+    /// A scheduler is a node from its start until its [close](Self::close) or the drop of its last
+    /// owner. A process that ends without a close is no node any more as soon as the others see its
+    /// end: at once on a file, at the end of its lease on a server. There the answer may still have
+    /// a node whose lease is over, until another node has noticed it: compare
+    /// [`Node::until`](crate::Node::until).
     ///
     /// # Errors
     ///
@@ -626,12 +648,14 @@ impl Scheduler {
         self.core.state.lock().handshake.closing
     }
 
-    /// Closes the scheduler: from this call on no run begins, and changes are refused. The answer comes when the handlers that run
-    /// have returned, or at the limit, with a report of what is left. At the limit the tokens of runs are cancelled. The limit counts on
-    /// the runtime's clock. Jobs that wait stay in the store. If a server does not count them within a second, the report has none.
+    /// Closes the scheduler: from this call on no run begins, and changes are refused. The answer
+    /// comes when the handlers that run have returned, or at the limit, with a report of what is
+    /// left. At the limit the tokens of runs are cancelled. The limit counts on the runtime's
+    /// clock. Jobs that wait stay in the store. If a server does not count them within a second,
+    /// the report has none.
     ///
-    /// A handler may close its scheduler: neither this close nor another one waits for its run, which the report names if it goes
-    /// on. A second close waits as the first does.
+    /// A handler may close its scheduler: neither this close nor another one waits for its run,
+    /// which the report names if it goes on. A second close waits as the first does.
     ///
     /// # Errors
     ///

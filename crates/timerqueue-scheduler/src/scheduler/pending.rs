@@ -1,7 +1,7 @@
 //! The answer to an operation: awaited, or waited for.
 //!
-//! Ground rules. The operation is under way when the value is made; dropping the value does not undo it. No thread polls: the store
-//! completes the value, which wakes the task or the thread.
+//! Ground rules. The operation is under way when the value is made; dropping the value does not
+//! undo it. No thread polls: the store completes the value, which wakes the task or the thread.
 
 use std::fmt;
 use std::future::Future;
@@ -15,12 +15,12 @@ use timerqueue::{CancellationTokenSource, Runtime};
 use super::Error;
 use super::job::quietly;
 
-/// The answer to an operation of a [`Scheduler`](crate::Scheduler): `.await` it in any task, or [`wait`](Self::wait) for it on any
-/// thread.
+/// The answer to an operation of a [`Scheduler`](crate::Scheduler): `.await` it in any task, or
+/// [`wait`](Self::wait) for it on any thread.
 ///
-/// The operation has begun when the method returns. Dropping the answer does not undo the operation. On a
-/// [`MemoryStore`](crate::store::MemoryStore) the answer of every operation but [`close`](crate::Scheduler::close) is there at
-/// once, and neither form blocks.
+/// The operation has begun when the method returns. Dropping the answer does not undo the
+/// operation. On a [`MemoryStore`](crate::store::MemoryStore) the answer of every operation but
+/// [`close`](crate::Scheduler::close) is there at once, and neither form blocks.
 ///
 /// # Examples
 ///
@@ -77,8 +77,10 @@ impl<T> Pending<T> {
         Self { slot: Arc::new(Slot { state: Mutex::new(state) }), runtime: None }
     }
 
-    /// Blocks the thread until the answer is there. If the scheduler's runtime is on a manual clock, the call moves the clock, as
-    /// [`ManualClock::block_on`](timerqueue::ManualClock::block_on) does, unless the answer is there already.
+    /// Blocks the thread until the answer is there. If the scheduler's runtime is on a manual
+    /// clock, the call moves the clock, as
+    /// [`ManualClock::block_on`](timerqueue::ManualClock::block_on) does, unless the answer is
+    /// there already.
     ///
     /// # Errors
     ///

@@ -13,10 +13,11 @@ use super::pending::Pending;
 use crate::Schedule;
 use crate::store::{Applied, Catchup, Clash, NewJob, Op, Overlap, Placed, Recurrence, When};
 
-/// A job about to be put. Made by [`Scheduler::put`](crate::Scheduler::put) and [`Scheduler::put_to`](crate::Scheduler::put_to).
+/// A job about to be put. Made by [`Scheduler::put`](crate::Scheduler::put) and
+/// [`Scheduler::put_to`](crate::Scheduler::put_to).
 ///
-/// Without a due time and a schedule, the job is due now. Of [`due`](Self::due) and [`schedule`](Self::schedule), the last one
-/// called counts.
+/// Without a due time and a schedule, the job is due now. Of [`due`](Self::due) and
+/// [`schedule`](Self::schedule), the last one called counts.
 ///
 /// # Examples
 ///
@@ -80,19 +81,24 @@ impl<'a> Put<'a> {
         }
     }
 
-    /// The key: 1 to 512 bytes, without NUL. It is unique among the jobs that wait or run, of all handlers. Default: a key of the
-    /// scheduler's making.
+    /// The key: 1 to 512 bytes, without NUL. It is unique among the jobs that wait or run, of all
+    /// handlers. Default: a key of the scheduler's making.
     pub fn key(mut self, key: &str) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// The affinity: 1 to 512 bytes, without NUL. All jobs of the handler with one affinity run on one [node](crate::Scheduler::nodes) for as long as that node is alive: for what the
-    /// node keeps of a customer, or to run them [one after another](crate::Handler::parallel_per_affinity). When the node is gone, the affinity is bound to
-    /// another node, once no run of it has a lease any more. The [rule](crate::Builder::binding) chooses the node. Default: none, so any node with a free place runs the job.
+    /// The affinity: 1 to 512 bytes, without NUL. All jobs of the handler with one affinity run on
+    /// one [node](crate::Scheduler::nodes) for as long as that node is alive: for what the node
+    /// keeps of a customer, or to run them [one after
+    /// another](crate::Handler::parallel_per_affinity). When the node is gone, the affinity is
+    /// bound to another node, once no run of it has a lease any more. The
+    /// [rule](crate::Builder::binding) chooses the node. Default: none, so any node with a free
+    /// place runs the job.
     ///
-    /// A new node may take affinities over, as its rule says. Each moves when no run of it is under way. An affinity without jobs is forgotten after an hour. The runs of a
-    /// recurring job have its affinity.
+    /// A new node may take affinities over, as its rule says. Each moves when no run of it is under
+    /// way. An affinity without jobs is forgotten after an hour. The runs of a recurring job have
+    /// its affinity.
     ///
     /// # Examples
     ///
@@ -128,8 +134,9 @@ impl<'a> Put<'a> {
         self
     }
 
-    /// When the job is due. A `Duration`, and the time until a [`Timestamp`](timerqueue::Timestamp), are added to the store's wall
-    /// clock; a `SystemTime` is a time of that clock. Due times follow the clock when it is set. They are rounded up to
+    /// When the job is due. A `Duration`, and the time until a
+    /// [`Timestamp`](timerqueue::Timestamp), are added to the store's wall clock; a `SystemTime` is
+    /// a time of that clock. Due times follow the clock when it is set. They are rounded up to
     /// microseconds. An instant that has passed means now.
     pub fn due(mut self, due: impl Into<Due>) -> Self {
         self.due = due.into();
@@ -143,14 +150,15 @@ impl<'a> Put<'a> {
         self
     }
 
-    /// Which missed occurrences run: when the process was stopped, the job paused, or the clock set forward. Default:
-    /// [`Catchup::RunLast`].
+    /// Which missed occurrences run: when the process was stopped, the job paused, or the clock set
+    /// forward. Default: [`Catchup::RunLast`].
     pub fn catchup(mut self, catchup: Catchup) -> Self {
         self.catchup = catchup;
         self
     }
 
-    /// An occurrence that is later than this does not run. Default: no limit, except for [`Catchup::Skip`].
+    /// An occurrence that is later than this does not run. Default: no limit, except for
+    /// [`Catchup::Skip`].
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = Some(grace);
         self
@@ -190,16 +198,18 @@ impl<'a> Put<'a> {
         }
     }
 
-    /// Puts the job in a transaction of your own on the file of the store: the job is there if the transaction commits, and never without
-    /// it. Blocks as the transaction does. The scheduler looks when the transaction has ended, also if it is not told.
+    /// Puts the job in a transaction of your own on the file of the store: the job is there if the
+    /// transaction commits, and never without it. Blocks as the transaction does. The scheduler
+    /// looks when the transaction has ended, also if it is not told.
     ///
-    /// Begin the transaction as `Immediate`. Do not wait for another answer of the scheduler during it: the store waits for its
-    /// end.
+    /// Begin the transaction as `Immediate`. Do not wait for another answer of the scheduler during
+    /// it: the store waits for its end.
     ///
     /// # Errors
     ///
-    /// [`Error::Store`] if the scheduler's store is on no file or another one, if `synchronous` of the connection is below `FULL`, and all failures of
-    /// the file; and the errors of [`send`](Self::send). After an error the transaction is as before.
+    /// [`Error::Store`] if the scheduler's store is on no file or another one, if `synchronous` of
+    /// the connection is below `FULL`, and all failures of the file; and the errors of
+    /// [`send`](Self::send). After an error the transaction is as before.
     ///
     /// # Examples
     ///
@@ -243,7 +253,8 @@ impl<'a> Put<'a> {
         });
         if let Some(recurrence) = &recurrence {
             when = When::After(Duration::ZERO);
-            // Without a clock at hand, the store refuses a schedule without an occurrence, and the first look finds the first one.
+            // Without a clock at hand, the store refuses a schedule without an occurrence, and the
+            // first look finds the first one.
             if let Some(now) = core.store.now() {
                 let (occurrence, longest) = super::look::first(&recurrence.schedule, now).ok_or(Error::NoOccurrence)?;
                 (first, span) = (Some(occurrence), longest);
@@ -267,15 +278,17 @@ impl<'a> Put<'a> {
 }
 
 impl Scheduler {
-    /// Puts many jobs in one commit: on a file or a server this takes little longer than a single [`send`](Put::send). When the answer is there, the
-    /// jobs are in the store. It has an answer for each put, in their order: one that is refused or invalid keeps none of the others back.
+    /// Puts many jobs in one commit: on a file or a server this takes little longer than a single
+    /// [`send`](Put::send). When the answer is there, the jobs are in the store. It has an answer
+    /// for each put, in their order: one that is refused or invalid keeps none of the others back.
     ///
-    /// The jobs are put into this scheduler, also if another one has made the [`Put`]. The store works at nothing else meanwhile: put
-    /// some thousands at a time.
+    /// The jobs are put into this scheduler, also if another one has made the [`Put`]. The store
+    /// works at nothing else meanwhile: put some thousands at a time.
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`], [`Error::RuntimeEnded`], [`Error::Store`]: no job was put. Of a single job: all variants of [`Error`].
+    /// [`Error::Closed`], [`Error::RuntimeEnded`], [`Error::Store`]: no job was put. Of a single
+    /// job: all variants of [`Error`].
     ///
     /// # Examples
     ///

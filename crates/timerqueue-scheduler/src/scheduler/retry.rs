@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// How often and how late a failed attempt is repeated. Waits grow by a factor, up to a longest wait, and each is longer by a random
-/// part: jobs with failures at the same instant are not repeated together.
+/// How often and how late a failed attempt is repeated. Waits grow by a factor, up to a longest
+/// wait, and each is longer by a random part: jobs with failures at the same instant are not
+/// repeated together.
 ///
 /// # Examples
 ///
@@ -31,8 +32,9 @@ pub struct Retry {
 const LEAST_BEGINNINGS: u32 = 5;
 
 impl Retry {
-    /// Up to this number of attempts, with the first. Zero counts as one. An attempt during which the process ends counts, but is repeated
-    /// all the same until the job has begun five times: its failure is perhaps not the job's. The first wait is a second, each further wait twice as
+    /// Up to this number of attempts, with the first. Zero counts as one. An attempt during which
+    /// the process ends counts, but is repeated all the same until the job has begun five times:
+    /// its failure is perhaps not the job's. The first wait is a second, each further wait twice as
     /// long, the longest an hour, and each up to a quarter longer by chance.
     pub fn new(attempts: u32) -> Self {
         Self {
@@ -55,7 +57,8 @@ impl Retry {
         self
     }
 
-    /// Each wait is longer than the wait before by this factor. A factor below 1.0 counts as 1.0, as NaN does.
+    /// Each wait is longer than the wait before by this factor. A factor below 1.0 counts as 1.0,
+    /// as NaN does.
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = factor.max(1.0); // `max` gives 1.0 for NaN
         self
@@ -73,12 +76,14 @@ impl Retry {
         self
     }
 
-    /// Whether this attempt may begin. Else the processes of all attempts before have ended, and the job is perhaps what ends them.
+    /// Whether this attempt may begin. Else the processes of all attempts before have ended, and
+    /// the job is perhaps what ends them.
     pub(crate) fn may_begin(&self, attempt: u32) -> bool {
         attempt <= self.attempts.max(LEAST_BEGINNINGS)
     }
 
-    /// The wait after this attempt, counted from 1. `None`: no attempt follows. `random` decides the random part.
+    /// The wait after this attempt, counted from 1. `None`: no attempt follows. `random` decides
+    /// the random part.
     #[must_use]
     pub fn wait_after(&self, attempt: u32, random: u64) -> Option<Duration> {
         if attempt >= self.attempts {

@@ -1,7 +1,8 @@
 //! A run: from a claimed job to its settle.
 //!
-//! Ground rules. Code of users runs here with no lock held: handlers, executors, hooks, payloads. A [`Guard`] goes with each run; if
-//! the run is dropped instead of finished (an executor that ends, a runtime that has ended), the guard settles it.
+//! Ground rules. Code of users runs here with no lock held: handlers, executors, hooks, payloads. A
+//! [`Guard`] goes with each run; if the run is dropped instead of finished (an executor that ends,
+//! a runtime that has ended), the guard settles it.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -118,7 +119,8 @@ impl Core {
 }
 
 impl Core {
-    /// Starts a run: on the pool, or on its executor. `here`: this is a thread of the pool that has nothing else to do, so a blocking handler runs on it.
+    /// Starts a run: on the pool, or on its executor. `here`: this is a thread of the pool that has
+    /// nothing else to do, so a blocking handler runs on it.
     pub(super) fn run(self: &Arc<Self>, begun: Begun, here: bool) {
         let Begun { job, handler, source } = begun;
         let registered = &self.handlers[handler];
@@ -195,7 +197,8 @@ impl Core {
                     #[cfg(feature = "tracing")]
                     let span = guard.span().entered();
                     let ended = contained(|| call(&payload, &run));
-                    // Values that the handler shares with nothing else are dropped before the run counts as ended.
+                    // Values that the handler shares with nothing else are dropped before the run
+                    // counts as ended.
                     drop(run);
                     #[cfg(feature = "tracing")]
                     drop(span);
@@ -414,7 +417,8 @@ impl Future for Running {
                 this.grace
             ))),
         };
-        // The values of the future are dropped before the run counts as ended, and while the thread is inside the run.
+        // The values of the future are dropped before the run counts as ended, and while the thread
+        // is inside the run.
         let dropped = contained(|| {
             drop(this.future.take());
             Ok(())

@@ -1,12 +1,14 @@
 //! What a scheduler counts.
 //!
-//! Ground rules. The counts of a scheduler are its own, from its start; the counts of jobs are the store's.
+//! Ground rules. The counts of a scheduler are its own, from its start; the counts of jobs are the
+//! store's.
 
 use std::time::Duration;
 
 use crate::store::Counts;
 
-/// How often each duration was seen, in classes whose widths double: below a microsecond, below 2 us, below 4 us, and so on.
+/// How often each duration was seen, in classes whose widths double: below a microsecond, below 2
+/// us, below 4 us, and so on.
 ///
 /// # Examples
 ///
@@ -35,7 +37,8 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// The number of classes. The last class has no upper end: 2 to the power of 46 us are two years.
+    /// The number of classes. The last class has no upper end: 2 to the power of 46 us are two
+    /// years.
     pub const CLASSES: usize = 48;
 
     /// Counts a duration.
@@ -95,8 +98,8 @@ impl Histogram {
         self.classes.iter().enumerate().map(|(class, &count)| (Duration::from_micros(1 << class), count))
     }
 
-    /// The upper end of the class in which this part of all durations is reached: 0.5 for the median, 0.99. At most
-    /// [`longest`](Self::longest). Zero if there is no duration.
+    /// The upper end of the class in which this part of all durations is reached: 0.5 for the
+    /// median, 0.99. At most [`longest`](Self::longest). Zero if there is no duration.
     #[must_use]
     pub fn at_most(&self, part: f64) -> Duration {
         let wanted = (self.count() as f64 * part.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
@@ -111,7 +114,8 @@ impl Histogram {
     }
 }
 
-/// The work of a scheduler so far, and the jobs of its store. Made by [`Scheduler::stats`](crate::Scheduler::stats).
+/// The work of a scheduler so far, and the jobs of its store. Made by
+/// [`Scheduler::stats`](crate::Scheduler::stats).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -123,7 +127,8 @@ pub struct Stats {
     pub again: u64,
     /// Failed attempts with another attempt to follow.
     pub retried: u64,
-    /// Jobs that died: no attempt left, a payload that cannot be read, or [`Outcome::Dead`](crate::Outcome::Dead).
+    /// Jobs that died: no attempt left, a payload that cannot be read, or
+    /// [`Outcome::Dead`](crate::Outcome::Dead).
     pub died: u64,
     /// Panics among the failed attempts.
     pub panics: u64,

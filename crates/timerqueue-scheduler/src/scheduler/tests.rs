@@ -229,7 +229,8 @@ fn a_place_that_becomes_free_during_a_claim_is_used() {
     let rig = rig(2);
     rig.put("a");
     rig.go();
-    // A claim for the second place is under way. Two jobs are due, and the first place becomes free meanwhile.
+    // A claim for the second place is under way. Two jobs are due, and the first place becomes free
+    // meanwhile.
     rig.gate.holds.store(true, Ordering::SeqCst);
     rig.put("b");
     rig.put("c");
@@ -241,7 +242,8 @@ fn a_place_that_becomes_free_during_a_claim_is_used() {
     assert_eq!((rig.tokens.lock().len(), rig.running()), (3, 2), "both jobs run");
 }
 
-/// A handler with one place, whose run is under way, and two further jobs; the store gives places on.
+/// A handler with one place, whose run is under way, and two further jobs; the store gives places
+/// on.
 fn rig_that_hands_over() -> Rig {
     let rig = rig(1);
     rig.gate.hands_over.store(true, Ordering::SeqCst);
@@ -402,7 +404,8 @@ fn a_run_that_was_lost_is_counted_where_its_place_is_given_on() {
     let rig = rig_that_hands_over();
     rig.gate.leases.store(true, Ordering::SeqCst);
     let id = rig.scheduler.get("a").wait().unwrap().unwrap().id;
-    // Its lease was none of the store's, so a change of the row stands for the claim of another scheduler.
+    // Its lease was none of the store's, so a change of the row stands for the claim of another
+    // scheduler.
     let held = rig.scheduler.core.state.lock().runs.keys().next().map(|&(_, claim)| claim).unwrap();
     let held = crate::store::Held { id, owner: rig.scheduler.core.owner, claim: held };
     let end = crate::store::Settle { held, verdict: crate::store::Verdict::Dead, record: None };
@@ -576,8 +579,8 @@ fn a_job_that_runs_again_before_its_settle_is_answered_keeps_its_place() {
     assert_eq!((state.runs.len(), state.handshake.total()), (0, 0), "no place is lost");
 }
 
-/// A job whose first attempt failed at second 0, and whose next one comes after 10 s. Another job is due at second 5. At this second the
-/// clock is set back by an hour.
+/// A job whose first attempt failed at second 0, and whose next one comes after 10 s. Another job
+/// is due at second 5. At this second the clock is set back by an hour.
 fn retry_and_step_back(second: u64) -> (ManualClock, Scheduler, Arc<AtomicUsize>) {
     let clock = ManualClock::new();
     clock.set_wall(Micros::new(1_767_225_600_000_000).to_system());

@@ -17,9 +17,11 @@ use std::fmt;
 pub enum Fault {
     /// The disk is full, or the file has the greatest size that was allowed. Nothing was done.
     Full,
-    /// Another program has locked the file, or another transaction the rows or the key, for longer than the time limit. Nothing was done.
+    /// Another program has locked the file, or another transaction the rows or the key, for longer
+    /// than the time limit. Nothing was done.
     Locked,
-    /// The file, its folder or the disk is read-only; or the server is, such as a standby. Nothing was done.
+    /// The file, its folder or the disk is read-only; or the server is, such as a standby. Nothing
+    /// was done.
     ReadOnly,
     /// The file is damaged, or is no database. The store writes nothing any more.
     Damaged,
@@ -32,26 +34,34 @@ pub enum Fault {
         /// The newest version that this crate knows.
         known: u32,
     },
-    /// The certificate of the server is for another name than that of the address. Nothing was sent.
+    /// The certificate of the server is for another name than that of the address. Nothing was
+    /// sent.
     WrongName,
-    /// The certificate of the server is of an authority that this node does not know. Nothing was sent.
+    /// The certificate of the server is of an authority that this node does not know. Nothing was
+    /// sent.
     UnknownAuthority,
-    /// The certificate of the server is refused: it has expired, or is not for a server, or was changed. Nothing was sent.
+    /// The certificate of the server is refused: it has expired, or is not for a server, or was
+    /// changed. Nothing was sent.
     BadCertificate,
-    /// The server offers no TLS, which the address asks for, as does each address of another machine without an `sslmode`. Nothing was sent.
+    /// The server offers no TLS, which the address asks for, as does each address of another
+    /// machine without an `sslmode`. Nothing was sent.
     NoTls,
-    /// The file cannot be opened: it or its folder does not exist, or permission is missing, or the process has no descriptor left.
+    /// The file cannot be opened: it or its folder does not exist, or permission is missing, or the
+    /// process has no descriptor left.
     CannotOpen,
-    /// Reading, writing or flushing failed. Whether the operation was done is known only once the file works again.
+    /// Reading, writing or flushing failed. Whether the operation was done is known only once the
+    /// file works again.
     Io,
-    /// This process is a fork of the one that opened the store, whose threads are that one's alone. Nothing was done. The fork opens a store of its own.
+    /// This process is a fork of the one that opened the store, whose threads are that one's alone.
+    /// Nothing was done. The fork opens a store of its own.
     Forked,
     /// Another failure.
     Other,
 }
 
 impl Fault {
-    /// Whether an operation may succeed later without a new store. The scheduler goes on by itself when it does.
+    /// Whether an operation may succeed later without a new store. The scheduler goes on by itself
+    /// when it does.
     #[must_use]
     pub fn heals(self) -> bool {
         !matches!(self, Self::Damaged | Self::NetworkFileSystem | Self::TooNew { .. } | Self::Forked)

@@ -1,7 +1,8 @@
 //! What every store accepts: the same limits and the same errors on all of them.
 //!
-//! Ground rules. Each store calls [`check`] for each operation before anything else (J12). The limits are those of the strictest store:
-//! PostgreSQL takes no NUL in a text or in JSON, and an index of PostgreSQL takes no long key.
+//! Ground rules. Each store calls [`check`] for each operation before anything else (J12). The
+//! limits are those of the strictest store: PostgreSQL takes no NUL in a text or in JSON, and an
+//! index of PostgreSQL takes no long key.
 
 use std::fmt;
 
@@ -11,7 +12,8 @@ use super::{Mutation, Op, When};
 pub const MAX_KEY_BYTES: usize = 512;
 /// The longest payload, in bytes of JSON text.
 pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
-/// The longest text of an error that a store keeps, in bytes. Of a longer one it keeps the beginning, and says how long it was.
+/// The longest text of an error that a store keeps, in bytes. Of a longer one it keeps the
+/// beginning, and says how long it was.
 pub const MAX_ERROR_BYTES: usize = 64 * 1024;
 
 /// A value that no store accepts, and why.

@@ -18,27 +18,32 @@ pub struct CheckStep {
     pub what: &'static str,
 }
 
-/// A store whose handlers are all paused, since its past may have run already: it was restored from a backup.
+/// A store whose handlers are all paused, since its past may have run already: it was restored from
+/// a backup.
 ///
-/// A hold is begun by `SqliteStore::hold` or `PostgresOptions::hold`, and copies made by `SqliteReader::backup` are held from the start. Jobs of a held store wait. They can be looked at, cancelled
-/// and moved meanwhile. A handler that the store learns of later is not paused.
+/// A hold is begun by `SqliteStore::hold` or `PostgresOptions::hold`, and copies made by
+/// `SqliteReader::backup` are held from the start. Jobs of a held store wait. They can be looked
+/// at, cancelled and moved meanwhile. A handler that the store learns of later is not paused.
 ///
-/// A hold moves all numbers on: no job that is put from then on has the number of a job that the lost store has taken after the backup, and so no run has
-/// the [`run_id`](crate::Run::run_id) of one of its runs.
+/// A hold moves all numbers on: no job that is put from then on has the number of a job that the
+/// lost store has taken after the backup, and so no run has the [`run_id`](crate::Run::run_id) of
+/// one of its runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hold {
     /// When the hold began: of a copy, when the copy was made.
     pub since: SystemTime,
-    /// The last number of a job at the begin of the hold: jobs with greater numbers were accepted during it, and are no part of the past.
+    /// The last number of a job at the begin of the hold: jobs with greater numbers were accepted
+    /// during it, and are no part of the past.
     pub last: JobId,
     /// The handlers that the hold has paused, by name. Others were paused before.
     pub handlers: Vec<Arc<str>>,
 }
 
 impl Hold {
-    /// Resumes the handlers that the hold has paused, and no others. Their jobs run, on this scheduler and on others. Blocks. Afterwards the store
-    /// is to forget the hold: `SqliteStore::forget_hold`, `PostgresOptions::forget_hold`.
+    /// Resumes the handlers that the hold has paused, and no others. Their jobs run, on this
+    /// scheduler and on others. Blocks. Afterwards the store is to forget the hold:
+    /// `SqliteStore::forget_hold`, `PostgresOptions::forget_hold`.
     ///
     /// # Errors
     ///

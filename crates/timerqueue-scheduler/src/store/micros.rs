@@ -1,6 +1,7 @@
 //! Instants of a store: whole microseconds since the Unix epoch, in the years 1970 to 9999.
 //!
-//! Ground rules. A due time is rounded up and a reading of a clock is rounded down, so that no job is early (J1).
+//! Ground rules. A due time is rounded up and a reading of a clock is rounded down, so that no job
+//! is early (J1).
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -32,8 +33,9 @@ impl Micros {
     /// 9999-12-31T23:59:59.999999Z.
     pub const LAST: Self = Self(253_402_300_799_999_999);
 
-    /// 4900-01-01T00:00:00Z. A clock that shows this or more is taken for wrong: no recurring job is looked at. Cron lines end in the year
-    /// 4999, and a line may have forty years between two occurrences.
+    /// 4900-01-01T00:00:00Z. A clock that shows this or more is taken for wrong: no recurring job
+    /// is looked at. Cron lines end in the year 4999, and a line may have forty years between two
+    /// occurrences.
     pub(crate) const BEYOND_SCHEDULES: Self = Self(92_461_824_000_000_000);
 
     /// This number of microseconds since the Unix epoch, moved into the range.

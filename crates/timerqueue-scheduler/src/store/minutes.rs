@@ -1,7 +1,8 @@
 //! The ends of runs, counted by minute and handler.
 //!
-//! Ground rules. A settle counts in its own commit (J17). A store adds up what a commit has counted, and writes each minute and handler once.
-//! Minutes are numbers: whole minutes since the Unix epoch.
+//! Ground rules. A settle counts in its own commit (J17). A store adds up what a commit has
+//! counted, and writes each minute and handler once. Minutes are numbers: whole minutes since the
+//! Unix epoch.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,13 +12,15 @@ use crate::Histogram;
 
 /// How many minutes a store keeps: a week.
 pub(crate) const KEPT: i64 = 7 * 24 * 60;
-/// The classes of lateness: below 256 us, and each four times as wide as the one before. The last one has no upper end.
+/// The classes of lateness: below 256 us, and each four times as wide as the one before. The last
+/// one has no upper end.
 pub(crate) const CLASSES: usize = 12;
 /// The class of [`Histogram`] that holds what is below 256 us.
 const FIRST_CLASS: usize = 8;
 const MICROS: i64 = 60_000_000;
 
-/// What a handler's runs came to in a window of time. Made by [`Scheduler::activity`](crate::Scheduler::activity).
+/// What a handler's runs came to in a window of time. Made by
+/// [`Scheduler::activity`](crate::Scheduler::activity).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Activity {
@@ -33,8 +36,8 @@ pub struct Activity {
     pub failed: u64,
     /// Attempts that ended with [`RunEnd::Dead`].
     pub died: u64,
-    /// How long after its due time each attempt began. The classes are those below 256 us, below 1,024 us, and so on: each four times as wide as
-    /// the one before.
+    /// How long after its due time each attempt began. The classes are those below 256 us, below
+    /// 1,024 us, and so on: each four times as wide as the one before.
     pub lateness: Histogram,
 }
 

@@ -1,14 +1,17 @@
 //! Stores: where a scheduler keeps its jobs.
 //!
-//! A [`Store`] keeps jobs as rows, and *each row has a wake instant*: when to look at it. A waiting job, a retry, a recurring job
-//! and a run whose lease ends differ in the work of the look, not in how the row is found. So a store has one ordered index, and a
-//! scheduler has one timer, set to the first wake instant.
+//! A [`Store`] keeps jobs as rows, and *each row has a wake instant*: when to look at it. A waiting
+//! job, a retry, a recurring job and a run whose lease ends differ in the work of the look, not in
+//! how the row is found. So a store has one ordered index, and a scheduler has one timer, set to
+//! the first wake instant.
 //!
-//! This module is for the stores of this crate, and for tests of them. The trait is sealed, since it will change with the stores
-//! to come; programs use [`MemoryStore`], `SqliteStore`, `PostgresStore` and [`Scheduler`](crate::Scheduler).
+//! This module is for the stores of this crate, and for tests of them. The trait is sealed, since
+//! it will change with the stores to come; programs use [`MemoryStore`], `SqliteStore`,
+//! `PostgresStore` and [`Scheduler`](crate::Scheduler).
 //!
-//! Ground rules. A store answers by [`Reply`], so that memory, a thread with a file, and connections to a server fit without an async
-//! runtime. A store runs no user code, and holds no lock while it drops values that have user code (J11).
+//! Ground rules. A store answers by [`Reply`], so that memory, a thread with a file, and
+//! connections to a server fit without an async runtime. A store runs no user code, and holds no
+//! lock while it drops values that have user code (J11).
 
 mod fault;
 mod limits;
@@ -76,7 +79,8 @@ pub struct Room {
     pub places: usize,
 }
 
-/// A request for due jobs. Handlers without a [`Room`] are not looked at: their jobs wait for a scheduler with such a handler.
+/// A request for due jobs. Handlers without a [`Room`] are not looked at: their jobs wait for a
+/// scheduler with such a handler.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// The scheduler.
@@ -96,15 +100,20 @@ pub struct Claimed {
     pub now: Micros,
     /// Due jobs, in order of their due times, ties in order of their numbers. They are running now.
     pub jobs: Vec<ClaimedJob>,
-    /// Affinities without a member, whose jobs are due: the caller chooses a member, and answers by [`Op::Bind`].
+    /// Affinities without a member, whose jobs are due: the caller chooses a member, and answers by
+    /// [`Op::Bind`].
     pub unbound: Vec<Unbound>,
-    /// Recurring jobs to be looked at, the first to be due first. A store may leave some for the next claim.
+    /// Recurring jobs to be looked at, the first to be due first. A store may leave some for the
+    /// next claim.
     pub schedules: Vec<ClaimedSchedule>,
-    /// The first wake instant of a job that is left, among the handlers with places left. Not after `now`: there are more due jobs.
+    /// The first wake instant of a job that is left, among the handlers with places left. Not after
+    /// `now`: there are more due jobs.
     pub next_job: Option<Micros>,
-    /// The first wake instant of a recurring job that is left. Not after `now`: there are more to be looked at.
+    /// The first wake instant of a recurring job that is left. Not after `now`: there are more to
+    /// be looked at.
     pub next_schedule: Option<Micros>,
-    /// Whether some row waits no longer than a span, so that a step back of the clock must be noticed.
+    /// Whether some row waits no longer than a span, so that a step back of the clock must be
+    /// noticed.
     pub spans: bool,
 }
 
@@ -124,7 +133,8 @@ pub enum Scan {
     Get(Arc<str>),
     /// The jobs of a query.
     List(Query),
-    /// The recurring jobs of a handler that wait for an occurrence in a time zone whose data is not the store's, in the order of their numbers.
+    /// The recurring jobs of a handler that wait for an occurrence in a time zone whose data is not
+    /// the store's, in the order of their numbers.
     Zoned {
         /// The name of the handler.
         name: Arc<str>,
@@ -163,7 +173,8 @@ pub enum Scanned {
     Jobs(Vec<JobInfo>),
     /// To [`Scan::Counts`].
     Counts(Counts),
-    /// To [`Scan::Activity`]: in the order of the windows, and then of the names. What has no end of a run is left out.
+    /// To [`Scan::Activity`]: in the order of the windows, and then of the names. What has no end
+    /// of a run is left out.
     Activity(Vec<Activity>),
     /// To [`Scan::Affinities`]: in the order of their numbers.
     Affinities(Vec<Bound>),
@@ -178,23 +189,28 @@ pub enum Notice {
     Wake {
         /// The instant.
         at: Micros,
-        /// Whether a row of the commit has a span, so that a step back of the clock must be noticed.
+        /// Whether a row of the commit has a span, so that a step back of the clock must be
+        /// noticed.
         span: bool,
     },
     /// A running job was cancelled or replaced: its token is to be cancelled.
     Cancelled(JobId),
     /// A day has passed: there may be new zone data.
     Day,
-    /// The scheduler with this number was taken for dead, and is a member again: it looks for its share of the affinities.
+    /// The scheduler with this number was taken for dead, and is a member again: it looks for its
+    /// share of the affinities.
     Joined(u64),
 }
 
-/// Called by a store after a commit, with no lock held. False: the scheduler is gone, and the store forgets the watcher.
+/// Called by a store after a commit, with no lock held. False: the scheduler is gone, and the store
+/// forgets the watcher.
 pub type Watcher = Arc<dyn Fn(Notice) -> bool + Send + Sync>;
 
-/// Where a scheduler keeps its jobs. Sealed: implemented by [`MemoryStore`], `SqliteStore` and `PostgresStore`.
+/// Where a scheduler keeps its jobs. Sealed: implemented by [`MemoryStore`], `SqliteStore` and
+/// `PostgresStore`.
 ///
-/// All answers come by [`Reply`]. A scan has a lane of its own: settling and renewal never wait for a scan.
+/// All answers come by [`Reply`]. A scan has a lane of its own: settling and renewal never wait for
+/// a scan.
 pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// Applies all operations in one commit, in their order.
     fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>);
@@ -202,13 +218,15 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// Takes due jobs.
     fn claim(&self, claim: Claim, reply: Reply<Claimed>);
 
-    /// Applies the end of a run, and takes a due job for its place in the same commit. The answer may have none although there is one: then a claim follows.
+    /// Applies the end of a run, and takes a due job for its place in the same commit. The answer
+    /// may have none although there is one: then a claim follows.
     fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>);
 
     /// Looks.
     fn scan(&self, scan: Scan, reply: Reply<Scanned>);
 
-    /// A scheduler starts: the store makes it a member, and again whenever a claim finds that it is none any more.
+    /// A scheduler starts: the store makes it a member, and again whenever a claim finds that it is
+    /// none any more.
     fn enter(&self, _entry: Arc<Entry>) {}
 
     /// A scheduler begins no more runs. Its runs under way stay its own.
@@ -220,23 +238,27 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// The store's clock, if it can be read without a server.
     fn now(&self) -> Option<Micros>;
 
-    /// Whether further schedulers may use this store, so a handler unknown here may be known elsewhere.
+    /// Whether further schedulers may use this store, so a handler unknown here may be known
+    /// elsewhere.
     fn is_shared(&self) -> bool;
 
     /// Whether an operation may fail, so the scheduler keeps operations in order to repeat them.
     fn can_fail(&self) -> bool;
 
-    /// Whether answers and notices come on a thread of the store's, so that code of users must run elsewhere.
+    /// Whether answers and notices come on a thread of the store's, so that code of users must run
+    /// elsewhere.
     fn has_thread(&self) -> bool {
         false
     }
 
-    /// How long claimed jobs are the claimer's. The store renews the leases until the settle. `None`: no lease.
+    /// How long claimed jobs are the claimer's. The store renews the leases until the settle.
+    /// `None`: no lease.
     fn lease(&self) -> Option<Duration> {
         None
     }
 
-    /// By how many microseconds the store's clock is ahead of the runtime's wall clock, as last seen.
+    /// By how many microseconds the store's clock is ahead of the runtime's wall clock, as last
+    /// seen.
     fn skew(&self) -> i64 {
         0
     }

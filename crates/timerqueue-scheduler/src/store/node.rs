@@ -1,13 +1,15 @@
 //! Nodes: the schedulers that are alive on a store.
 //!
-//! Ground rules. An [`Entry`] is what a scheduler tells a store of itself when it starts. The store makes it a member with a number of its own. A member lives
-//! until its scheduler closes, its process ends, or its lease is over, as the store knows it. Afterwards the number is never used again:
-//! a scheduler that comes back is a new member.
+//! Ground rules. An [`Entry`] is what a scheduler tells a store of itself when it starts. The store
+//! makes it a member with a number of its own. A member lives until its scheduler closes, its
+//! process ends, or its lease is over, as the store knows it. Afterwards the number is never used
+//! again: a scheduler that comes back is a new member.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// A node of a store: a member that lives or has lived. Numbers grow in the order of the joins, and are not used again.
+/// A node of a store: a member that lives or has lived. Numbers grow in the order of the joins, and
+/// are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
@@ -63,7 +65,8 @@ pub struct Rate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AffinityId(pub u64);
 
-/// A live member that has the handler of an affinity: what a [`Binding`](crate::Binding) chooses from.
+/// A live member that has the handler of an affinity: what a [`Binding`](crate::Binding) chooses
+/// from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
@@ -125,7 +128,8 @@ pub struct Bound {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Node {
-    /// The number of the node. A scheduler whose lease has ended gets another number when it comes back.
+    /// The number of the node. A scheduler whose lease has ended gets another number when it comes
+    /// back.
     pub id: NodeId,
     /// The name that [`Builder::node_name`](crate::Builder::node_name) gave, or host and process.
     pub name: Arc<str>,

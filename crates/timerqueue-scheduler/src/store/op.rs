@@ -1,7 +1,8 @@
 //! Operations on a store, and their answers.
 //!
-//! Ground rules. An operation is a value: a store may queue operations, and commit several at once. Times that count from now are added
-//! to the store's clock at the commit (J9). Each conditional operation names its condition: the caller never reads first.
+//! Ground rules. An operation is a value: a store may queue operations, and commit several at once.
+//! Times that count from now are added to the store's clock at the commit (J9). Each conditional
+//! operation names its condition: the caller never reads first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +25,15 @@ pub enum Clash {
     /// The new job is refused: [`Placed::Refused`].
     #[default]
     Refuse,
-    /// The old job stays, and the answer says so: [`Placed::Kept`]. For "make sure that there is such a job".
+    /// The old job stays, and the answer says so: [`Placed::Kept`]. For "make sure that there is
+    /// such a job".
     Keep,
-    /// The old job is cancelled, and the new one takes its place: [`Placed::Replaced`]. A recurring job that is the same in all its parts stays
-    /// as it is: [`Placed::Kept`].
+    /// The old job is cancelled, and the new one takes its place: [`Placed::Replaced`]. A recurring
+    /// job that is the same in all its parts stays as it is: [`Placed::Kept`].
     Replace,
-    /// A recurring job stays, and takes over what the new one says: [`Placed::Updated`], or [`Placed::Kept`] if nothing differs. For schedules that
-    /// a program states at each start. The last occurrence and the runs stay, so what was missed meanwhile runs. With another schedule,
+    /// A recurring job stays, and takes over what the new one says: [`Placed::Updated`], or
+    /// [`Placed::Kept`] if nothing differs. For schedules that a program states at each start. The
+    /// last occurrence and the runs stay, so what was missed meanwhile runs. With another schedule,
     /// occurrences up to now do not run. A job that is not recurring is replaced, or replaces.
     Update,
 }
@@ -56,7 +59,8 @@ pub struct NewJob {
     pub span: Option<Duration>,
     /// If the key is taken.
     pub clash: Clash,
-    /// Refuse a job that is overdue at the commit: [`Placed::Overdue`]. A time from the commit is never overdue.
+    /// Refuse a job that is overdue at the commit: [`Placed::Overdue`]. A time from the commit is
+    /// never overdue.
     pub refuse_overdue: bool,
 }
 
@@ -100,8 +104,8 @@ pub struct Settle {
 /// The next look at a recurring job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// At this occurrence. With a span, the job is looked at again as soon as the occurrence lies further ahead than the span:
-    /// the clock was set back.
+    /// At this occurrence. With a span, the job is looked at again as soon as the occurrence lies
+    /// further ahead than the span: the clock was set back.
     At {
         /// The occurrence.
         next: Occurrence,
@@ -125,8 +129,8 @@ pub struct Advance {
     pub version: u64,
     /// The next look.
     pub step: Step,
-    /// The last nominal instant that was looked at: run, skipped or missed. Of a look that waits for none: the instant after which the
-    /// next one was searched for.
+    /// The last nominal instant that was looked at: run, skipped or missed. Of a look that waits
+    /// for none: the instant after which the next one was searched for.
     pub last: Option<Micros>,
     /// The occurrences to run, earliest first.
     pub runs: Vec<Occurrence>,
@@ -158,11 +162,13 @@ pub enum Mutation {
     Pause,
     /// Looked at again.
     Resume,
-    /// The schedule of this value; the rules for late occurrences stay. Occurrences up to now do not run. The same schedule changes nothing.
+    /// The schedule of this value; the rules for late occurrences stay. Occurrences up to now do
+    /// not run. The same schedule changes nothing.
     Reschedule(Box<Recurrence>),
     /// The next occurrence is computed again, after the same last one: with the zone data of now.
     Look,
-    /// The schedule goes on from now: what it has missed does not run, and it waits for no instant of a clock that was ahead.
+    /// The schedule goes on from now: what it has missed does not run, and it waits for no instant
+    /// of a clock that was ahead.
     Realign,
 }
 
@@ -200,7 +206,8 @@ pub enum Op {
     Revive(JobId),
     /// A dead job leaves the store. Answer: [`Applied::Held`].
     Discard(JobId),
-    /// An affinity is a member's from now on, or once its runs under way have ended. Answer: [`Applied::Held`].
+    /// An affinity is a member's from now on, or once its runs under way have ended. Answer:
+    /// [`Applied::Held`].
     Bind(Bind),
 }
 
@@ -215,7 +222,8 @@ pub enum Placed {
     Replaced {
         /// The new job.
         id: JobId,
-        /// Whether a run of the former job goes on. Its token was cancelled, and no attempt follows.
+        /// Whether a run of the former job goes on. Its token was cancelled, and no attempt
+        /// follows.
         was_running: bool,
     },
     /// The former job of the key stays: [`Clash::Keep`], or nothing differs.

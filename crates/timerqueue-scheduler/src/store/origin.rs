@@ -1,7 +1,8 @@
 //! The process that opened a store: its forks have none of the threads of the store.
 //!
-//! Ground rules. A fork leaves what it has inherited alone. A descriptor is shared, so a write to it may stop a thread of the first process. A thread that is
-//! not there cannot be waited for, and may have held the lock of a channel at the fork.
+//! Ground rules. A fork leaves what it has inherited alone. A descriptor is shared, so a write to
+//! it may stop a thread of the first process. A thread that is not there cannot be waited for, and
+//! may have held the lock of a channel at the fork.
 
 use super::Fault;
 use crate::Error;

@@ -1,7 +1,7 @@
 //! The answer of a store: a callback, called once.
 //!
-//! Ground rules. A store calls a reply with no lock held, on any thread, also inside of the call with the reply (J11). A dropped
-//! reply answers [`Error::Closed`], so no caller waits for ever.
+//! Ground rules. A store calls a reply with no lock held, on any thread, also inside of the call
+//! with the reply (J11). A dropped reply answers [`Error::Closed`], so no caller waits for ever.
 
 use std::fmt;
 
@@ -9,7 +9,8 @@ use crate::Error;
 
 type Callback<T> = Box<dyn FnOnce(Result<T, Error>) + Send>;
 
-/// The way back for the answer of a [`Store`](super::Store): called once, or dropped, which answers [`Error::Closed`].
+/// The way back for the answer of a [`Store`](super::Store): called once, or dropped, which answers
+/// [`Error::Closed`].
 ///
 /// # Examples
 ///

@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 use super::{Held, Micros};
 use crate::Schedule;
 
-/// A job in its store. Numbers grow in the order of the puts, are not used again, and some are never used.
+/// A job in its store. Numbers grow in the order of the puts, are not used again, and some are
+/// never used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 
@@ -19,8 +20,8 @@ pub struct Occurrence {
     pub due: Micros,
 }
 
-/// Which of the missed occurrences of a schedule run. An occurrence is missed if a later one is due already, or if it is later than
-/// the grace.
+/// Which of the missed occurrences of a schedule run. An occurrence is missed if a later one is due
+/// already, or if it is later than the grace.
 ///
 /// # Examples
 ///
@@ -40,7 +41,8 @@ pub enum Catchup {
         /// The number.
         at_most: u32,
     },
-    /// None. Where no grace is set, an occurrence that is late by more than [`Catchup::SKIP_GRACE`] is missed.
+    /// None. Where no grace is set, an occurrence that is late by more than [`Catchup::SKIP_GRACE`]
+    /// is missed.
     Skip,
 }
 
@@ -51,7 +53,8 @@ impl Catchup {
     pub const SKIP_GRACE: Duration = Duration::from_secs(60);
 }
 
-/// What happens when an occurrence comes while a run of the same recurring job waits, runs or is to be retried.
+/// What happens when an occurrence comes while a run of the same recurring job waits, runs or is to
+/// be retried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overlap {
@@ -92,7 +95,8 @@ pub enum RunEnd {
     Again,
     /// The attempt failed, and another follows.
     Failed,
-    /// The attempt failed, and none follows; or the handler said so; or the payload could not be read.
+    /// The attempt failed, and none follows; or the handler said so; or the payload could not be
+    /// read.
     Dead,
 }
 
@@ -136,7 +140,8 @@ pub enum State {
     Running,
     /// Failed for good, and kept.
     Dead,
-    /// A recurring job: waits for its next occurrence. Its runs are jobs of their own, with the same key.
+    /// A recurring job: waits for its next occurrence. Its runs are jobs of their own, with the
+    /// same key.
     Recurring,
 }
 
@@ -149,7 +154,8 @@ impl State {
     }
 }
 
-/// A job, as it was at a moment. Made by [`Scheduler::get`](crate::Scheduler::get) and [`Scheduler::list`](crate::Scheduler::list).
+/// A job, as it was at a moment. Made by [`Scheduler::get`](crate::Scheduler::get) and
+/// [`Scheduler::list`](crate::Scheduler::list).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobInfo {
@@ -167,7 +173,8 @@ pub struct JobInfo {
     pub state: State,
     /// Whether the job was paused by its key.
     pub paused: bool,
-    /// When the job is due; of a recurring job: its next occurrence. `None`: it waits for no instant.
+    /// When the job is due; of a recurring job: its next occurrence. `None`: it waits for no
+    /// instant.
     pub due: Option<SystemTime>,
     /// The nominal instant of the occurrence.
     pub nominal: Option<SystemTime>,
@@ -179,14 +186,17 @@ pub struct JobInfo {
     pub error: Option<Arc<str>>,
     /// The last run: of this job, or of a recurring job.
     pub last: Option<Box<LastRun>>,
-    /// The last failed attempts at this job, or at the runs of a recurring job: the latest last, at most [`MOST_FAILURES`](Self::MOST_FAILURES).
-    /// Texts of errors are cut at [`LONGEST_FAILURE`](Self::LONGEST_FAILURE). Another run at the request of a handler begins with none.
+    /// The last failed attempts at this job, or at the runs of a recurring job: the latest last, at
+    /// most [`MOST_FAILURES`](Self::MOST_FAILURES). Texts of errors are cut at
+    /// [`LONGEST_FAILURE`](Self::LONGEST_FAILURE). Another run at the request of a handler begins
+    /// with none.
     pub failures: Vec<LastRun>,
     /// The schedule and its rules.
     pub recurrence: Option<Box<Recurrence>>,
     /// Of a recurring job: how many runs were put, and how many occurrences did not run.
     pub tally: Tally,
-    /// Of a recurring job: the instant after which the next occurrence is awaited. That is the last occurrence, or when the schedule began.
+    /// Of a recurring job: the instant after which the next occurrence is awaited. That is the last
+    /// occurrence, or when the schedule began.
     pub after: Option<SystemTime>,
     /// Of a recurring job: a look is asked for.
     pub(crate) looks: bool,
@@ -198,16 +208,18 @@ impl JobInfo {
     /// The longest text of an error among the failed attempts, in bytes.
     pub const LONGEST_FAILURE: usize = 1_024;
 
-    /// Whether a recurring job waits for an occurrence though there are earlier ones: the clock was ahead of `now`, and was set back.
-    /// [`Scheduler::realign`](crate::Scheduler::realign) lets the schedule go on from now. By itself it goes on when the clock has caught up, or once
-    /// the clock is more than three hours behind. Intervals and fixed delays go on at once.
+    /// Whether a recurring job waits for an occurrence though there are earlier ones: the clock was
+    /// ahead of `now`, and was set back. [`Scheduler::realign`](crate::Scheduler::realign) lets the
+    /// schedule go on from now. By itself it goes on when the clock has caught up, or once the
+    /// clock is more than three hours behind. Intervals and fixed delays go on at once.
     #[must_use]
     pub fn is_ahead(&self, now: SystemTime) -> bool {
         let waits = self.state == State::Recurring && self.due.is_some();
         waits && self.recurrence.as_ref().is_some_and(|rules| rules.schedule.is_civil()) && self.after > Some(now)
     }
 
-    /// Whether the job waits for another occurrence than the first one after `now`, which is the store's clock.
+    /// Whether the job waits for another occurrence than the first one after `now`, which is the
+    /// store's clock.
     pub(crate) fn waits_elsewhere(&self, now: Micros) -> bool {
         let (Some(rules), Some(nominal), Some(due)) = (&self.recurrence, self.nominal, self.due) else { return false };
         let at = now.to_system();
@@ -216,8 +228,9 @@ impl JobInfo {
         self.state == State::Recurring && nominal > at && due > at && !first().is_some_and(is_first)
     }
 
-    /// The next runs of a recurring job that are known: at most this number. None while it is paused, or waits for the end of a run; of a
-    /// fixed delay the next one alone. `now`: the store's clock, for a schedule that no scheduler has looked at yet. Calls a rule of the
+    /// The next runs of a recurring job that are known: at most this number. None while it is
+    /// paused, or waits for the end of a run; of a fixed delay the next one alone. `now`: the
+    /// store's clock, for a schedule that no scheduler has looked at yet. Calls a rule of the
     /// user's. Whether the handler is paused, the job does not know.
     ///
     /// # Examples
@@ -243,7 +256,8 @@ impl JobInfo {
         };
         let schedule = &rules.schedule;
         let (first, from) = match (self.due, self.nominal) {
-            // After a step back of the clock the nominal instant of an interval is ahead of its due time.
+            // After a step back of the clock the nominal instant of an interval is ahead of its due
+            // time.
             (Some(due), Some(nominal)) => (due, nominal.min(due)),
             _ if self.looks => match schedule.first_at(now) {
                 Some(first) => (first.due(), first.nominal()),
@@ -309,9 +323,11 @@ pub struct ClaimedSchedule {
     pub recurrence: Box<Recurrence>,
     /// The occurrence that the job waits for.
     pub next: Option<Occurrence>,
-    /// The last nominal instant that was run, skipped or missed, or the instant after which the first one is awaited.
+    /// The last nominal instant that was run, skipped or missed, or the instant after which the
+    /// first one is awaited.
     pub last: Option<Micros>,
-    /// The last nominal instant that was run, skipped or missed before the clock was set back, and `last` with it.
+    /// The last nominal instant that was run, skipped or missed before the clock was set back, and
+    /// `last` with it.
     pub reached: Option<Micros>,
     /// The end of the last run, of a fixed delay.
     pub ended: Option<Micros>,
@@ -342,7 +358,8 @@ pub struct Query {
 }
 
 impl Query {
-    /// Whether the list has this job, as far as the handler's name and the bounds go for themselves.
+    /// Whether the list has this job, as far as the handler's name and the bounds go for
+    /// themselves.
     pub(crate) fn takes(&self, row: &super::rules::Row) -> bool {
         self.state.is_none_or(|state| state == row.state)
             && (!self.failing || row.is_failing())
@@ -384,7 +401,8 @@ impl Query {
         self
     }
 
-    /// Only jobs behind this one in the order of the list: to go on after the last job of a list with a limit.
+    /// Only jobs behind this one in the order of the list: to go on after the last job of a list
+    /// with a limit.
     pub fn after(mut self, id: JobId) -> Self {
         self.after = Some(id);
         self
@@ -435,7 +453,8 @@ pub struct Counts {
     pub kinds: Vec<KindCounts>,
     /// The due time of the job that waits longest, if one is overdue. Paused jobs do not count.
     pub oldest_overdue: Option<SystemTime>,
-    /// How many recurring jobs wait for an occurrence though there are earlier ones: [`JobInfo::is_ahead`].
+    /// How many recurring jobs wait for an occurrence though there are earlier ones:
+    /// [`JobInfo::is_ahead`].
     pub ahead: u64,
     /// The store's clock.
     pub now: Option<SystemTime>,

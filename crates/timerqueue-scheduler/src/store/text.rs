@@ -1,4 +1,5 @@
-//! Schedules, last runs and handlers as JSON text, for the columns `recurring`, `last` and `handlers` of a file or a server.
+//! Schedules, last runs and handlers as JSON text, for the columns `recurring`, `last` and
+//! `handlers` of a file or a server.
 
 use std::time::Duration;
 

@@ -123,7 +123,8 @@ pub(crate) fn the_end_of_a_run_may_give_its_place_to_the_first_due_job<R: Rig>()
     ran.extend(store.due());
     assert_eq!(ran, ["a", "b", "c"]);
 
-    // A job that is due again at once comes after the others, and none comes while the handler is paused.
+    // A job that is due again at once comes after the others, and none comes while the handler is
+    // paused.
     store.clock(99);
     let job = store.claim().jobs.remove(0);
     let _ = store.put("later", When::At(at(99)));

@@ -25,7 +25,8 @@ impl Random {
     }
 }
 
-/// Stores number their jobs as they like: the numbers of a store in the order in which they were first seen.
+/// Stores number their jobs as they like: the numbers of a store in the order in which they were
+/// first seen.
 #[derive(Default)]
 struct Numbers(HashMap<u64, usize>);
 

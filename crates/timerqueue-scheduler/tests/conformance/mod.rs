@@ -1,7 +1,8 @@
 //! The list of tests that every store must pass.
 //!
-//! Ground rules. A [`Rig`] makes an empty store and moves its clock. Each test drives the store directly, without a scheduler. A test
-//! waits for a reply, on any thread, so blocking and async stores pass as well. [`conformance!`] makes a test of each function.
+//! Ground rules. A [`Rig`] makes an empty store and moves its clock. Each test drives the store
+//! directly, without a scheduler. A test waits for a reply, on any thread, so blocking and async
+//! stores pass as well. [`conformance!`] makes a test of each function.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -146,7 +147,8 @@ impl<R: Rig> Bench<R> {
         self.one(Op::Put(Box::new(new)))
     }
 
-    /// Looks at the one recurring job that is due: puts runs at these seconds, and waits for the next.
+    /// Looks at the one recurring job that is due: puts runs at these seconds, and waits for the
+    /// next.
     fn advance(&self, runs: &[i64], next: i64) -> Applied {
         let claimed = self.claim_as(1, &[("h", 0)], 100, None);
         assert_eq!(claimed.schedules.len(), 1);

@@ -1,4 +1,5 @@
-//! Files that fail: each with its kind of failure, nothing lost that was accepted, and the scheduler goes on when the file heals.
+//! Files that fail: each with its kind of failure, nothing lost that was accepted, and the
+//! scheduler goes on when the file heals.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::time::{Duration, SystemTime};
@@ -189,7 +190,8 @@ fn k7_a_file_with_two_names_is_refused() {
         assert_eq!(fault(SqliteStore::hold(name)), Fault::CannotOpen);
     }
     assert!(!other.with_file_name("other.db-wal").exists());
-    // A process that has the file open goes on, and the file is taken again when the second name is gone.
+    // A process that has the file open goes on, and the file is taken again when the second name is
+    // gone.
     let _ = scheduler.put_to("log", &()).key("a").due(Duration::from_secs(60)).send().wait().unwrap();
     std::fs::remove_file(&other).unwrap();
     assert_eq!(SqliteReader::open(folder.file()).unwrap().list(&Query::new()).unwrap().len(), 1);
@@ -237,7 +239,8 @@ fn k7_a_read_only_file_is_an_error() {
     assert_eq!(fault(SqliteStore::open(Runtime::global(), folder.file())), Fault::ReadOnly);
 }
 
-/// A reader that stays in its transaction lets the log grow. When it has ended, the log begins anew, and gives its space back.
+/// A reader that stays in its transaction lets the log grow. When it has ended, the log begins
+/// anew, and gives its space back.
 #[test]
 fn k7_a_log_that_a_reader_has_let_grow_becomes_small_again() {
     let folder = Folder::new();

@@ -1,6 +1,8 @@
-//! A file that outlives its process, and one that goes to a machine with another time zone and another clock.
+//! A file that outlives its process, and one that goes to a machine with another time zone and
+//! another clock.
 //!
-//! Ground rules. Each machine is a process: the test runs itself as a child, with its own `TZ` and a virtual clock of its own.
+//! Ground rules. Each machine is a process: the test runs itself as a child, with its own `TZ` and
+//! a virtual clock of its own.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -96,7 +98,8 @@ fn k14_all_attempts_at_an_occurrence_have_one_token_and_no_other_run_has_it() {
     clock.advance(secs(2)); // the wait and its random part
     ended(1);
     assert_eq!(next(), (3, token.clone()));
-    // The next occurrence, twice as the handler asks for it; then a job with the key of before, and another one in its place.
+    // The next occurrence, twice as the handler asks for it; then a job with the key of before, and
+    // another one in its place.
     clock.advance(HOUR);
     ended(2);
     clock.advance(secs(1));
@@ -126,7 +129,8 @@ fn token_of_a_run(file: &std::path::Path, key: &str) -> String {
     let id = ids.recv_timeout(LONG).unwrap();
     assert!(scheduler.close(LONG).wait().unwrap().is_drained());
     drop(scheduler);
-    // The thread that ran the job may hold the store a little longer. The last connection removes the log by its name.
+    // The thread that ran the job may hold the store a little longer. The last connection removes
+    // the log by its name.
     let is_of_file = |name: PathBuf| name.to_string_lossy().starts_with(&*file.to_string_lossy());
     let open = || std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     until(|| !open().filter_map(|entry| std::fs::read_link(entry.path()).ok()).any(is_of_file));
@@ -223,7 +227,8 @@ fn k12_a_file_on_a_machine_with_another_zone_and_another_clock_keeps_its_instant
     bench.go(secs(3_599), 0);
     bench.go(secs(1), 1);
     bench.go(secs(27_000 - 3_600), 5);
-    // How far the clock has gone while the file takes a claim is a matter of chance; that nothing is early is asserted by the handler.
+    // How far the clock has gone while the file takes a claim is a matter of chance; that nothing
+    // is early is asserted by the handler.
     let mut seen = bench.seen.take();
     assert_eq!(seen.remove(0), ("in an hour".to_owned(), 3_600));
     let mut seen: Vec<_> = seen.into_iter().map(|(key, _)| key).collect();
@@ -232,7 +237,8 @@ fn k12_a_file_on_a_machine_with_another_zone_and_another_clock_keeps_its_instant
     assert_eq!(seen, runs);
 }
 
-/// A clock that is days ahead makes jobs due, each once. Set right again, schedules go on, and nothing runs a second time.
+/// A clock that is days ahead makes jobs due, each once. Set right again, schedules go on, and
+/// nothing runs a second time.
 #[test]
 fn k12_a_clock_that_was_ahead_repeats_nothing() {
     let folder = Folder::new();

@@ -94,7 +94,8 @@ fn k8_a_check_from_outside_tells_its_parts() {
     assert_eq!(fault(reader.check(|_| {})), Fault::Damaged);
 }
 
-/// Each change of a row by hand that would keep a job from running, or a binding from holding, is found.
+/// Each change of a row by hand that would keep a job from running, or a binding from holding, is
+/// found.
 #[test]
 fn k8_a_check_finds_what_is_wrong_in_rows_members_and_affinities() {
     let folder = Folder::new();

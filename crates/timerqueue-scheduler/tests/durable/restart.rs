@@ -185,7 +185,8 @@ fn k11_done_jobs_and_their_keys_are_kept_on_request() {
     assert_eq!(store.finished(None, 9).unwrap().len(), 1, "the others have had their time");
 }
 
-/// A key that one store remembers is taken for each other store on the file, with other options or none.
+/// A key that one store remembers is taken for each other store on the file, with other options or
+/// none.
 #[test]
 fn k11_a_remembered_key_is_taken_for_stores_that_remember_none() {
     let folder = Folder::new();
@@ -327,7 +328,8 @@ fn k2_a_job_that_ends_its_process_each_time_is_dead_in_the_end() {
     }
 }
 
-/// A job that is claimed while its scheduler is dropped, on virtual time that stands still from then on, is given back.
+/// A job that is claimed while its scheduler is dropped, on virtual time that stands still from
+/// then on, is given back.
 #[test]
 fn k2_a_claim_under_way_holds_no_job_of_a_scheduler_that_was_dropped() {
     let folder = Folder::new();
@@ -347,7 +349,8 @@ fn k2_a_claim_under_way_holds_no_job_of_a_scheduler_that_was_dropped() {
     until(|| log.keys() == ["a"]);
 }
 
-/// A job that the end of a run was given while its scheduler is dropped, on virtual time that stands still from then on, is given back.
+/// A job that the end of a run was given while its scheduler is dropped, on virtual time that
+/// stands still from then on, is given back.
 #[test]
 fn k2_an_end_under_way_holds_no_job_of_a_scheduler_that_was_dropped() {
     let folder = Folder::new();
@@ -375,7 +378,8 @@ fn k2_an_end_under_way_holds_no_job_of_a_scheduler_that_was_dropped() {
     until(|| log.keys() == ["b"]);
 }
 
-/// The begin of a run is flushed by a commit of its own a second later, unless another commit comes first.
+/// The begin of a run is flushed by a commit of its own a second later, unless another commit comes
+/// first.
 #[test]
 fn a_flush_takes_no_number_of_a_job() {
     let folder = Folder::new();

@@ -1,7 +1,9 @@
-//! The rows of the hand-made systems B and D that a scheduler on a file replaces, on virtual time and across restarts.
+//! The rows of the hand-made systems B and D that a scheduler on a file replaces, on virtual time
+//! and across restarts.
 //!
-//! Ground rules. `b1_...` to `d16_...` show that the scheduler has the feature, or not the defect, of that row, also after a restart. `tests/rows` has the
-//! same rows in memory. A clock does not move while a test waits for the file, so each run is at the instant of its claim.
+//! Ground rules. `b1_...` to `d16_...` show that the scheduler has the feature, or not the defect,
+//! of that row, also after a restart. `tests/rows` has the same rows in memory. A clock does not
+//! move while a test waits for the file, so each run is at the instant of its claim.
 
 #[path = "rows/b.rs"]
 mod b;

@@ -29,7 +29,8 @@ impl Folder {
         self.0.join("jobs.db")
     }
 
-    /// A scheduler on the file and on the system's clocks, whose handler `log` writes down its runs.
+    /// A scheduler on the file and on the system's clocks, whose handler `log` writes down its
+    /// runs.
     pub(crate) fn scheduler(&self, log: &Log) -> Scheduler {
         log.handler(Scheduler::open(self.file())).start().unwrap()
     }
@@ -86,7 +87,8 @@ pub(crate) fn virtual_at(wall: SystemTime) -> (ManualClock, Runtime) {
     (clock, runtime)
 }
 
-/// Runs what is due on a virtual clock until this is so: the answers of a file come on their own time.
+/// Runs what is due on a virtual clock until this is so: the answers of a file come on their own
+/// time.
 #[track_caller]
 pub(crate) fn go_until(clock: &ManualClock, mut so: impl FnMut() -> bool) {
     until(|| {

@@ -1,9 +1,10 @@
 //! A model of a disk with a write cache: what files hold after the power is cut.
 //!
-//! Ground rules. A write is in the cache until the next sync of its file, which brings it to the disk. A sync that has failed leaves its writes in
-//! doubt for ever: a later sync reports nothing of them, as on Linux. At a cut each sector of a write that is not on the disk is there or not, by a
-//! seeded choice: so writes are torn, and later ones may be there without earlier ones. A deletion without a sync of its folder may not have
-//! happened.
+//! Ground rules. A write is in the cache until the next sync of its file, which brings it to the
+//! disk. A sync that has failed leaves its writes in doubt for ever: a later sync reports nothing
+//! of them, as on Linux. At a cut each sector of a write that is not on the disk is there or not,
+//! by a seeded choice: so writes are torn, and later ones may be there without earlier ones. A
+//! deletion without a sync of its folder may not have happened.
 
 use std::collections::BTreeMap;
 

@@ -93,13 +93,15 @@ fn put(scheduler: &Scheduler, key: &str, due: Duration) -> Result<(), Error> {
 
 const LONG: Duration = Duration::from_secs(3_600);
 
-/// The begin of a run is in the log and not flushed. The flush of the next commit fails, and the disk never sees the pages of the begin, unless they are
-/// written again. Then `second` puts a job; it is there after each cut.
+/// The begin of a run is in the log and not flushed. The flush of the next commit fails, and the
+/// disk never sees the pages of the begin, unless they are written again. Then `second` puts a job;
+/// it is there after each cut.
 fn is_whole_after_a_flush_that_failed(faults: &Arc<Faults>, held: &Held, second: impl FnOnce(&str)) {
     put(&held.scheduler, "runs", Duration::from_millis(200)).unwrap();
     assert_eq!(held.attempts.recv(), Ok(1));
     faults.fail(Call::Sync, flushes(faults) + 1);
-    // On a busy machine the flush that fails is the one of the begin alone, and the put is accepted.
+    // On a busy machine the flush that fails is the one of the begin alone, and the put is
+    // accepted.
     let first = put(&held.scheduler, "first", LONG);
     wait_until("a flush fails", || faults.has_failed());
     second("second");
@@ -120,7 +122,8 @@ fn k7_after_a_flush_that_failed_the_log_has_no_hole() {
     is_whole_after_a_flush_that_failed(&faults, &held, |key| put(&held.scheduler, key, LONG).unwrap());
 }
 
-/// A process that is gone may have had a flush that failed. Here its row is all there is of it, and the store whose flush fails is another one.
+/// A process that is gone may have had a flush that failed. Here its row is all there is of it, and
+/// the store whose flush fails is another one.
 #[test]
 fn k7_after_the_end_of_a_process_the_log_has_no_hole() {
     let folder = Folder::new("disk");
@@ -141,7 +144,8 @@ fn k7_no_checkpoint_follows_the_begin_of_a_run() {
     let faults = Faults::of(&folder.path);
     let Held { scheduler, attempts, go_on } = held(&folder);
     put(&scheduler, "runs", Duration::from_millis(1_500)).unwrap();
-    // With a reader in its way, no checkpoint ends, and the log becomes long enough for one after each commit.
+    // With a reader in its way, no checkpoint ends, and the log becomes long enough for one after
+    // each commit.
     let reader = Connection::open(folder.file()).unwrap();
     reader.execute_batch("BEGIN; SELECT count(*) FROM timerqueue_jobs").unwrap();
     let text = "x".repeat(200_000);
@@ -155,7 +159,8 @@ fn k7_no_checkpoint_follows_the_begin_of_a_run() {
     let _ = go_on.send(());
 }
 
-/// SQLite writes no page that stays as it is, so a commit that sets what is set already flushes nothing.
+/// SQLite writes no page that stays as it is, so a commit that sets what is set already flushes
+/// nothing.
 #[test]
 fn k2_a_change_that_changes_nothing_is_no_flush_of_the_begin_before() {
     let folder = Folder::new("disk");

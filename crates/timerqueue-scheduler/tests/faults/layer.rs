@@ -1,9 +1,11 @@
 //! A layer between SQLite and the system's files: one call fails, or the power is cut.
 //!
-//! Ground rules. The layer is the default one of the process. A folder has its own [`Faults`]; files of other folders, and files without a name, are
-//! those of the system. Each call is counted, may fail, and goes on to the system's layer. What writes is noted in the model of the disk
-//! first. The system is never asked to sync: the model says what a sync is good for. What the store itself writes into the log of SQLite passes the layer
-//! by; the time of the file's last change tells of it.
+//! Ground rules. The layer is the default one of the process. A folder has its own [`Faults`];
+//! files of other folders, and files without a name, are those of the system. Each call is counted,
+//! may fail, and goes on to the system's layer. What writes is noted in the model of the disk
+//! first. The system is never asked to sync: the model says what a sync is good for. What the store
+//! itself writes into the log of SQLite passes the layer by; the time of the file's last change
+//! tells of it.
 #![allow(unsafe_code)] // the interface of SQLite's layers is one of C
 
 use std::collections::BTreeMap;
@@ -146,7 +148,8 @@ impl Faults {
         self.0.lock().unwrap().disk.after_cut(seed)
     }
 
-    /// Counts a call. `note` tells the disk of it, and whether it has failed. The answer: how the call fails, if it does.
+    /// Counts a call. `note` tells the disk of it, and whether it has failed. The answer: how the
+    /// call fails, if it does.
     fn call(&self, call: Call, note: impl FnOnce(&mut Disk, bool)) -> Option<c_int> {
         let mut state = self.0.lock().unwrap();
         let state = &mut *state;
@@ -180,7 +183,8 @@ struct Opened {
 }
 
 impl Opened {
-    /// The log, for which the system has no locks of SQLite: so it can be opened beside it. None once its folder has gone.
+    /// The log, for which the system has no locks of SQLite: so it can be opened beside it. None
+    /// once its folder has gone.
     fn log(&self) -> Option<std::fs::File> {
         let is_log = self.name.ends_with("-wal");
         is_log.then(|| std::fs::File::open(&self.path).ok()).flatten()
@@ -216,8 +220,9 @@ fn system() -> *mut ffi::sqlite3_vfs {
 fn install() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        // SAFETY: a null name asks for the default layer, a static of SQLite that is never taken away. It is copied, and the copy leaked, so the
-        // copy lives as long as the registration of it.
+        // SAFETY: a null name asks for the default layer, a static of SQLite that is never taken
+        // away. It is copied, and the copy leaked, so the copy lives as long as the registration of
+        // it.
         unsafe {
             let base = ffi::sqlite3_vfs_find(std::ptr::null());
             assert!(!base.is_null());
@@ -257,17 +262,20 @@ unsafe extern "C" fn open(
         // SAFETY: SQLite's arguments, for the layer whose file needs less memory than ours.
         return unsafe { open(base, name, file, flags, out) };
     };
-    // SAFETY: SQLite gives `szOsFile` bytes for the file, and closes it only if its methods are set.
+    // SAFETY: SQLite gives `szOsFile` bytes for the file, and closes it only if its methods are
+    // set.
     unsafe { (*file).pMethods = std::ptr::null() };
     if let Some(code) = opened.faults.call(Call::Open, |_, _| {}) {
         return code;
     }
-    // SAFETY: the memory behind our part has the size that the system's layer asked for (`install`).
+    // SAFETY: the memory behind our part has the size that the system's layer asked for
+    // (`install`).
     let code = unsafe { open(base, name, real(file), flags, out) };
     if code == ffi::SQLITE_OK {
         opened.faults.0.lock().unwrap().disk.create(&opened.name);
         opened.seal();
-        // SAFETY: the memory is ours, see above. `opened` is freed by `close`, which SQLite calls once, since the methods are set.
+        // SAFETY: the memory is ours, see above. `opened` is freed by `close`, which SQLite calls
+        // once, since the methods are set.
         unsafe {
             (*file.cast::<File>()).opened = Box::into_raw(Box::new(opened));
             (*file).pMethods = &raw const METHODS;
@@ -315,7 +323,8 @@ unsafe fn opened<'a>(file: *mut ffi::sqlite3_file) -> &'a Opened {
 /// Calls a method of the system's file.
 macro_rules! pass {
     ($file:expr, $method:ident $(, $argument:expr)*) => {{
-        // SAFETY: SQLite calls methods of open files only, with arguments that are good for the system's file as well.
+        // SAFETY: SQLite calls methods of open files only, with arguments that are good for the
+        // system's file as well.
         unsafe {
             let real = real($file);
             ((*(*real).pMethods).$method.expect("a method of each file"))(real $(, $argument)*)
@@ -446,7 +455,8 @@ unsafe extern "C" fn unmap_shared(file: *mut ffi::sqlite3_file, delete: c_int) -
     pass!(file, xShmUnmap, delete)
 }
 
-/// Version 2: with shared memory, and without files that are mapped into memory, of which the layer would see nothing.
+/// Version 2: with shared memory, and without files that are mapped into memory, of which the layer
+/// would see nothing.
 static METHODS: ffi::sqlite3_io_methods = ffi::sqlite3_io_methods {
     iVersion: 2,
     xClose: Some(close),

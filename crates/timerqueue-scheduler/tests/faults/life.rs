@@ -1,7 +1,9 @@
-//! A life of a scheduler on a file: it puts jobs, runs and cancels them, and says in a ledger what it was told.
+//! A life of a scheduler on a file: it puts jobs, runs and cancels them, and says in a ledger what
+//! it was told.
 //!
-//! Ground rules. An operation that the store has refused is asked for again, as a user would. A job is accepted when a put, or the commit of
-//! a transaction, has been answered; that its key is taken is an answer as well. A life ends at its end, or when the power is cut.
+//! Ground rules. An operation that the store has refused is asked for again, as a user would. A job
+//! is accepted when a put, or the commit of a transaction, has been answered; that its key is taken
+//! is an answer as well. A life ends at its end, or when the power is cut.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -111,7 +113,8 @@ impl Life {
         &self.faults
     }
 
-    /// Asks until the answer is no failure of the store. One call fails, so it may be asked for three times at most.
+    /// Asks until the answer is no failure of the store. One call fails, so it may be asked for
+    /// three times at most.
     fn surely<T>(&self, what: &str, mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Cut> {
         for _ in 0..3 {
             match ask() {
@@ -167,7 +170,8 @@ impl Life {
         Ok(transaction.commit()?)
     }
 
-    /// A whole life: an opening, puts, a cancel, a recurring job, a checkpoint, further puts, the end of all jobs, a check, and a second opening.
+    /// A whole life: an opening, puts, a cancel, a recurring job, a checkpoint, further puts, the
+    /// end of all jobs, a check, and a second opening.
     pub(crate) fn live(&self, in_transactions: bool) -> Result<(), Cut> {
         let (store, scheduler) = self.open()?;
         let key = |name: &str| format!("{}-{name}", self.process);

@@ -1,8 +1,10 @@
-//! Files that fail at each of their calls, and power cuts that tear writes and leave out some of them.
+//! Files that fail at each of their calls, and power cuts that tear writes and leave out some of
+//! them.
 //!
-//! Ground rules. A layer between SQLite and the system ([`layer`]) counts the calls of a life ([`life`]), and makes one of them fail, or
-//! cuts the power before one of them. Then what the life has said is judged ([`ledger`]). The lives of a sweep run on some threads, in an order of chance,
-//! for [`SECONDS`]; `.ci/faults` runs all of them.
+//! Ground rules. A layer between SQLite and the system ([`layer`]) counts the calls of a life
+//! ([`life`]), and makes one of them fail, or cuts the power before one of them. Then what the life
+//! has said is judged ([`ledger`]). The lives of a sweep run on some threads, in an order of
+//! chance, for [`SECONDS`]; `.ci/faults` runs all of them.
 
 mod disk;
 mod flushes;
@@ -89,7 +91,8 @@ fn k7_each_call_of_the_file_fails_once_and_the_scheduler_goes_on() {
     assert!(met.into_inner() > 0 && refused.into_inner() > 0);
 }
 
-/// A failure to open what SQLite needs during an operation (a process without free descriptors) passes like others.
+/// A failure to open what SQLite needs during an operation (a process without free descriptors)
+/// passes like others.
 #[test]
 fn k7_a_call_that_finds_no_file_fails_once_and_the_scheduler_goes_on() {
     let life = undisturbed();
@@ -104,8 +107,8 @@ fn k7_a_call_that_finds_no_file_fails_once_and_the_scheduler_goes_on() {
     });
 }
 
-/// A life that ends with a cut before a change of the disk; a call may have failed before. Then what two cuts of chance have left is brought to its
-/// end. The answer: what is wrong.
+/// A life that ends with a cut before a change of the disk; a call may have failed before. Then
+/// what two cuts of chance have left is brought to its end. The answer: what is wrong.
 fn cut(name: &str, change: u64, fails: Option<(Call, u64)>) -> Vec<String> {
     let (folder, said) = (Folder::new(name), Said::default());
     let life = Life::new(&folder, 1, &said);

@@ -1,8 +1,10 @@
 //! Forks without an exec, of a process that has a file open.
 //!
-//! Ground rules. Each test runs this program again as a *process*, which opens the file, runs jobs of the handler `h`, and forks. Each run writes a line
-//! into a ledger. A forked child must harm neither the jobs of the process nor its sight of others, whether the child ends at once, drops what it has inherited, or
-//! uses it; and a run must not be lost with a process whose child lives on.
+//! Ground rules. Each test runs this program again as a *process*, which opens the file, runs jobs
+//! of the handler `h`, and forks. Each run writes a line into a ledger. A forked child must harm
+//! neither the jobs of the process nor its sight of others, whether the child ends at once, drops
+//! what it has inherited, or uses it; and a run must not be lost with a process whose child lives
+//! on.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // fork
 
@@ -21,7 +23,8 @@ const FOLDER: &str = "TIMERQUEUE_FORK_FOLDER";
 const MODE: &str = "TIMERQUEUE_FORK_MODE";
 const LONG: Duration = Duration::from_secs(30);
 
-/// A scheduler whose handler writes its runs into the ledger. A payload of true keeps its first run for ever.
+/// A scheduler whose handler writes its runs into the ledger. A payload of true keeps its first run
+/// for ever.
 fn worker(folder: &Path) -> Scheduler {
     let ledger = folder.join("ledger");
     let handler = move |stays: bool, run: &Run| {
@@ -36,7 +39,8 @@ fn worker(folder: &Path) -> Scheduler {
 
 /// Forks. The child does its work and ends with the code of the answer; returns its number.
 fn fork(work: impl FnOnce() -> i32) -> libc::pid_t {
-    // SAFETY: the child uses of the state that other threads may have left half changed the allocator alone, which glibc makes whole after a fork.
+    // SAFETY: the child uses of the state that other threads may have left half changed the
+    // allocator alone, which glibc makes whole after a fork.
     match unsafe { libc::fork() } {
         0 => {
             let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(101);
@@ -73,7 +77,8 @@ fn is_forked<T: std::fmt::Debug>(answer: Result<T, Error>) -> bool {
 fn process() {
     let (Some(folder), Ok(mode)) = (std::env::var_os(FOLDER).map(PathBuf::from), std::env::var(MODE)) else { return };
     let mut scheduler = Some(worker(&folder));
-    // Idle at the fork: no claim under way holds the store, so the drop of a child is that of the last handle.
+    // Idle at the fork: no claim under way holds the store, so the drop of a child is that of the
+    // last handle.
     std::thread::sleep(Duration::from_millis(300));
     let child = match &*mode {
         "ends" => fork(|| 0),

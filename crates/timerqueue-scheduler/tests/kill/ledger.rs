@@ -48,7 +48,8 @@ pub(crate) struct Ledger {
     /// By key: the attempt and the process of each run.
     runs: BTreeMap<String, Vec<(u64, u64)>>,
     early: Vec<String>,
-    /// The power was cut, which may take with it that a run had begun: its attempt has the same number again.
+    /// The power was cut, which may take with it that a run had begun: its attempt has the same
+    /// number again.
     pub(crate) after_cut: bool,
 }
 
@@ -70,8 +71,8 @@ impl Ledger {
         }
     }
 
-    /// What is wrong, in words. Each accepted job has run, none was early, and a job ran twice only if its first run was under way when its process
-    /// was killed.
+    /// What is wrong, in words. Each accepted job has run, none was early, and a job ran twice only
+    /// if its first run was under way when its process was killed.
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults: Vec<String> = self.early.iter().map(|line| format!("early: {line}")).collect();
         let lost: Vec<&String> = self.accepted.iter().filter(|&key| !self.runs.contains_key(key)).collect();

@@ -1,9 +1,11 @@
 //! Power cuts of an emulated machine.
 //!
-//! Ground rules. The test program itself runs inside of the machine, on a disk with ext4; what it says on the console is the ledger. The power is
-//! cut at a random moment after the machine has begun its work: what its kernel has not written to the disk is gone, and of what the disk
-//! was given since the last flush some writes are lost, in any order ([`disk`]). The next start goes on with that disk. After the last one all jobs
-//! run, and the ledger is judged. Two controls show that the test can fail: the same program, with connections that sync less, loses accepted jobs.
+//! Ground rules. The test program itself runs inside of the machine, on a disk with ext4; what it
+//! says on the console is the ledger. The power is cut at a random moment after the machine has
+//! begun its work: what its kernel has not written to the disk is gone, and of what the disk was
+//! given since the last flush some writes are lost, in any order ([`disk`]). The next start goes on
+//! with that disk. After the last one all jobs run, and the ledger is judged. Two controls show
+//! that the test can fail: the same program, with connections that sync less, loses accepted jobs.
 //!
 //! `.ci/power` has the emulator and a kernel; without `TIMERQUEUE_KERNEL` nothing is tested here.
 
@@ -173,8 +175,9 @@ impl Machine {
         Some(Self { folder, kernel })
     }
 
-    /// Switches the machine on. `date`: of its clock, else that of this machine. On a busy machine the emulator's kernel may not find its timers, and
-    /// end before the disk is touched: then it starts again.
+    /// Switches the machine on. `date`: of its clock, else that of this machine. On a busy machine
+    /// the emulator's kernel may not find its timers, and end before the disk is touched: then it
+    /// starts again.
     fn start(&self, start: u64, mode: &str, inside: &str, date: Option<&str>) -> Running {
         let mut running = self.try_start(start, mode, inside, date);
         for _ in 0..3 {
@@ -190,7 +193,8 @@ impl Machine {
     }
 
     fn try_start(&self, start: u64, mode: &str, inside: &str, date: Option<&str>) -> Running {
-        // One queue of one command: two writes under way could be logged in another order than they are done in, or with a hole.
+        // One queue of one command: two writes under way could be logged in another order than they
+        // are done in, or with a hole.
         let words = format!(
             "console=ttyS0 quiet loglevel=0 panic=-1 nvme.io_queue_depth=2 MODE={mode} START={start} FOLDER={inside}"
         );
@@ -202,8 +206,9 @@ impl Machine {
         machine.args(["-blockdev", "driver=file,node-name=file,filename=disk"]);
         machine.args(["-blockdev", "driver=file,node-name=log,filename=log"]);
         machine.args(["-blockdev", "driver=blklogwrites,node-name=logged,file=file,log=log,log-sector-size=512"]);
-        // A write that must be on the disk before it is said to be done is a write and a flush. The emulator takes that flush for needless at the
-        // layer that tells the two apart, right after another flush; that must not be the one that logs.
+        // A write that must be on the disk before it is said to be done is a write and a flush. The
+        // emulator takes that flush for needless at the layer that tells the two apart, right after
+        // another flush; that must not be the one that logs.
         machine.args(["-blockdev", "driver=raw,node-name=disk,file=logged"]);
         machine.args(["-device", "nvme,serial=1,drive=disk,max_ioqpairs=1"]);
         machine.args(["-rtc", &format!("base={}", date.unwrap_or("utc"))]).arg("-kernel").arg(&self.kernel);
@@ -236,7 +241,8 @@ struct Running {
 }
 
 impl Running {
-    /// Takes lines into the ledger until one has these words, the time is over, or the machine is off. Whether the words were said.
+    /// Takes lines into the ledger until one has these words, the time is over, or the machine is
+    /// off. Whether the words were said.
     fn read(&mut self, ledger: &mut Ledger, words: &str, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         loop {
@@ -326,7 +332,8 @@ fn with_synchronous_normal_a_power_cut_loses_jobs() {
     control("synchronous-normal");
 }
 
-/// Steps of two hours and of 100,000 seconds, a power cut, and a machine with another clock: nothing is lost, nothing is early.
+/// Steps of two hours and of 100,000 seconds, a power cut, and a machine with another clock:
+/// nothing is lost, nothing is early.
 #[test]
 fn k1_every_accepted_job_survives_steps_of_the_clock() {
     let Some(machine) = Machine::new("clock") else { return };

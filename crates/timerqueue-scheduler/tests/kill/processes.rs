@@ -1,7 +1,8 @@
 //! Kills of processes.
 //!
-//! Ground rules. The test runs itself twice at a time as a child: each child puts jobs, says on its output which were accepted, and runs jobs of both.
-//! Each run writes a line into the ledger. After the last round the ledger is judged. `TIMERQUEUE_KILLS=200` sets the number of rounds.
+//! Ground rules. The test runs itself twice at a time as a child: each child puts jobs, says on its
+//! output which were accepted, and runs jobs of both. Each run writes a line into the ledger. After
+//! the last round the ledger is judged. `TIMERQUEUE_KILLS=200` sets the number of rounds.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};

@@ -1,6 +1,7 @@
 //! A server of PostgreSQL on a host of a network.
 //!
-//! Ground rules. The files of a new server are made once and copied. The test itself asks the server by its local socket, which no network reaches.
+//! Ground rules. The files of a new server are made once and copied. The test itself asks the
+//! server by its local socket, which no network reaches.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,8 @@ use std::sync::OnceLock;
 use super::guard::Guard;
 use super::network::{Network, address};
 
-/// The number of the user `nobody` on Debian, and of the group `nogroup`. The server refuses to run as root.
+/// The number of the user `nobody` on Debian, and of the group `nogroup`. The server refuses to run
+/// as root.
 const NOBODY: u32 = 65_534;
 const AS_NOBODY: [&str; 6] = ["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "--"];
 

@@ -1,4 +1,5 @@
-//! A standby takes over: commits wait for it (`synchronous_standby_names`), so it has all that was answered.
+//! A standby takes over: commits wait for it (`synchronous_standby_names`), so it has all that was
+//! answered.
 
 use std::time::Duration;
 

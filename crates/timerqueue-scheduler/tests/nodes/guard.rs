@@ -1,7 +1,8 @@
 //! Cleaning up, however the test program ends.
 //!
-//! Ground rules. A guard is a shell that reads its input until it ends, and then runs a script. The kernel closes the input when the test program
-//! ends, also by a panic or a kill. A guard that is dropped has run its script.
+//! Ground rules. A guard is a shell that reads its input until it ends, and then runs a script. The
+//! kernel closes the input when the test program ends, also by a panic or a kill. A guard that is
+//! dropped has run its script.
 
 use std::process::{Child, Command, Stdio};
 
@@ -10,7 +11,8 @@ pub(crate) struct Guard(Child);
 impl Guard {
     pub(crate) fn new(script: &str, arguments: &[&str]) -> Self {
         let script = format!("cat >/dev/null; {script}");
-        let mut shell = Command::new("setsid"); // a signal to the group of the test program is not for the guard
+        // a signal to the group of the test program is not for the guard
+        let mut shell = Command::new("setsid");
         shell.args(["sh", "-c", &script, "sh"]).args(arguments).current_dir("/");
         Self(shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }

@@ -136,7 +136,8 @@ impl Ledger {
                     faults.push(format!("an attempt ran twice: {key} {nominal} {pair:?}"));
                 }
                 if pair[0].done == Some(false) {
-                    // A retry. An attempt in between was given to a node that was in trouble before the run began.
+                    // A retry. An attempt in between was given to a node that was in trouble before
+                    // the run began.
                     let skips = pair[0].attempt + 1 < pair[1].attempt;
                     if skips && !troubles.iter().any(|trouble| trouble.is_between(&pair[0], &pair[1])) {
                         faults.push(format!("an attempt that no node ran: {key} {nominal} {pair:?}"));
@@ -166,7 +167,8 @@ impl Trouble {
         self.host == first.host && self.is_between(first, second)
     }
 
-    /// Whether the trouble came before the second run, and had not ended before the first. A lease is given before its run begins.
+    /// Whether the trouble came before the second run, and had not ended before the first. A lease
+    /// is given before its run begins.
     fn is_between(&self, first: &Ran, second: &Ran) -> bool {
         self.begun <= second.begun && self.ended >= first.begun - 1_000_000
     }

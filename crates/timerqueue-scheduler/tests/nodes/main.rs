@@ -1,9 +1,10 @@
 //! Nodes as processes on hosts of their own, with one server, and what can go wrong between them.
 //!
-//! Ground rules. Each history has a network of its own (namespaces), a server of its own and three processes. One kind of fault comes while the processes put
-//! and run jobs. Then the processes stop putting, and all accepted jobs must be done. The ledger is outside of the database: the files of the processes.
-//! `TIMERQUEUE_NODES=20` runs each history twenty times (`.ci/nodes 20`). Where something is missing (root, `ip`, PostgreSQL,
-//! `libfaketime`), a history says NOT RUN, and why.
+//! Ground rules. Each history has a network of its own (namespaces), a server of its own and three
+//! processes. One kind of fault comes while the processes put and run jobs. Then the processes stop
+//! putting, and all accepted jobs must be done. The ledger is outside of the database: the files of
+//! the processes. `TIMERQUEUE_NODES=20` runs each history twenty times (`.ci/nodes 20`). Where
+//! something is missing (root, `ip`, PostgreSQL, `libfaketime`), a history says NOT RUN, and why.
 #![cfg(target_os = "linux")]
 
 mod database;
@@ -179,8 +180,9 @@ fn l5_a_process_is_stopped_for_longer_than_its_lease_and_its_late_settle_is_refu
     }
 }
 
-/// The affinities of the stopped process are bound elsewhere. When it goes on, it is a member again, takes a share, and its runs are those of jobs that it
-/// claims then: no affinity has two processes at a time.
+/// The affinities of the stopped process are bound elsewhere. When it goes on, it is a member
+/// again, takes a share, and its runs are those of jobs that it claims then: no affinity has two
+/// processes at a time.
 #[test]
 fn m4_a_process_with_bound_jobs_is_stopped_for_longer_than_its_lease_and_goes_on() {
     let affinities: Vec<String> = (0..12).map(|n| format!("x{n}")).collect();
@@ -258,7 +260,8 @@ fn l7_the_server_is_restarted_and_crashes() {
     });
 }
 
-/// A transaction with a notice that waits for a standby, which does not exist, holds the lock of notices. Others do not wait for a standby.
+/// A transaction with a notice that waits for a standby, which does not exist, holds the lock of
+/// notices. Others do not wait for a standby.
 #[test]
 fn l3_notices_are_blocked() {
     history("blocked notices", [""; 3], |history| {

@@ -1,7 +1,8 @@
 //! Hosts with addresses of their own: network namespaces, joined by a bridge in a further one.
 //!
-//! Ground rules. Each network has namespaces of its own, so networks may use the same addresses at a time, and none is part of the machine's. A link is cut
-//! in one direction by a wrong hardware address for the other host: its packets vanish, as in a network that fails.
+//! Ground rules. Each network has namespaces of its own, so networks may use the same addresses at
+//! a time, and none is part of the machine's. A link is cut in one direction by a wrong hardware
+//! address for the other host: its packets vanish, as in a network that fails.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};

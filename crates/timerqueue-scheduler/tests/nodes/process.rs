@@ -1,8 +1,9 @@
 //! A node: a process on a host, which puts jobs, runs jobs, and says so in a file.
 //!
-//! Ground rules. The process is this test program again ([`node`]). It obeys lines on its input, and ends when the input ends. Each line of its file is
-//! one write at the end of the file: what a killed process has said stays said. Instants are read by a system call, so a false clock of the process
-//! (`libfaketime`) does not reach them; the clock of the server is that of the machine.
+//! Ground rules. The process is this test program again ([`node`]). It obeys lines on its input,
+//! and ends when the input ends. Each line of its file is one write at the end of the file: what a
+//! killed process has said stays said. Instants are read by a system call, so a false clock of the
+//! process (`libfaketime`) does not reach them; the clock of the server is that of the machine.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, Write};

@@ -55,7 +55,8 @@ fn m6_m7_limits_hold_with_eight_threads() {
     );
 }
 
-/// A put by SQL, and a statement of a node of an older version, which knows no other column than `wake`.
+/// A put by SQL, and a statement of a node of an older version, which knows no other column than
+/// `wake`.
 #[test]
 fn m2_sql_and_older_nodes_keep_the_affinity() {
     let Some(server) = Server::shared() else { return };
@@ -82,7 +83,8 @@ fn m2_sql_and_older_nodes_keep_the_affinity() {
     drop(node);
 }
 
-/// The job of the affinity is not the first of its commit, and the node of the affinity has no place for the first one.
+/// The job of the affinity is not the first of its commit, and the node of the affinity has no
+/// place for the first one.
 #[test]
 fn l18_m2_the_node_of_an_affinity_is_told_beside_an_earlier_job() {
     let Some(server) = Server::shared() else { return };
@@ -109,7 +111,8 @@ fn l18_m2_the_node_of_an_affinity_is_told_beside_an_earlier_job() {
     drop(bound);
 }
 
-/// All affinities are on the other node. The one that comes back looks for its share at once, and not at its safety look.
+/// All affinities are on the other node. The one that comes back looks for its share at once, and
+/// not at its safety look.
 #[test]
 fn m5_a_node_that_was_taken_for_dead_takes_its_share_when_it_is_back() {
     let Some(server) = Server::shared() else { return };
@@ -143,7 +146,8 @@ fn m5_a_node_that_was_taken_for_dead_takes_its_share_when_it_is_back() {
     drop(nodes);
 }
 
-/// Once, a member claimed without end for a job that a statement of a user's had taken away, and real jobs had no place.
+/// Once, a member claimed without end for a job that a statement of a user's had taken away, and
+/// real jobs had no place.
 #[test]
 fn m4_jobs_taken_away_by_statements_are_in_no_other_jobs_way() {
     let Some(server) = Server::shared() else { return };
@@ -154,7 +158,8 @@ fn m4_jobs_taken_away_by_statements_are_in_no_other_jobs_way() {
     let node = builder.handler("h", handler).start().unwrap();
     let affinities = ["a", "b", "c"];
     for affinity in affinities {
-        let _ = node.put_to("h", &1).key(affinity).affinity(affinity).send().wait().unwrap(); // binds it
+        // binds it
+        let _ = node.put_to("h", &1).key(affinity).affinity(affinity).send().wait().unwrap();
     }
     until("all are bound", || log.lock().unwrap().len() == 3);
     for (n, affinity) in affinities.into_iter().enumerate() {

@@ -14,7 +14,8 @@ use timerqueue_scheduler::{Error, Scheduler, State};
 use crate::server::{Server, new_schema, until};
 use crate::{LONG, Log, connect, logging, options, put_raw};
 
-/// A primary and a synchronous standby. The clock of the standby differs by some microseconds once it is promoted.
+/// A primary and a synchronous standby. The clock of the standby differs by some microseconds once
+/// it is promoted.
 struct Pair {
     primary: Server,
     standby: Server,
@@ -49,7 +50,8 @@ impl Pair {
         options(schema).lease(Duration::from_secs(1)).safety_look(Duration::from_millis(500)).patience(LONG)
     }
 
-    /// Puts jobs that are due within a second, and loses the primary in the middle. Returns when all puts were answered.
+    /// Puts jobs that are due within a second, and loses the primary in the middle. Returns when
+    /// all puts were answered.
     fn fail_over(&self, nodes: &[Scheduler; 2]) {
         let put = |n: usize| {
             nodes[n % 2].put_to("log", &n).key(&format!("{n:03}")).due(Duration::from_millis(n as u64 * 5)).send()

@@ -11,7 +11,8 @@ use crate::{HOUR, Log, connect, logging, options};
 
 const NODES: usize = 8;
 
-/// A server that writes down each reading of its clock, and by which statement. Each transaction of a node begins with one.
+/// A server that writes down each reading of its clock, and by which statement. Each transaction of
+/// a node begins with one.
 struct Watched {
     server: Server,
     schema: String,
@@ -118,7 +119,8 @@ fn l18_looks_do_not_grow_with_rows_and_nodes() {
     watched.rest("n300");
     let (looks, time) = (watched.looks(begun, watched.now()) - puts, 3.5);
     println!("{looks} transactions for {rows} rows in {time} s with {NODES} nodes");
-    // A claim and a settle for each row. Besides, each node looks once in a step at most, with the settle of what it may find.
+    // A claim and a settle for each row. Besides, each node looks once in a step at most, with the
+    // settle of what it may find.
     let others = NODES * (time / 0.050) as usize;
     assert!(looks <= 2 * rows + others, "{looks}; if all nodes looked: {}", (NODES + 1) * rows);
 }

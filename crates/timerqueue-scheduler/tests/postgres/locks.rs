@@ -13,7 +13,8 @@ use crate::pooler::Pooler;
 use crate::server::{Server, new_schema, until};
 use crate::{HOUR, LONG, options};
 
-/// Of the node whose operations are not to be answered before the transaction ends, and of the one whose operations are.
+/// Of the node whose operations are not to be answered before the transaction ends, and of the one
+/// whose operations are.
 const PATIENT: Duration = Duration::from_secs(60);
 const HASTY: Duration = Duration::from_secs(1);
 
@@ -109,7 +110,8 @@ fn others_go_on(server: &Server, schema: &str, options: PostgresOptions, address
     assert!(put("limited", "unclaimed", Duration::ZERO).send().wait().unwrap().added().is_some());
     let waits = blocked(&node);
     (0..2).for_each(|_| send.send(()).unwrap()); // the ends of both runs wait
-    // Another node's are answered by its patience, again and again. Put, claim and end of other jobs go on, with the locks still held.
+    // Another node's are answered by its patience, again and again. Put, claim and end of other
+    // jobs go on, with the locks still held.
     for round in 0..3 {
         let failed = blocked(&hasty);
         for number in 0..2 {

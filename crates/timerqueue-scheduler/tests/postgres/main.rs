@@ -1,4 +1,5 @@
-//! The store on a server: several nodes, and what can go wrong between them. The numbers are those of the promises in `DESIGN.md`.
+//! The store on a server: several nodes, and what can go wrong between them. The numbers are those
+//! of the promises in `DESIGN.md`.
 #![cfg(unix)]
 
 mod bound;
@@ -244,14 +245,16 @@ fn l7_a_crash_of_the_server_loses_nothing() {
     assert_eq!(ran, (0..200).map(|n| format!("{n:03}")).collect::<Vec<_>>());
 }
 
-/// Once, the rows that a claim had read went on to be found after a failure, and the writer took the same row for ever.
+/// Once, the rows that a claim had read went on to be found after a failure, and the writer took
+/// the same row for ever.
 #[test]
 fn a_failure_in_the_middle_of_a_claim_ends_it() {
     let Some(server) = Server::shared() else { return };
     let schema = new_schema();
     let store = connect(server, &options(&schema));
     let (_, _) = (put_raw(&store, "a"), put_raw(&store, "b"));
-    // A schedule that cannot be read dies in the claim, and there its number fails, after the rows were read.
+    // A schedule that cannot be read dies in the claim, and there its number fails, after the rows
+    // were read.
     server.psql(&format!("UPDATE {schema}.jobs SET state = 4, recurs = true, recurring = 'none' WHERE key = 'b'"));
     let rename = |from: &str, to: &str| server.psql(&format!("ALTER SEQUENCE {schema}.{from} RENAME TO {to}"));
     rename("deaths", "renamed");
@@ -411,7 +414,8 @@ fn l12_the_clock_of_a_node_does_not_matter() {
     }
 }
 
-/// A clock beyond the year 9999 shows the last instant to the scheduler. No wall timer is set by it, since it would fire at once, again and again.
+/// A clock beyond the year 9999 shows the last instant to the scheduler. No wall timer is set by
+/// it, since it would fire at once, again and again.
 #[test]
 fn l12_a_node_whose_clock_is_beyond_all_instants_is_at_rest_and_runs_its_jobs() {
     let Some(server) = Server::shared() else { return };

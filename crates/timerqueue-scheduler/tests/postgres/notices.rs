@@ -11,7 +11,8 @@ use crate::{HOUR, Log, connect, logging, options};
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A transaction with a notice that waits for a standby, which does not exist, holds the lock of notices. Others do not wait for a standby.
+/// A transaction with a notice that waits for a standby, which does not exist, holds the lock of
+/// notices. Others do not wait for a standby.
 #[test]
 fn l2_a_notice_that_waits_holds_up_neither_puts_nor_claims_nor_settles() {
     let settings = "-c synchronous_commit=local -c synchronous_standby_names=nobody";

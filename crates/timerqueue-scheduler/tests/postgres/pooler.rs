@@ -1,4 +1,5 @@
-//! A pooler in transaction mode before a server, for a test program. It ends with its value, or with the program, however that ends.
+//! A pooler in transaction mode before a server, for a test program. It ends with its value, or
+//! with the program, however that ends.
 
 use std::process::{Child, Stdio};
 
@@ -20,7 +21,8 @@ impl Drop for Pooler {
 }
 
 impl Pooler {
-    /// With one connection of the server for all, so that each transaction meets what the others have left. `None` where PgBouncer is missing.
+    /// With one connection of the server for all, so that each transaction meets what the others
+    /// have left. `None` where PgBouncer is missing.
     pub(crate) fn new(server: &Server) -> Option<Self> {
         Self::with(server, 1)
     }

@@ -1,4 +1,5 @@
-//! A server of PostgreSQL in a temporary folder, for a test program. It ends with the program, however that ends.
+//! A server of PostgreSQL in a temporary folder, for a test program. It ends with the program,
+//! however that ends.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -21,7 +22,8 @@ pub(crate) struct Server {
 /// The number of the user `nobody` on Debian, and of the group `nogroup`.
 const NOBODY: u32 = 65_534;
 
-/// Ends the server and removes the folder once its input ends, which the kernel closes with the test program.
+/// Ends the server and removes the folder once its input ends, which the kernel closes with the
+/// test program.
 const GUARD: &str = r#"cat >/dev/null; "$1" -D "$2/data" -m immediate stop >/dev/null 2>&1; rm -rf "$2""#;
 
 impl Server {
@@ -35,7 +37,8 @@ impl Server {
         Self::with("", |_| {})
     }
 
-    /// A server with further settings. `prepare` may put files into the folder, which are the server's then.
+    /// A server with further settings. `prepare` may put files into the folder, which are the
+    /// server's then.
     pub(crate) fn with(settings: &str, prepare: impl FnOnce(&Path)) -> Option<Self> {
         let server = Self::empty(settings)?;
         prepare(&server.folder);

@@ -73,7 +73,8 @@ fn carry(mut from: UnixStream, mut to: UnixStream, note: impl Fn()) {
 
 const JOBS: usize = 20;
 
-/// A statement whose answer comes in parts may begin another round trip as this test counts, so the fewest of several count.
+/// A statement whose answer comes in parts may begin another round trip as this test counts, so the
+/// fewest of several count.
 #[test]
 fn a_put_and_a_settle_take_two_round_trips_and_a_claim_three() {
     let Some(server) = Server::shared() else { return };
@@ -110,7 +111,8 @@ fn a_put_and_a_settle_take_two_round_trips_and_a_claim_three() {
     assert!(runs[0] <= 2 + 3 + 2, "{runs:?}");
 }
 
-/// The end of a run takes the next job in its own two round trips. With an end and a claim apart these were five.
+/// The end of a run takes the next job in its own two round trips. With an end and a claim apart
+/// these were five.
 #[test]
 fn a_run_after_another_one_takes_two_round_trips() {
     let Some(server) = Server::shared() else { return };

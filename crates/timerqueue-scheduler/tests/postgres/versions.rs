@@ -15,7 +15,8 @@ fn l17_a_node_uses_tables_of_a_newer_version_that_allow_it() {
     let (schema, log) = (new_schema(), Log::default());
     let before = logging(connect(server, &options(&schema)), &log);
     assert_eq!(server.psql(&format!("SELECT least <= version FROM {schema}.store")), "t");
-    // What a later step may do while nodes of this version run: new columns in each place, of each table that nodes write to.
+    // What a later step may do while nodes of this version run: new columns in each place, of each
+    // table that nodes write to.
     for table in ["jobs", "handlers", "nodes", "writers", "minutes", "store"] {
         server.psql(&format!(
             "ALTER TABLE {schema}.{table} ADD COLUMN later text, ADD COLUMN more bigint NOT NULL DEFAULT 7"

@@ -97,7 +97,8 @@ fn b12_overdue_items_run_at_once() {
 #[test]
 fn b13_a_date_is_no_local_time() {
     let bench = Bench::new();
-    // 02:30 in Berlin, from winter time to summer time: 2026-03-28, 29 (no such time: 03:00) and 30.
+    // 02:30 in Berlin, from winter time to summer time: 2026-03-28, 29 (no such time: 03:00)
+    // and 30.
     let schedule = Schedule::cron("30 2 * * *").zone("Europe/Berlin").build().unwrap();
     let _ = bench.job("nightly").schedule(schedule).send().wait().unwrap();
     bench.clock.advance(86 * DAY); // to 2026-03-28T00:00:00Z

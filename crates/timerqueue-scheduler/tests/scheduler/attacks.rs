@@ -1,4 +1,5 @@
-//! Code of users where an engine forgets that there is some: hooks, executors and rules that close, block or panic (J10, J11, J14).
+//! Code of users where an engine forgets that there is some: hooks, executors and rules that close,
+//! block or panic (J10, J11, J14).
 
 use std::future::Future;
 use std::pin::Pin;

@@ -52,7 +52,8 @@ fn an_interval_goes_on_after_a_step_back() {
         let seen = bench.log.all();
         let instants: Vec<Duration> = seen.iter().map(|seen| seen.at).collect();
         for pair in instants.windows(2) {
-            // A short step is followed late: the next point of the grid is within a period by the clock.
+            // A short step is followed late: the next point of the grid is within a period by the
+            // clock.
             let longest = if step <= 10 { secs(20) } else { secs(10) };
             assert!(pair[1] - pair[0] <= longest + Duration::from_millis(1), "{step}: {instants:?}");
         }
@@ -94,7 +95,8 @@ fn a_fixed_delay_and_a_retry_go_on_after_a_step_back() {
     assert!(nominals(&bench, "rest").windows(2).all(|pair| pair[0] < pair[1]));
 }
 
-/// The years of a clock that is taken for wrong: beyond the years of cron lines, of stores, and of civil time.
+/// The years of a clock that is taken for wrong: beyond the years of cron lines, of stores, and of
+/// civil time.
 const WRONG_YEARS: [i64; 5] = [4_900, 5_100, 9_999, 10_000, 250_000];
 
 /// Seconds from the begin to about the middle of a year.
@@ -191,7 +193,8 @@ fn a_schedule_without_a_further_occurrence_ends() {
     assert_eq!(nominals(&bench, "years").len(), 1);
 }
 
-/// A clock that was days ahead for some seconds: schedules go on by the right one, and what it brought does not come again.
+/// A clock that was days ahead for some seconds: schedules go on by the right one, and what it
+/// brought does not come again.
 #[test]
 fn j9_no_schedule_stands_still_after_a_clock_that_was_ahead() {
     const DAYS: i64 = 30 * 86_400;

@@ -176,7 +176,8 @@ fn an_async_handler_needs_a_spawner() {
     assert!(matches!(builder.start(), Err(StartError::InvalidName { .. })));
 }
 
-/// An async run that does not end when it is asked to: after its grace the future is dropped, and the place is free.
+/// An async run that does not end when it is asked to: after its grace the future is dropped, and
+/// the place is free.
 #[test]
 fn a_future_that_ignores_its_token_is_dropped_after_its_grace() {
     struct Drops(Arc<Mutex<usize>>);
@@ -220,7 +221,8 @@ fn a_future_that_ignores_its_token_is_dropped_after_its_grace() {
     assert!(dead.error.unwrap().contains("10s after"));
 }
 
-/// The program ends: a close, and then the executor. As after a kill the jobs wait, also without further attempts.
+/// The program ends: a close, and then the executor. As after a kill the jobs wait, also without
+/// further attempts.
 #[test]
 fn a_run_whose_executor_ends_after_the_close_waits_again() {
     let kept: Arc<Mutex<Vec<Task>>> = Arc::default();

@@ -1,7 +1,8 @@
 //! Connections that are less safe than they were asked to be: controls, which must lose jobs.
 //!
-//! Ground rules. SQLite calls an extension for each new connection. If a folder of its file is named `synchronous-off` or `synchronous-normal`, the
-//! connection gets that level, and a later `PRAGMA synchronous = ...` does nothing.
+//! Ground rules. SQLite calls an extension for each new connection. If a folder of its file is
+//! named `synchronous-off` or `synchronous-normal`, the connection gets that level, and a later
+//! `PRAGMA synchronous = ...` does nothing.
 #![allow(unsafe_code)] // extensions and authorizers of SQLite have an interface of C
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -17,7 +18,8 @@ pub(crate) fn install() {
 
 /// The text of a failure is `*mut c_char`, or `*const c_char` in older versions of rusqlite.
 unsafe extern "C" fn lower<T>(db: *mut ffi::sqlite3, _: *mut T, _: *const ffi::sqlite3_api_routines) -> c_int {
-    // SAFETY: an open connection. The name is null or a text that ends with a zero, and lives as long as the connection.
+    // SAFETY: an open connection. The name is null or a text that ends with a zero, and lives as
+    // long as the connection.
     let file = unsafe {
         let name = ffi::sqlite3_db_filename(db, c"main".as_ptr());
         if name.is_null() { "" } else { CStr::from_ptr(name).to_str().unwrap_or_default() }
@@ -30,7 +32,8 @@ unsafe extern "C" fn lower<T>(db: *mut ffi::sqlite3, _: *mut T, _: *const ffi::s
         return ffi::SQLITE_OK;
     };
     let null = std::ptr::null_mut();
-    // SAFETY: an open connection, and texts that end with a zero. The authorizer needs no data of its own.
+    // SAFETY: an open connection, and texts that end with a zero. The authorizer needs no data of
+    // its own.
     unsafe {
         let done = ffi::sqlite3_exec(db, level.as_ptr(), None, null, std::ptr::null_mut());
         ffi::sqlite3_set_authorizer(db, Some(ignore_levels), null);

@@ -14,7 +14,8 @@ use timerqueue_scheduler::{Builder, Handler, Run, Scheduler, State};
 const AFFINITIES: usize = 24;
 const JOBS: usize = 4;
 
-/// A node whose runs are lines of a file: affinity, key, attempt, node. `stays`: its runs do not end.
+/// A node whose runs are lines of a file: affinity, key, attempt, node. `stays`: its runs do not
+/// end.
 pub(crate) fn node(builder: Builder, name: &'static str, ledger: &Path, stays: bool) -> Scheduler {
     let ledger = ledger.to_owned();
     let handler = move |affinity: String, run: &Run| {
@@ -45,7 +46,8 @@ fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// Three nodes, of which one is killed: its share moves, the others keep theirs, and no attempt runs twice.
+/// Three nodes, of which one is killed: its share moves, the others keep theirs, and no attempt
+/// runs twice.
 pub(crate) fn the_share_of_a_killed_node_moves(nodes: &[Scheduler; 2], mut child: Child, ledger: &Path) {
     until("three nodes", || nodes[0].nodes().wait().unwrap().len() == 3);
     for n in 0..JOBS {
@@ -101,7 +103,8 @@ impl Gauge {
     }
 }
 
-/// Eight threads put jobs, and three nodes run them: a counter outside never shows more than the limits.
+/// Eight threads put jobs, and three nodes run them: a counter outside never shows more than the
+/// limits.
 pub(crate) fn limits_hold_with_eight_threads(mut builder: impl FnMut() -> Builder, jobs: usize) {
     const EVERYWHERE: usize = 3;
     let all = Arc::new(Gauge::default());

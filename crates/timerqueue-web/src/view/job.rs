@@ -105,7 +105,8 @@ fn recurrence(frame: &Frame<'_>, job: &JobInfo, rules: &Recurrence) -> Markup {
         Overlap::Allow => "side by side",
         _ => "?",
     };
-    // A rule is code of the program's, and runs where the program runs it. The next run stands above.
+    // A rule is code of the program's, and runs where the program runs it. The next run stands
+    // above.
     let foretold = !rules.schedule.has_rule() && !frame.counts.kind(&job.name).is_some_and(|kind| kind.paused);
     let next = if foretold { job.next_runs(frame.now, 1 + OCCURRENCES) } else { Vec::new() };
     let tally = job.tally;
@@ -179,7 +180,8 @@ fn attempt(frame: &Frame<'_>, run: &LastRun) -> Markup {
     }
 }
 
-/// JSON with a line for each value; what is none as it is. Numbers, texts and the order of the fields stay as they were written.
+/// JSON with a line for each value; what is none as it is. Numbers, texts and the order of the
+/// fields stay as they were written.
 fn pretty(payload: &str) -> String {
     if serde_json::from_str::<serde_json::Value>(payload).is_err() {
         return payload.to_owned();

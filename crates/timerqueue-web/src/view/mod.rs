@@ -1,7 +1,8 @@
 //! What the page looks like.
 //!
-//! Ground rules. Templates escape; no text is put into a page without. The style and the script stand in the page, under its nonce. A part with
-//! `data-live` and an `id` is replaced by the script; all forms and links work without it.
+//! Ground rules. Templates escape; no text is put into a page without. The style and the script
+//! stand in the page, under its nonce. A part with `data-live` and an `id` is replaced by the
+//! script; all forms and links work without it.
 
 mod job;
 mod jobs;

@@ -111,7 +111,8 @@ impl Browser {
         self.command("POST", "/execute/sync", &json!({"script": script, "args": []}))
     }
 
-    /// A command on an element. The page may replace the element between the search and the command: then once more.
+    /// A command on an element. The page may replace the element between the search and the
+    /// command: then once more.
     fn on(&self, selector: &str, method: &str, command: &str, body: &Value) -> Value {
         let begin = Instant::now();
         loop {

@@ -73,7 +73,8 @@ impl Model {
         self.arm_as(node, deadline, NEVER, number);
     }
 
-    /// Polls a delay. On a runtime that has ended, a delay has elapsed only if its deadline had come before the end.
+    /// Polls a delay. On a runtime that has ended, a delay has elapsed only if its deadline had
+    /// come before the end.
     fn poll_delay(&mut self, id: usize, waker: u8) -> Option<DelayEnd> {
         let Delay { runtime, deadline, node, waker: stored, done } = self.future(id).delay;
         if done {

@@ -1,9 +1,9 @@
 //! The model: sorted maps, and rules taken from the promises.
 //!
-//! Ground rules. The model uses no part of the crate but the types of its answers. Each operation changes the model and
-//! returns the answer that the crate must give. When the crate runs a callback or waker, the harness reports this event
-//! to the model, and the model checks that exactly this event may happen next. This module has the types; the
-//! submodules have the rules.
+//! Ground rules. The model uses no part of the crate but the types of its answers. Each operation
+//! changes the model and returns the answer that the crate must give. When the crate runs a
+//! callback or waker, the harness reports this event to the model, and the model checks that
+//! exactly this event may happen next. This module has the types; the submodules have the rules.
 
 mod events;
 mod futures;
@@ -74,7 +74,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The first point of its grid at or after an instant: the widest of 1, 2, 5, 10, ... us that its leeway allows (S58).
+    /// The first point of its grid at or after an instant: the widest of 1, 2, 5, 10, ... us that
+    /// its leeway allows (S58).
     fn on_grid(&self, at: u64) -> u64 {
         let steps = (3..14).flat_map(|decade| [1, 2, 5].map(|digit| digit * 10_u64.pow(decade)));
         let widest = steps.take_while(|&step| u128::from(step) <= self.leeway.as_nanos()).last();

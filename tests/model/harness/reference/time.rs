@@ -79,7 +79,8 @@ impl Model {
         }
     }
 
-    /// Moves the clock to the next due point within the running advance, and claims all ticks due there.
+    /// Moves the clock to the next due point within the running advance, and claims all ticks due
+    /// there.
     pub(super) fn step(&mut self, clock: usize) -> bool {
         let c = &mut self.clocks[clock];
         let Some(due) = c.first() else { return false };
@@ -174,7 +175,8 @@ impl Model {
         }
     }
 
-    /// Ends an advance. Returns the number of callbacks run, or as an error the event that is missing.
+    /// Ends an advance. Returns the number of callbacks run, or as an error the event that is
+    /// missing.
     pub(crate) fn end_advance(&mut self, clock: usize) -> Result<u64, String> {
         if let Some((key, claimed)) = self.next_visible(clock) {
             return Err(format!("lost: {:?}, due at {key:?}", self.nodes[claimed.node]));

@@ -118,7 +118,8 @@ impl Model {
         if waited { Changed::WasWaiting } else { Changed::WasIdle }
     }
 
-    /// Aims a wall timer by the current clocks. Its order among timers due at the same instant stays.
+    /// Aims a wall timer by the current clocks. Its order among timers due at the same instant
+    /// stays.
     pub(super) fn aim(&mut self, node: usize, at: i128) {
         self.withdraw(node);
         let left = (at - self.wall(self.clock_of(node))).max(0);

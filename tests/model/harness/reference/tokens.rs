@@ -91,7 +91,8 @@ impl Model {
         false
     }
 
-    /// Whether callbacks of a tree are being called now: the order among its sources is not promised.
+    /// Whether callbacks of a tree are being called now: the order among its sources is not
+    /// promised.
     pub(crate) fn is_telling_a_tree(&self) -> bool {
         self.telling.iter().any(|telling| telling.sources.len() > 1)
     }
@@ -118,8 +119,9 @@ impl Model {
         first
     }
 
-    /// Ends a first cancellation by `cancel`. Returns whether a callback has panicked, or as an error the missing
-    /// event. `unwinding`: the thread panics already, and the runtime is told instead.
+    /// Ends a first cancellation by `cancel`. Returns whether a callback has panicked, or as an
+    /// error the missing event. `unwinding`: the thread panics already, and the runtime is told
+    /// instead.
     pub(crate) fn end_cancel_by_hand(&mut self, unwinding: bool) -> Result<bool, String> {
         let telling = self.telling.pop().expect("begun");
         let left: Vec<_> = telling.sources.iter().flat_map(|&source| &self.sources[source].stack).collect();
@@ -137,7 +139,8 @@ impl Model {
         self.saw("a drop guard cancelled while its scope unwound", cancelled && unwound);
     }
 
-    /// Sets the timed cancel; `after` is not zero, which cancels at once. Returns whether the crate must return `Ok`.
+    /// Sets the timed cancel; `after` is not zero, which cancels at once. Returns whether the crate
+    /// must return `Ok`.
     pub(crate) fn cancel_after(&mut self, source: usize, after: Duration) -> bool {
         let s = &self.sources[source];
         let (runtime, timer) = (s.runtime, s.timer);
@@ -203,7 +206,8 @@ impl Model {
         true
     }
 
-    /// Returns whether the call was in time, and whether the drop of the payload panics to the caller.
+    /// Returns whether the call was in time, and whether the drop of the payload panics to the
+    /// caller.
     pub(crate) fn unregister(&mut self, source: usize, callback: usize) -> (bool, bool) {
         let stack = &mut self.sources[source].stack;
         let at = stack.iter().position(|&entry| entry == Entry::Callback(callback));

@@ -1,4 +1,5 @@
-//! What the drivers in Rust share: arguments, callers, due times and answers. The README of the folder has the list of works.
+//! What the drivers in Rust share: arguments, callers, due times and answers. The README of the
+//! folder has the list of works.
 
 #![allow(dead_code)] // no driver needs all of it
 
@@ -117,7 +118,8 @@ pub fn call_on_threads(callers: usize, time: Duration, put: impl Fn(usize, u64) 
     })
 }
 
-/// The delays of a measurement, in microseconds: 0.1 to 5 s, with the same numbers for each contender.
+/// The delays of a measurement, in microseconds: 0.1 to 5 s, with the same numbers for each
+/// contender.
 pub fn delays() -> Vec<i64> {
     let mut seed: u64 = 17;
     let mut next = || {
@@ -163,7 +165,8 @@ pub fn jobs(arguments: &Arguments) -> usize {
     ((arguments.seconds * 5_000.0) as usize / MANY).max(1) * MANY
 }
 
-/// One of several processes that run the jobs which are due: from when to when it ran jobs, in seconds, and how many.
+/// One of several processes that run the jobs which are due: from when to when it ran jobs, in
+/// seconds, and how many.
 pub fn node(ran: &Count, time: Duration) {
     let (started, mut first, mut last, mut seen) = (Instant::now(), f64::NAN, micros_now(), 0);
     while started.elapsed() < time && (seen == 0 || micros_now() - last < 1_000_000) {
@@ -185,7 +188,8 @@ pub fn idle(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Jobs that are due: how many ran in a second, until all have run or the time is over. The count begins with the first of them.
+/// Jobs that are due: how many ran in a second, until all have run or the time is over. The count
+/// begins with the first of them.
 pub fn drained(ran: &Count, jobs: u64, time: Duration) {
     let started = Instant::now();
     while ran.get() == 0 && started.elapsed() < time * 4 {

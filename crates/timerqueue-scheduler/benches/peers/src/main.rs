@@ -1,14 +1,16 @@
-//! The scheduler and its peers on the same work: lateness of one-shot jobs, processor time, and wake-ups at rest.
+//! The scheduler and its peers on the same work: lateness of one-shot jobs, processor time, and
+//! wake-ups at rest.
 //!
-//! `cargo run --release` in this folder. Arguments: the seconds of each part (default 10), and the names of contenders (default all).
-//! Each contender runs in a process of its own. The parts:
+//! `cargo run --release` in this folder. Arguments: the seconds of each part (default 10), and the
+//! names of contenders (default all). Each contender runs in a process of its own. The parts:
 //!
-//! 1. **rest**: one job is due in an hour; counted from the sixth second on. Wake-ups are the voluntary context switches of all threads but the main one.
+//! 1. **rest**: one job is due in an hour; counted from the sixth second on. Wake-ups are the
+//!    voluntary context switches of all threads but the main one.
 //! 2. **sparse**: 100 jobs a second, due at random instants.
 //! 3. **dense**: 10,000 jobs a second, due at random instants, put at least a second ahead.
 //!
-//! Lateness counts from the due time to the first line of the handler. `apalis` has no due times in memory, so a task of tokio per job
-//! sleeps and then pushes the job, as its users must do.
+//! Lateness counts from the due time to the first line of the handler. `apalis` has no due times in
+//! memory, so a task of tokio per job sleeps and then pushes the job, as its users must do.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -169,7 +171,8 @@ fn quantile(sorted: &[i64], part: f64) -> f64 {
     sorted.get(at).map_or(f64::NAN, |late| *late as f64 / 1e6)
 }
 
-/// Jobs at random instants, a second or more ahead of the puts. Returns when they have run, or some seconds after the last is due.
+/// Jobs at random instants, a second or more ahead of the puts. Returns when they have run, or some
+/// seconds after the last is due.
 async fn spread(contender: &mut dyn Contender, late: &Late, rate: u64, seconds: u64, name: &str) {
     late.0.lock().expect("no panic").clear();
     let (count, mut random) = (rate * seconds, Random(17));

@@ -1,8 +1,11 @@
-//! All orders of the atomic sections of the handshake: no wake-up is lost, no place is lost, and nothing polls.
+//! All orders of the atomic sections of the handshake: no wake-up is lost, no place is lost, and
+//! nothing polls.
 //!
-//! Ground rules. The handshake is the engine's own; store, timer, clock and runs are models. A [`World`] is a state of all of them, a step
-//! one atomic section. The search visits each reachable state once. It checks four things: where no step is left, each job is done; where
-//! the engine has no step, no due job waits beside a free place; the runs never exceed the places; and no state is reached from itself, which would be polling.
+//! Ground rules. The handshake is the engine's own; store, timer, clock and runs are models. A
+//! [`World`] is a state of all of them, a step one atomic section. The search visits each reachable
+//! state once. It checks four things: where no step is left, each job is done; where the engine has
+//! no step, no due job waits beside a free place; the runs never exceed the places; and no state is
+//! reached from itself, which would be polling.
 
 use std::collections::HashMap;
 
@@ -71,7 +74,8 @@ struct World {
     jobs: Vec<Job>,
     /// Commits whose notices are to come.
     notices: Vec<i64>,
-    /// Handlers of runs whose settle is committed, and not answered, and the jobs that have their places.
+    /// Handlers of runs whose settle is committed, and not answered, and the jobs that have their
+    /// places.
     unanswered: Vec<(usize, Option<usize>)>,
     claim: Claim,
 }
@@ -325,7 +329,8 @@ fn search_both(case: Case) -> usize {
     search(&case) + search(&Case { hands_over: true, ..case })
 }
 
-/// Two jobs of one handler. With `several`, a run that runs again comes together with the other complications.
+/// Two jobs of one handler. With `several`, a run that runs again comes together with the other
+/// complications.
 fn two_jobs(several: bool) -> usize {
     let mut states = 0;
     for (places, parallel, batch) in [(1, 1, 1), (1, 2, 2), (2, 1, 2), (2, 2, 1), (2, 2, 2)] {

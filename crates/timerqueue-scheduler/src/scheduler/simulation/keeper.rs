@@ -1,7 +1,7 @@
 //! The keeper of a node: renewals, and runs that are another node's by now.
 //!
-//! Ground rules. The protocol of `store::postgres::keeper`: three renewals in a lease; a run is lost if its renewal is refused twice, since once could be a settle
-//! that was just committed.
+//! Ground rules. The protocol of `store::postgres::keeper`: three renewals in a lease; a run is
+//! lost if its renewal is refused twice, since once could be a settle that was just committed.
 
 use super::plan::{LEASE, millis, secs};
 use super::port::{Answer, Back, Wire};

@@ -1,15 +1,21 @@
-//! The ledger: what must be true of a history, from what users, handlers and the server's door have seen.
+//! The ledger: what must be true of a history, from what users, handlers and the server's door have
+//! seen.
 //!
-//! Ground rules. The ledger knows neither rows nor engine. It sees the requests and answers in the order of the commits, the begin and the end
-//! of each handler, and the faults. A fault of the code under test is a text in [`Ledger::faults`]. The rules:
+//! Ground rules. The ledger knows neither rows nor engine. It sees the requests and answers in the
+//! order of the commits, the begin and the end of each handler, and the faults. A fault of the code
+//! under test is a text in [`Ledger::faults`]. The rules:
 //!
-//! 1. *Nothing is lost*: each put that was committed is done, dead, cancelled or replaced at the end, and "done" means that a handler said so.
-//! 2. *Nothing is early*: a claim takes a job at its due time or later by the server's clock, and its handler begins after.
-//! 3. *One run per occurrence*: a nominal instant of a recurring job has one row; an interval that runs all leaves none out.
-//! 4. *Doubles*: a job that runs is claimed again only if its lease has ended, and only if its holder was disturbed since the last renewal. No handler
-//!    begins under a lease that has ended.
+//! 1. *Nothing is lost*: each put that was committed is done, dead, cancelled or replaced at the
+//!    end, and "done" means that a handler said so.
+//! 2. *Nothing is early*: a claim takes a job at its due time or later by the server's clock, and
+//!    its handler begins after.
+//! 3. *One run per occurrence*: a nominal instant of a recurring job has one row; an interval that
+//!    runs all leaves none out.
+//! 4. *Doubles*: a job that runs is claimed again only if its lease has ended, and only if its
+//!    holder was disturbed since the last renewal. No handler begins under a lease that has ended.
 //! 5. *Fence*: the settle of a former holder is refused, that of the present one is not.
-//! 6. *Exact answers*: of puts, cancels and moves; after "cancelled" no handler begins, after "running" no further attempt does.
+//! 6. *Exact answers*: of puts, cancels and moves; after "cancelled" no handler begins, after
+//!    "running" no further attempt does.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -52,7 +58,8 @@ pub(super) struct Job {
     pub(super) cancelled: bool,
     due: Option<Micros>,
     attempt: u32,
-    /// A handler has begun. The attempts do not tell: a run that asks for another one sets them to zero.
+    /// A handler has begun. The attempts do not tell: a run that asks for another one sets them to
+    /// zero.
     has_begun: bool,
     /// The text of the last run.
     run: Arc<str>,
@@ -305,7 +312,8 @@ impl Ledger {
     }
 
     fn begins(&mut self, by: Origin, job: &ClaimedJob, now: Micros) {
-        // A run that is taken over was due when it began, and stays due if the server's clock is set back.
+        // A run that is taken over was due when it began, and stays due if the server's clock is
+        // set back.
         if job.due > now && self.holder_of(job.held.id).is_none() {
             self.fault(format!("early: {job:?} at {now:?}"));
         }

@@ -1,14 +1,17 @@
 //! Histories of several nodes on one store, on virtual time.
 //!
-//! Ground rules. Each node is a [`Scheduler`](super::Scheduler) with a runtime, clocks and a process of its own. Between the nodes and the store is a
-//! network that delays, refuses, cuts links and loses answers after the commit, and notices. Nodes are stopped for longer than a lease, are killed and start
-//! again; wall clocks are wrong and are set. Users put, cancel, move and replace. The [`ledger`] says what must be true.
+//! Ground rules. Each node is a [`Scheduler`](super::Scheduler) with a runtime, clocks and a
+//! process of its own. Between the nodes and the store is a network that delays, refuses, cuts
+//! links and loses answers after the commit, and notices. Nodes are stopped for longer than a
+//! lease, are killed and start again; wall clocks are wrong and are set. Users put, cancel, move
+//! and replace. The [`ledger`] says what must be true.
 //!
-//! A seed is a history: a failure names its seed, and `TIMERQUEUE_SIMULATE_SEED=seed` runs it alone. `TIMERQUEUE_SIMULATE_SECONDS=3600` goes on for
-//! an hour, with new seeds (`.ci/simulate 3600`).
+//! A seed is a history: a failure names its seed, and `TIMERQUEUE_SIMULATE_SEED=seed` runs it
+//! alone. `TIMERQUEUE_SIMULATE_SECONDS=3600` goes on for an hour, with new seeds (`.ci/simulate
+//! 3600`).
 //!
-//! What this does not show: races inside of a store on a server, which `tests/nodes` has with real processes; the rules of the operations (`store::rules`) and the
-//! engine are the same code.
+//! What this does not show: races inside of a store on a server, which `tests/nodes` has with real
+//! processes; the rules of the operations (`store::rules`) and the engine are the same code.
 
 mod keeper;
 mod ledger;
@@ -90,14 +93,15 @@ fn histories_of_nodes_with_faults_lose_nothing_and_double_nothing() {
     assert!(all.taken_over > 0 && all.late_settles > 0 && all.occurrences > 0, "the faults have no effect: {all:?}");
 }
 
-/// Seeds that were judged wrongly once. The first one: a probe had run, and was to run again at the end. The second one: the last of many long runs
-/// of a job was under way at the end.
+/// Seeds that were judged wrongly once. The first one: a probe had run, and was to run again at the
+/// end. The second one: the last of many long runs of a job was under way at the end.
 const ONCE_WRONG: [u64; 2] = [109_908_213_104_891, 99_926_709_109_753];
 
 /// Some ten seconds without optimization. `.ci/simulate` runs thousands.
 const HISTORIES: u64 = 100;
 
-/// The ledger finds each of five faults. The search begins with a seed that has found the fault before.
+/// The ledger finds each of five faults. The search begins with a seed that has found the fault
+/// before.
 #[test]
 fn histories_find_a_store_that_is_wrong() {
     for (broken, first, text) in [

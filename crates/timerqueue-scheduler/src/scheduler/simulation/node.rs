@@ -1,7 +1,9 @@
-//! A node: a scheduler on clocks of its own, the handlers of its process, and what a `PostgresStore` keeps in a process.
+//! A node: a scheduler on clocks of its own, the handlers of its process, and what a
+//! `PostgresStore` keeps in a process.
 //!
-//! Ground rules. A node acts only when the world moves its clock, gives it an answer or tells it something. While a node is stopped, all that is for it
-//! waits. Handlers say when they begin and end to the [`Diary`], which stands for effects outside of the database.
+//! Ground rules. A node acts only when the world moves its clock, gives it an answer or tells it
+//! something. While a node is stopped, all that is for it waits. Handlers say when they begin and
+//! end to the [`Diary`], which stands for effects outside of the database.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};

@@ -1,10 +1,12 @@
 //! What a seed decides: the faults of a history, and all random numbers.
 //!
-//! Ground rules. A plan is a value that depends on the seed alone. Instants are nanoseconds of virtual time since the begin of the history.
+//! Ground rules. A plan is a value that depends on the seed alone. Instants are nanoseconds of
+//! virtual time since the begin of the history.
 
 use std::time::Duration;
 
-/// The lease of a run, the safety look of a node and its patience with a lost answer: those of a `PostgresStore`.
+/// The lease of a run, the safety look of a node and its patience with a lost answer: those of a
+/// `PostgresStore`.
 pub(super) const LEASE: Duration = Duration::from_secs(30);
 pub(super) const SAFETY: Duration = Duration::from_secs(20);
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);

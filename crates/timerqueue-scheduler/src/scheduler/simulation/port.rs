@@ -1,7 +1,8 @@
 //! The store as a scheduler of a simulated node has it: each call becomes a request to the server.
 //!
-//! Ground rules. A call only puts a request into the outbox, under a lock that no other code is called with. The world takes the outbox, decides the
-//! fate of each request, and gives the answer in a call of its own, as the threads of a `PostgresStore` do ([`Store::has_thread`]).
+//! Ground rules. A call only puts a request into the outbox, under a lock that no other code is
+//! called with. The world takes the outbox, decides the fate of each request, and gives the answer
+//! in a call of its own, as the threads of a `PostgresStore` do ([`Store::has_thread`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};

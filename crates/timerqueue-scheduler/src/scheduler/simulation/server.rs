@@ -1,7 +1,8 @@
 //! The server: a memory store on a clock of its own, with the ledger at its door.
 //!
-//! Ground rules. The world applies requests one at a time, each at an instant. The ledger sees each request and its answer in the order
-//! of the commits. A [`Break`] falsifies requests or answers, so that tests of the simulation find a server that is wrong.
+//! Ground rules. The world applies requests one at a time, each at an instant. The ledger sees each
+//! request and its answer in the order of the commits. A [`Break`] falsifies requests or answers,
+//! so that tests of the simulation find a server that is wrong.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;

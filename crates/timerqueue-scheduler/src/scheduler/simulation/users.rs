@@ -1,4 +1,5 @@
-//! The users of a history: puts, cancels, moves and schedules at any node, and the probes at its end.
+//! The users of a history: puts, cancels, moves and schedules at any node, and the probes at its
+//! end.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use crate::Schedule;
 use crate::scheduler::Scheduler;
 use crate::store::{Applied, Catchup, Clash, Overlap};
 
-/// How late a job may begin whose notice was lost: twice the safety look, and the way to the server.
+/// How late a job may begin whose notice was lost: twice the safety look, and the way to the
+/// server.
 const LATEST: u64 = 2 * SAFETY.as_secs() * 1_000_000_000 + 1_000_000_000;
 
 impl World {
@@ -106,7 +108,8 @@ impl World {
         });
     }
 
-    /// Recurring jobs have no end of their own. Before their cancel: the probes have run, and no interval stands still.
+    /// Recurring jobs have no end of their own. Before their cancel: the probes have run, and no
+    /// interval stands still.
     pub(super) fn cancel_all(&mut self) {
         let probes = std::mem::take(&mut self.probes);
         for (number, due) in probes.into_iter().filter(|&(_, due)| due + LATEST <= self.now) {

@@ -1,7 +1,8 @@
 //! The world: virtual time, the network and the faults.
 //!
-//! Ground rules. One thread. Events have an instant and a number, and are handled in this order; a node's timers fire at their own instants. All random
-//! numbers come from the seed, so a seed is a history. A safety look comes between once and twice its setting after the one before.
+//! Ground rules. One thread. Events have an instant and a number, and are handled in this order; a
+//! node's timers fire at their own instants. All random numbers come from the seed, so a seed is a
+//! history. A safety look comes between once and twice its setting after the one before.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,8 @@ use crate::store::{Fault as StoreFault, Micros, Notice};
 
 /// More events than any history has, unless something asks again and again.
 const MOST_EVENTS: u64 = 400_000;
-/// How long the runs of a job may take: four turns of four attempts, each up to 95 s long, and late by two safety looks after a wait of up to 20 s.
+/// How long the runs of a job may take: four turns of four attempts, each up to 95 s long, and late
+/// by two safety looks after a wait of up to 20 s.
 const MOST_RUNS: u64 = secs(16 * (95 + 2 * SAFETY.as_secs() + 20));
 
 pub(super) enum Event {
@@ -129,7 +131,8 @@ impl World {
         self.events.insert((at.max(self.now), self.number), event);
     }
 
-    /// Runs the history up to its end: as soon as no job is left, or when each has had all its runs.
+    /// Runs the history up to its end: as soon as no job is left, or when each has had all its
+    /// runs.
     pub(super) fn run(&mut self) {
         let end = CALM + secs(260) + self.plan.back();
         loop {
@@ -427,7 +430,8 @@ impl World {
         self.serve(n);
     }
 
-    /// A node has waited for an answer. It asks the server whether the request was done; if the server does not answer, this is all that is known.
+    /// A node has waited for an answer. It asks the server whether the request was done; if the
+    /// server does not answer, this is all that is known.
     fn time_out(&mut self, of: Origin, id: u64) {
         let (n, patience) = (of.0, u64::try_from(PATIENCE.as_nanos()).unwrap());
         let Some(asked) = self.nodes[n].asked.get_mut(&id) else { return };

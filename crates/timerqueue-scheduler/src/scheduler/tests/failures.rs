@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Puts jobs into the store of `rig` as another scheduler does, so that the scheduler of `rig` asks the store.
+/// Puts jobs into the store of `rig` as another scheduler does, so that the scheduler of `rig` asks
+/// the store.
 fn other(rig: &Rig) -> impl Fn(&str) + use<> {
     let runtime = Runtime::builder().manual_clock(&rig.clock).start().unwrap();
     let other = Scheduler::builder().runtime(&runtime).store(rig.gate.store.clone()).start().unwrap();

@@ -1,7 +1,8 @@
 //! The schedulers on a store in memory, and the affinities bound to them.
 //!
-//! Ground rules. All members are of this process: a member lives until it leaves, and has no lease. Each change of a row of an affinity, and of the
-//! affinity itself, ends in [`Table::settle_affinity`], which keeps the indexes right.
+//! Ground rules. All members are of this process: a member lives until it leaves, and has no lease.
+//! Each change of a row of an affinity, and of the affinity itself, ends in
+//! [`Table::settle_affinity`], which keeps the indexes right.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -226,7 +227,8 @@ impl Affinities {
 }
 
 impl Table {
-    /// Keeps the indexes of an affinity right, after a change of its jobs, of itself, or of its members.
+    /// Keeps the indexes of an affinity right, after a change of its jobs, of itself, or of its
+    /// members.
     pub(super) fn settle_affinity(&mut self, id: u64, now: Micros) {
         let Self { apart, members, effects, kinds, .. } = self;
         let affinities = &mut apart.affinities;
@@ -261,7 +263,8 @@ impl Table {
         }
     }
 
-    /// Settles some of the affinities of dead members. Those with runs under way settle when the runs have ended.
+    /// Settles some of the affinities of dead members. Those with runs under way settle when the
+    /// runs have ended.
     pub(super) fn settle_some(&mut self, now: Micros) -> bool {
         let mut left = UNBOUND_AT_ONCE;
         let dead: Vec<u64> = self.members.dead.keys().copied().collect();

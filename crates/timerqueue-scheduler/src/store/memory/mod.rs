@@ -1,7 +1,8 @@
 //! The memory store: jobs live as long as the process.
 //!
-//! Ground rules. One lock around a [`Table`](table::Table). Each call holds the lock for a bounded time: a commit for its operations, a
-//! claim for its batch, a scan for [`SECTION`] rows at a time. Replies and watchers are called, and rows dropped, after unlocking.
+//! Ground rules. One lock around a [`Table`](table::Table). Each call holds the lock for a bounded
+//! time: a commit for its operations, a claim for its batch, a scan for [`SECTION`] rows at a time.
+//! Replies and watchers are called, and rows dropped, after unlocking.
 
 mod members;
 mod table;
@@ -29,11 +30,13 @@ const SECTION: usize = 256;
 
 /// A store in memory. Its clock is the wall clock of a runtime.
 ///
-/// A scheduler makes its own, unless it is [given](crate::Builder::store) one. A `MemoryStore` is a handle: clones share the same
-/// jobs. Several schedulers may use one store; a job is run by a single scheduler.
+/// A scheduler makes its own, unless it is [given](crate::Builder::store) one. A `MemoryStore` is a
+/// handle: clones share the same jobs. Several schedulers may use one store; a job is run by a
+/// single scheduler.
 ///
-/// **Memory** is bounded by the jobs put, and by 100,000 dead jobs: beyond, the first to have died makes way. The counts of
-/// [`activity`](crate::Scheduler::activity) take at most some 1.5 MB for each handler.
+/// **Memory** is bounded by the jobs put, and by 100,000 dead jobs: beyond, the first to have died
+/// makes way. The counts of [`activity`](crate::Scheduler::activity) take at most some 1.5 MB for
+/// each handler.
 ///
 /// # Examples
 ///
@@ -68,8 +71,8 @@ struct Inner {
 }
 
 impl MemoryStore {
-    /// A store without jobs, for any number of schedulers. Each of these must use the same wall clock: a runtime on the same
-    /// manual clock, or any runtime on the system's clocks.
+    /// A store without jobs, for any number of schedulers. Each of these must use the same wall
+    /// clock: a runtime on the same manual clock, or any runtime on the system's clocks.
     #[must_use]
     pub fn new(runtime: &Runtime) -> Self {
         Self::made(runtime, true)

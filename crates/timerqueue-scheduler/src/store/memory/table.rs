@@ -1,8 +1,8 @@
 //! Rows and their indexes.
 //!
-//! Ground rules. The methods of [`Rows`] are the only ways to change a row: each takes the row out of
-//! the indexes and puts it back, so an index never disagrees with its rows. Rows that leave go to [`Effects`], and are dropped after
-//! unlocking, since a schedule may have a rule of the user's.
+//! Ground rules. The methods of [`Rows`] are the only ways to change a row: each takes the row out
+//! of the indexes and puts it back, so an index never disagrees with its rows. Rows that leave go
+//! to [`Effects`], and are dropped after unlocking, since a schedule may have a rule of the user's.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -83,7 +83,8 @@ pub(super) struct Table {
     minutes: BTreeMap<(i64, usize), Ends>,
     pub(super) members: Members,
     pub(super) apart: Apart,
-    /// The clock of this lock section, rounded up: times from now are added to this reading, and so are not shortened (J1).
+    /// The clock of this lock section, rounded up: times from now are added to this reading, and so
+    /// are not shortened (J1).
     pub(super) up: Micros,
     pub(super) effects: Effects,
 }
@@ -180,7 +181,8 @@ impl Table {
         }
     }
 
-    /// How many recurring jobs wait behind a clock that was ahead. No other row is read than those with a span that ends near now or later.
+    /// How many recurring jobs wait behind a clock that was ahead. No other row is read than those
+    /// with a span that ends near now or later.
     pub(super) fn ahead(&self, now: Micros) -> u64 {
         let first = now.as_i64().saturating_sub(span_of(WRONG_BY));
         let rows = self.spans.range((first, JobId(0))..).filter_map(|(_, id)| self.rows.get(id));

@@ -1,11 +1,13 @@
 //! The address of a server: what is read here and not by tokio-postgres.
 //!
-//! Ground rules. `sslmode` with `verify-ca` and `verify-full`, and `sslrootcert`, are keywords of PostgreSQL that tokio-postgres refuses. They are
-//! taken out of the address, and the rest stays as it is. Each server of an address with several gets a configuration of its own, so that
-//! one that does not answer takes only its share of the time.
+//! Ground rules. `sslmode` with `verify-ca` and `verify-full`, and `sslrootcert`, are keywords of
+//! PostgreSQL that tokio-postgres refuses. They are taken out of the address, and the rest stays as
+//! it is. Each server of an address with several gets a configuration of its own, so that one that
+//! does not answer takes only its share of the time.
 //!
-//! An error says nothing of a password, and of a mistyped address any part may be one. So texts of tokio-postgres with parts of an address do not pass,
-//! and no such part gets into a name of a host or a user, which other errors contain.
+//! An error says nothing of a password, and of a mistyped address any part may be one. So texts of
+//! tokio-postgres with parts of an address do not pass, and no such part gets into a name of a host
+//! or a user, which other errors contain.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -100,7 +102,8 @@ pub(super) fn invalid(reason: &str) -> Failure {
     Failure::new(Fault::CannotOpen, reason)
 }
 
-/// A special character in a user or a password, as itself: what follows it would be taken for a host, a database or a part of the user.
+/// A special character in a user or a password, as itself: what follows it would be taken for a
+/// host, a database or a part of the user.
 fn check_credentials(before: &str, after: &str) -> Result<(), Failure> {
     let user = before.split_once("://").map_or("", |(_, credentials)| credentials);
     let user = user.split(':').next().unwrap_or_default();
@@ -121,7 +124,8 @@ pub(super) fn parsed(rest: &str) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Of the texts of tokio-postgres only one has no part of the address: the one that names an option of its own.
+/// Of the texts of tokio-postgres only one has no part of the address: the one that names an option
+/// of its own.
 fn unreadable(reason: &str) -> Failure {
     match reason.split_once("invalid value for option") {
         Some((_, option)) => invalid(&format!("the address has an invalid value for option{option}")),
@@ -152,7 +156,8 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Each `key = value` of a list: key, value without quotes, and the text of both. What is no such pair is left to tokio-postgres, which refuses it.
+/// Each `key = value` of a list: key, value without quotes, and the text of both. What is no such
+/// pair is left to tokio-postgres, which refuses it.
 fn keywords(text: &str) -> Vec<(&str, String, &str)> {
     let mut found = Vec::new();
     let mut rest = text.trim_start();
@@ -330,7 +335,8 @@ mod tests {
         assert_eq!(address.mode, Mode::Disable);
     }
 
-    /// Each address has `SECRET` or `WORD` in what was meant as a password, and none of them is in the error.
+    /// Each address has `SECRET` or `WORD` in what was meant as a password, and none of them is in
+    /// the error.
     #[test]
     fn l10_an_error_has_no_part_of_a_password() {
         for address in [

@@ -1,8 +1,10 @@
 //! Operations that wait for locks of others: put aside, so that all else goes on.
 //!
-//! Ground rules. A plain value without clock or server; the writer asks it what to try next. A transaction of a user's may keep a key, a row or an
-//! affinity locked for as long as it likes. A batch that meets such a lock comes here whole. It is tried again in halves, until what waits stands alone:
-//! that is tried again after a pause, until its patience is over. Operations that name the same thing are a chain, and stay in their order.
+//! Ground rules. A plain value without clock or server; the writer asks it what to try next. A
+//! transaction of a user's may keep a key, a row or an affinity locked for as long as it likes. A
+//! batch that meets such a lock comes here whole. It is tried again in halves, until what waits
+//! stands alone: that is tried again after a pause, until its patience is over. Operations that
+//! name the same thing are a chain, and stay in their order.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -11,11 +13,13 @@ use std::time::{Duration, Instant};
 use super::writer::Write;
 use crate::store::{JobId, Op};
 
-/// How long a transaction waits for a lock at its first try. Transactions of other nodes are shorter.
+/// How long a transaction waits for a lock at its first try. Transactions of other nodes are
+/// shorter.
 const LONG: Duration = Duration::from_millis(200);
 /// The same, while locks are known that last longer. All else waits as long for each try.
 const SHORT: Duration = Duration::from_millis(20);
-/// How much longer than its try the pause after it is: tries of what is known to wait take at most a fifth of the writer's time.
+/// How much longer than its try the pause after it is: tries of what is known to wait take at most
+/// a fifth of the writer's time.
 const PAUSE: u32 = 4;
 
 /// What an operation may have to wait for.
@@ -71,7 +75,8 @@ impl Chain {
 /// Chains that are tried in one transaction.
 struct Group {
     chains: Vec<Chain>,
-    /// How often the only chain has been tried: from then on its first write alone. Zero: all are tried together, and soon.
+    /// How often the only chain has been tried: from then on its first write alone. Zero: all are
+    /// tried together, and soon.
     tries: u32,
 }
 
@@ -123,7 +128,8 @@ impl Aside {
         None
     }
 
-    /// Takes out all chains that have one of the names: one chain from now on. Second: how often it has been tried.
+    /// Takes out all chains that have one of the names: one chain from now on. Second: how often it
+    /// has been tried.
     fn join(&mut self, names: &HashSet<Name>) -> Option<(Chain, u32)> {
         let is_one = |chain: &Chain| !chain.names.is_disjoint(names);
         let (mut joined, mut tries): (Option<Chain>, u32) = (None, 0);
@@ -199,7 +205,8 @@ impl Aside {
         Some((writes, Tried { wait, group, counts }))
     }
 
-    /// A try was answered. What is behind it may follow at once, and so may the others: the lock may have been theirs as well.
+    /// A try was answered. What is behind it may follow at once, and so may the others: the lock
+    /// may have been theirs as well.
     pub(super) fn passed(&mut self, tried: Tried) {
         let Tried { mut group, .. } = tried;
         if group.tries > 0 {
@@ -259,8 +266,9 @@ mod tests {
         write.ops.iter().flatten().map(key).collect()
     }
 
-    /// Keys are locked and freed at random. Each write is applied once, and those that name the same key in the order of their calls. With all keys
-    /// free but one, all writes that do not name it are applied.
+    /// Keys are locked and freed at random. Each write is applied once, and those that name the
+    /// same key in the order of their calls. With all keys free but one, all writes that do not
+    /// name it are applied.
     #[test]
     fn all_are_applied_once_and_in_the_order_of_each_key() {
         const KEYS: usize = 12;

@@ -12,7 +12,8 @@ const SECTION: i64 = 512;
 /// The most rows that cannot be read which are listed.
 const LISTED: usize = 10;
 
-/// What [`PostgresReader::check`](super::PostgresReader::check) has found on a server whose rows do not contradict each other.
+/// What [`PostgresReader::check`](super::PostgresReader::check) has found on a server whose rows do
+/// not contradict each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerReport {
@@ -22,9 +23,11 @@ pub struct ServerReport {
     pub schema_version: u32,
     /// The number of rows that were read.
     pub jobs: u64,
-    /// The first ten rows that this version cannot read, with the reason. A node leaves such a row alone.
+    /// The first ten rows that this version cannot read, with the reason. A node leaves such a row
+    /// alone.
     pub unreadable: Vec<(JobId, String)>,
-    /// By how many microseconds the server's clock is ahead of this machine's; negative if it is behind. Jobs follow the server's clock.
+    /// By how many microseconds the server's clock is ahead of this machine's; negative if it is
+    /// behind. Jobs follow the server's clock.
     pub clock_ahead_micros: i64,
     /// How far the difference may be wrong: half of the time that the question took.
     pub clock_within: Duration,
@@ -38,9 +41,11 @@ pub struct ServerReport {
     pub vacuumed: Option<SystemTime>,
     /// Whether the server is a standby, which nodes do not use.
     pub is_standby: bool,
-    /// Of a standby: how long ago the last transaction that it has replayed was committed. Grows while nothing is written.
+    /// Of a standby: how long ago the last transaction that it has replayed was committed. Grows
+    /// while nothing is written.
     pub replay_age: Option<Duration>,
-    /// Of a primary: its standbys. Empty without any, and if the role may not see them (`GRANT pg_monitor`).
+    /// Of a primary: its standbys. Empty without any, and if the role may not see them (`GRANT
+    /// pg_monitor`).
     pub standbys: Vec<Standby>,
 }
 
@@ -54,7 +59,8 @@ pub struct Standby {
     pub is_synchronous: bool,
     /// The bytes of the log that it has yet to replay.
     pub behind_bytes: u64,
-    /// How long it takes until a recent commit is replayed there. None if nothing was written for some time.
+    /// How long it takes until a recent commit is replayed there. None if nothing was written for
+    /// some time.
     pub behind: Option<Duration>,
 }
 

@@ -50,14 +50,16 @@ impl Failure {
         self
     }
 
-    /// This server has failed, and another one: the kind is the one that says more than that a server is away.
+    /// This server has failed, and another one: the kind is the one that says more than that a
+    /// server is away.
     pub(super) fn and(self, other: Self) -> Self {
         let reason = format!("{}; {}", self.reason, other.reason);
         let more = if other.fault == Fault::Io { self } else { other };
         Self { reason, ..more }
     }
 
-    /// Of a store that was connected before: what an administrator has changed can be changed again, so no refusal is the last word.
+    /// Of a store that was connected before: what an administrator has changed can be changed
+    /// again, so no refusal is the last word.
     pub(super) fn while_open(mut self) -> Self {
         if self.fault == Fault::CannotOpen {
             (self.fault, self.remedy) = (Fault::Io, Remedy::Reconnect);
@@ -100,7 +102,8 @@ impl From<tokio_postgres::Error> for Failure {
             }
             SqlState::LOCK_NOT_AVAILABLE => (Fault::Locked, Remedy::Later),
             SqlState::DISK_FULL => (Fault::Full, Remedy::None),
-            // A primary that has become a standby: the next connection finds the new one, if the address names both.
+            // A primary that has become a standby: the next connection finds the new one, if the
+            // address names both.
             SqlState::READ_ONLY_SQL_TRANSACTION => (Fault::ReadOnly, Remedy::Reconnect),
             SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => (Fault::Io, Remedy::Reconnect),
             SqlState::INVALID_PASSWORD

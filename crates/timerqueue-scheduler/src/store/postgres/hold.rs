@@ -1,14 +1,16 @@
 //! Holds: a restored past does not run again unasked.
 //!
-//! Ground rules. The table of a hold is no part of the versioned tables: it exists while the store is held.
+//! Ground rules. The table of a hold is no part of the versioned tables: it exists while the store
+//! is held.
 
 use super::Settings;
 use super::error::Failure;
 use super::link::Link;
 use crate::store::{Fault, Hold, JobId, Micros};
 
-/// The row of handler 0, which is none, has the instant of the hold; the row of -1 the last number of a job at that time. With it, all numbers that the
-/// lost tables may have given go on by a step at random (K14). One statement pauses and keeps what it has paused.
+/// The row of handler 0, which is none, has the instant of the hold; the row of -1 the last number
+/// of a job at that time. With it, all numbers that the lost tables may have given go on by a step
+/// at random (K14). One statement pauses and keeps what it has paused.
 const HOLD: &str = "CREATE TABLE IF NOT EXISTS hold (handler bigint PRIMARY KEY, since bigint NOT NULL); \
                     INSERT INTO hold VALUES (0, clock()) ON CONFLICT DO NOTHING; \
                     WITH begun AS (INSERT INTO hold SELECT -1, last_value FROM ids ON CONFLICT DO NOTHING RETURNING since), \

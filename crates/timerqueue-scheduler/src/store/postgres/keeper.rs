@@ -1,7 +1,8 @@
 //! The thread that keeps: renews leases, hears of other nodes, and looks for what no notice told.
 //!
-//! Ground rules. A connection of its own, so that no slow transaction of the writer delays a renewal. A row that is locked is left out, and
-//! renewed the next time: a lease is three renewals long. No code of users runs here.
+//! Ground rules. A connection of its own, so that no slow transaction of the writer delays a
+//! renewal. A row that is locked is left out, and renewed the next time: a lease is three renewals
+//! long. No code of users runs here.
 
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -130,7 +131,8 @@ const RENEW: &str = "WITH mine AS (SELECT j.id FROM unnest($1::bigint[], $2::big
 const LOST: &str = "SELECT h.id, h.owner, h.claims FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS h (id, owner, claims) \
      LEFT JOIN jobs j ON j.id = h.id AND j.owner = h.owner AND j.claims = h.claims AND j.state = 2 WHERE j.id IS NULL";
 
-/// Renews the leases of all runs. A run that is another node's by now, or was cancelled, learns of it.
+/// Renews the leases of all runs. A run that is another node's by now, or was cancelled, learns of
+/// it.
 async fn renew(shared: &Shared, wire: &Wire, suspects: &mut HashSet<Held>) -> Result<(), tokio_postgres::Error> {
     let held: Vec<Held> = shared.held.lock().iter().copied().collect();
     if !held.is_empty() {
@@ -151,7 +153,8 @@ async fn renew(shared: &Shared, wire: &Wire, suspects: &mut HashSet<Held>) -> Re
                 owner: row.get::<_, i64>(1) as u64,
                 claim: row.get::<_, i64>(2) as u64,
             });
-            // A run that has just been settled is lost as well, and is forgotten until the next time.
+            // A run that has just been settled is lost as well, and is forgotten until the next
+            // time.
             let (lost, before): (Vec<Held>, _) = (lost.collect(), std::mem::take(suspects));
             for held in lost {
                 let is_known = shared.held.lock().contains(&held);

@@ -1,7 +1,8 @@
 //! A connection for one thread, which waits for each answer.
 //!
-//! Ground rules. The runtime of tokio is that of the thread, and runs while the thread waits. An answer that does not come within the time
-//! limit ends the connection. [`Link::query`] and [`Link::steps`] are for transactions, [`Link::ask`] is for a statement by itself.
+//! Ground rules. The runtime of tokio is that of the thread, and runs while the thread waits. An
+//! answer that does not come within the time limit ends the connection. [`Link::query`] and
+//! [`Link::steps`] are for transactions, [`Link::ask`] is for a statement by itself.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -38,7 +39,8 @@ pub(super) struct Link {
     pub(super) lock_wait: Cell<Duration>,
     /// The handlers that have a row.
     pub(super) handlers: RefCell<HashSet<Arc<str>>>,
-    /// A transaction that does without what another one may have locked, beyond what it was asked for.
+    /// A transaction that does without what another one may have locked, beyond what it was asked
+    /// for.
     pub(super) is_careful: Cell<bool>,
     /// The last minute for which the old ones were removed.
     pub(super) pruned: Cell<i64>,

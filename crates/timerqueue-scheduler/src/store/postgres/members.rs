@@ -1,12 +1,16 @@
 //! The schedulers on a server, and the affinities bound to them.
 //!
-//! Ground rules. A member has a lease, which the keeper renews with those of the runs. A member is dead once another node has marked it so, under a lock that
-//! no claim of the member has. From then on the member never lives again: its scheduler becomes a new member by its next claim.
+//! Ground rules. A member has a lease, which the keeper renews with those of the runs. A member is
+//! dead once another node has marked it so, under a lock that no claim of the member has. From then
+//! on the member never lives again: its scheduler becomes a new member by its next claim.
 //!
-//! Each transaction that changes jobs of an affinity locks the affinity before its commit, and reads the head of the affinity afterwards
-//! ([`Work::settle_affinities`]). So the last one to commit has seen all jobs. Affinities are locked in the order of their numbers, after the rows of jobs.
+//! Each transaction that changes jobs of an affinity locks the affinity before its commit, and
+//! reads the head of the affinity afterwards ([`Work::settle_affinities`]). So the last one to
+//! commit has seen all jobs. Affinities are locked in the order of their numbers, after the rows of
+//! jobs.
 //!
-//! One statement of a claim tells whether there is anything here at all ([`OUTLOOK`]). If not, a claim asks no more.
+//! One statement of a claim tells whether there is anything here at all ([`OUTLOOK`]). If not, a
+//! claim asks no more.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::mem::take;
@@ -25,12 +29,14 @@ use crate::store::{AffinityId, Bound, Entry, Fault, JobId, Micros, Node, NodeId,
 /// The most affinities of dead members that a claim settles.
 const UNBOUND_AT_ONCE: i64 = 256;
 
-/// What there is beside the rows of handlers: the member, whether a member is dead, whether there is an affinity, and the first end of a lease.
+/// What there is beside the rows of handlers: the member, whether a member is dead, whether there
+/// is an affinity, and the first end of a lease.
 pub(super) const OUTLOOK: &str = "SELECT (SELECT id FROM members WHERE owner = $1 AND NOT dead), \
      EXISTS (SELECT FROM members WHERE dead), EXISTS (SELECT FROM affinities), \
      (SELECT min(apart) FROM jobs WHERE state = 2 AND apart IS NOT NULL)";
 
-/// The same for places of these handlers: whether one of their affinities is due. Affinities whose jobs are due later, and those of other handlers, do not matter.
+/// The same for places of these handlers: whether one of their affinities is due. Affinities whose
+/// jobs are due later, and those of other handlers, do not matter.
 pub(super) const OUTLOOK_OF: &str = "SELECT (SELECT id FROM members WHERE owner = $1 AND NOT dead), \
      EXISTS (SELECT FROM members WHERE dead), \
      EXISTS (SELECT FROM handlers h WHERE name = ANY($2::text[]) AND EXISTS (SELECT FROM affinities WHERE handler = h.id \
@@ -154,7 +160,8 @@ impl Work<'_> {
 
 /// Affinities.
 impl Work<'_> {
-    /// Finds or makes the affinities of puts, in the order of their names, so that transactions meet in the same order.
+    /// Finds or makes the affinities of puts, in the order of their names, so that transactions
+    /// meet in the same order.
     pub(super) fn find_affinities<'o>(&mut self, ops: impl Iterator<Item = &'o Op>) {
         let mut wanted: Vec<(Arc<str>, Arc<str>)> = Vec::new();
         // What the rules refuse is asked of no server.
@@ -276,8 +283,8 @@ impl Work<'_> {
         }
     }
 
-    /// Settles some of the affinities of dead members, and forgets the members that have none. Those with runs under way settle when the
-    /// runs have ended.
+    /// Settles some of the affinities of dead members, and forgets the members that have none.
+    /// Those with runs under way settle when the runs have ended.
     pub(super) fn settle_dead(&mut self) -> bool {
         if !self.affinities.outlook.any_dead {
             return false;
@@ -341,7 +348,8 @@ impl Work<'_> {
         for row in self.query(facts, &[&ids, &now]) {
             let (affinity, running) = (affinity_of(&row), row.get::<_, i64>(7) as u64);
             if !row.get::<_, bool>(8) {
-                // Its due jobs were taken away by another way than this one, such as a statement of a user's.
+                // Its due jobs were taken away by another way than this one, such as a statement of
+                // a user's.
                 self.affinities.unsettled.insert(affinity.id);
             }
             let claimable = Claimable { running, waiting: VecDeque::new(), affinity };
@@ -428,7 +436,8 @@ pub(super) async fn renew(shared: &Shared, wire: &Wire) -> Result<(), tokio_post
                (SELECT id FROM members WHERE until < (SELECT clock()) AND NOT dead FOR UPDATE SKIP LOCKED) RETURNING id";
     let died = wire.ask(sql, &[]).await?.len();
     if died > 0 || renewed < owners.len() {
-        // A claim binds the affinities of the dead again. A scheduler that was taken for dead becomes a new member by it.
+        // A claim binds the affinities of the dead again. A scheduler that was taken for dead
+        // becomes a new member by it.
         shared.tell(Notice::Wake { at: Micros::FIRST, span: false });
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! The ends of runs by minute and handler, on the server.
 //!
-//! Ground rules. Each connection adds to rows of its own, so no node waits for the commit of another. They are written last in a transaction. The keeper makes
-//! one row of those of an hour ago.
+//! Ground rules. Each connection adds to rows of its own, so no node waits for the commit of
+//! another. They are written last in a transaction. The keeper makes one row of those of an hour
+//! ago.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +30,8 @@ const ADD: &str = "INSERT INTO minutes (minute, handler, connection, done, again
 const PRUNE: &str =
     "DELETE FROM minutes WHERE ctid IN (SELECT ctid FROM minutes WHERE minute <= $1 FOR UPDATE SKIP LOCKED)";
 
-/// The rows of minutes of more than an hour ago become one for each handler: a week of minutes of many connections would be millions.
+/// The rows of minutes of more than an hour ago become one for each handler: a week of minutes of
+/// many connections would be millions.
 const FOLD: &str = "WITH old AS (SELECT clock() / 60000000 - 60 AS minute), \
      gone AS (DELETE FROM minutes WHERE ctid = ANY(ARRAY(SELECT ctid FROM minutes WHERE connection <> 0 \
      AND minute BETWEEN (SELECT minute - 180 FROM old) AND (SELECT minute FROM old) LIMIT 20000 FOR UPDATE SKIP LOCKED)) RETURNING *) \
@@ -63,8 +65,8 @@ const WINDOWS: &str = "SELECT minute - minute % $2 AS begin, handler.name, sum(d
 /// What a transaction has counted, by minute and handler.
 pub(super) type Counted = BTreeMap<(i64, usize), Ends>;
 
-/// What adds the counts of a transaction. The first one of a minute removes what is older than a week. A transaction that fails may have removed
-/// nothing: the next minute does.
+/// What adds the counts of a transaction. The first one of a minute removes what is older than a
+/// week. A transaction that fails may have removed nothing: the next minute does.
 pub(super) fn steps(link: &Link, counted: &Counted) -> Vec<Step<'static>> {
     let mut steps = Vec::new();
     for (&(minute, handler), ends) in counted {

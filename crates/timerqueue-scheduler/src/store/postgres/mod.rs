@@ -1,8 +1,10 @@
 //! The store on a server: many nodes share the same jobs.
 //!
-//! Ground rules. All writes of a store are those of one thread ([`writer`]), lists those of another ([`reader`]), leases and what other nodes tell those of
-//! a third ([`keeper`]), what other nodes are told that of a fourth ([`notifier`]), each with a connection and a runtime of tokio of its own. What an operation means is not written here but in
-//! [`rules`](super::rules), as for the other stores. The only clock is the server's.
+//! Ground rules. All writes of a store are those of one thread ([`writer`]), lists those of another
+//! ([`reader`]), leases and what other nodes tell those of a third ([`keeper`]), what other nodes
+//! are told that of a fourth ([`notifier`]), each with a connection and a runtime of tokio of its
+//! own. What an operation means is not written here but in [`rules`](super::rules), as for the
+//! other stores. The only clock is the server's.
 
 mod address;
 mod aside;
@@ -61,24 +63,31 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// An operation, or the reason why it is none.
 type Checked = Result<Op, Invalid>;
 
-/// A store on a PostgreSQL server (version 13 or later): any number of nodes run the same jobs, and each run is one node's.
+/// A store on a PostgreSQL server (version 13 or later): any number of nodes run the same jobs, and
+/// each run is one node's.
 ///
-/// A `PostgresStore` is a handle: clones share the same connections. It has four threads with a connection each; that of the last one is made when another
-/// node is to be told of something. It brings its own async runtime, so programs with any executor, or none, can use it. When the last handle
-/// is dropped, what was asked for is written, and the connections end. If the server does not answer, this takes two seconds, and the patience while an
-/// operation is under way.
+/// A `PostgresStore` is a handle: clones share the same connections. It has four threads with a
+/// connection each; that of the last one is made when another node is to be told of something. It
+/// brings its own async runtime, so programs with any executor, or none, can use it. When the last
+/// handle is dropped, what was asked for is written, and the connections end. If the server does
+/// not answer, this takes two seconds, and the patience while an operation is under way.
 ///
-/// **Leases.** A run is its node's for as long as the node renews its lease. If a node is gone, the lease ends, and another node runs the
-/// job: the attempt counts. A node that comes back late is refused (its settle changes nothing), and the token of its run fires.
+/// **Leases.** A run is its node's for as long as the node renews its lease. If a node is gone, the
+/// lease ends, and another node runs the job: the attempt counts. A node that comes back late is
+/// refused (its settle changes nothing), and the token of its run fires.
 ///
 /// **Clock.** Due times follow the server's clock. The clocks of the nodes may be wrong.
 ///
-/// **Lost connections.** A transaction is repeated on a new connection, and none is done twice: the server is asked whether it was
-/// committed. After the [patience](PostgresOptions::patience) an operation fails; ends of runs are kept and repeated for as long
-/// as it takes. So it is with rows and keys that another transaction has locked ([`Fault::Locked`]); all else goes on. The fault says what is wrong meanwhile: [`Fault::Io`], [`Fault::ReadOnly`] for a standby, or one about a certificate.
+/// **Lost connections.** A transaction is repeated on a new connection, and none is done twice: the
+/// server is asked whether it was committed. After the [patience](PostgresOptions::patience) an
+/// operation fails; ends of runs are kept and repeated for as long as it takes. So it is with rows
+/// and keys that another transaction has locked ([`Fault::Locked`]); all else goes on. The fault
+/// says what is wrong meanwhile: [`Fault::Io`], [`Fault::ReadOnly`] for a standby, or one about a
+/// certificate.
 ///
-/// **Fail-over.** The address may name several servers (`host=a,b`), of which the one that takes writes is used. A server that does not answer takes its
-/// share of the patience. With synchronous replication no put that was answered is lost. The clock that counts is that of the new primary.
+/// **Fail-over.** The address may name several servers (`host=a,b`), of which the one that takes
+/// writes is used. A server that does not answer takes its share of the patience. With synchronous
+/// replication no put that was answered is lost. The clock that counts is that of the new primary.
 ///
 /// **TLS.** By `sslmode` of the address:
 ///
@@ -91,11 +100,13 @@ type Checked = Result<Op, Invalid>;
 /// | `verify-ca` | yes | must be of a known authority |
 /// | `verify-full`, `require` | yes | must be of a known authority, and have the name of the address |
 ///
-/// So `require` is stricter than with `psql`, and nothing goes over a network in the clear unless the address says so. The authorities are those of a PEM
-/// file ([`PostgresOptions::authorities`], or `sslrootcert` of the address), or the system's.
+/// So `require` is stricter than with `psql`, and nothing goes over a network in the clear unless
+/// the address says so. The authorities are those of a PEM file ([`PostgresOptions::authorities`],
+/// or `sslrootcert` of the address), or the system's.
 ///
-/// **Own transactions.** The SQL function `timerqueue.put(handler, key, payload, due, clash)` puts a job in a transaction of yours,
-/// from any language. The view `timerqueue.overview` is for people.
+/// **Own transactions.** The SQL function `timerqueue.put(handler, key, payload, due, clash)` puts
+/// a job in a transaction of yours, from any language. The view `timerqueue.overview` is for
+/// people.
 ///
 /// **Poolers** in transaction mode: [`PostgresOptions::pooled`].
 ///
@@ -162,28 +173,31 @@ impl PostgresOptions {
         self
     }
 
-    /// How long a run is a node's that is not heard of; at least 100 milliseconds. A lease is renewed three times in this time. Default: 30 seconds.
+    /// How long a run is a node's that is not heard of; at least 100 milliseconds. A lease is
+    /// renewed three times in this time. Default: 30 seconds.
     pub fn lease(mut self, time: Duration) -> Self {
         self.lease = time.clamp(SHORTEST, Duration::from_secs(86_400));
         self
     }
 
-    /// How often a node looks for due jobs of which no notice has told; at least 100 milliseconds. The node waits between once and twice
-    /// this time. Default: 20 seconds.
+    /// How often a node looks for due jobs of which no notice has told; at least 100 milliseconds.
+    /// The node waits between once and twice this time. Default: 20 seconds.
     pub fn safety_look(mut self, time: Duration) -> Self {
         self.safety = time.clamp(SHORTEST, Duration::from_secs(86_400));
         self
     }
 
-    /// How long an operation waits for a lost connection, and for what another transaction has locked, such as one of yours that stays open; how long each
-    /// statement waits for its answer. At least 100 milliseconds. Default: 10 seconds.
+    /// How long an operation waits for a lost connection, and for what another transaction has
+    /// locked, such as one of yours that stays open; how long each statement waits for its answer.
+    /// At least 100 milliseconds. Default: 10 seconds.
     pub fn patience(mut self, time: Duration) -> Self {
         self.patience = time.clamp(SHORTEST, Duration::from_secs(86_400));
         self
     }
 
-    /// The authorities whose certificates are accepted from a server: a PEM file, read once when the store connects. It goes before `sslrootcert` of
-    /// the address. Default: the authorities that the system knows.
+    /// The authorities whose certificates are accepted from a server: a PEM file, read once when
+    /// the store connects. It goes before `sslrootcert` of the address. Default: the authorities
+    /// that the system knows.
     ///
     /// # Examples
     ///
@@ -201,12 +215,15 @@ impl PostgresOptions {
         self
     }
 
-    /// The address is that of a pooler in transaction mode, such as PgBouncer. The store then uses nothing that outlives a transaction: no named
-    /// statements, no settings of a session, no `LISTEN`.
+    /// The address is that of a pooler in transaction mode, such as PgBouncer. The store then uses
+    /// nothing that outlives a transaction: no named statements, no settings of a session, no
+    /// `LISTEN`.
     ///
-    /// What this costs: this node hears no notices. What other nodes put, it finds at its [safety look](Self::safety_look), so such a job may be late by
-    /// twice that time, and a cancel of its run by another node reaches the run at a renewal of its lease. What its own schedulers put is in time,
-    /// and nodes that are connected directly are told as before. Each statement is planned anew, which costs the server some 0.1 ms.
+    /// What this costs: this node hears no notices. What other nodes put, it finds at its [safety
+    /// look](Self::safety_look), so such a job may be late by twice that time, and a cancel of its
+    /// run by another node reaches the run at a renewal of its lease. What its own schedulers put
+    /// is in time, and nodes that are connected directly are told as before. Each statement is
+    /// planned anew, which costs the server some 0.1 ms.
     ///
     /// # Examples
     ///
@@ -225,8 +242,9 @@ impl PostgresOptions {
         self
     }
 
-    /// Connects to a server, and makes or migrates the tables. `address`: as `psql` takes it, a URL or a list of keywords. Tries each server
-    /// once, and blocks meanwhile; for as long as it takes if tables of an older version are brought up to date.
+    /// Connects to a server, and makes or migrates the tables. `address`: as `psql` takes it, a URL
+    /// or a list of keywords. Tries each server once, and blocks meanwhile; for as long as it takes
+    /// if tables of an older version are brought up to date.
     ///
     /// # Errors
     ///
@@ -237,9 +255,10 @@ impl PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// Pauses all handlers of the schema in one commit: nothing of it runs until the [`Hold`] is released. For tables that were restored from a
-    /// backup, whose past has run already; best done before nodes can reach them. Runs under way go on. The role needs the right to make a
-    /// table in the schema. Blocks.
+    /// Pauses all handlers of the schema in one commit: nothing of it runs until the [`Hold`] is
+    /// released. For tables that were restored from a backup, whose past has run already; best done
+    /// before nodes can reach them. Runs under way go on. The role needs the right to make a table
+    /// in the schema. Blocks.
     ///
     /// # Errors
     ///
@@ -352,8 +371,9 @@ impl Shared {
         Micros::floor(self.runtime.wall_now())
     }
 
-    /// The server's clock was read after the question and before now. What is known of it stays if that agrees; otherwise it is as far behind as it may
-    /// be, so that no timer fires before the instant of its row.
+    /// The server's clock was read after the question and before now. What is known of it stays if
+    /// that agrees; otherwise it is as far behind as it may be, so that no timer fires before the
+    /// instant of its row.
     fn see_clock(&self, now: Micros, asked: Micros) {
         let ahead = |local: Micros| now.as_i64() - local.as_i64();
         let (least, most) = (ahead(self.local_now()), ahead(asked));
@@ -385,8 +405,9 @@ struct Inner {
 }
 
 impl PostgresStore {
-    /// Connects with the default settings. `address`: as `psql` takes it, a URL or a list of keywords. Blocks for the
-    /// [patience](PostgresOptions::patience) at most, and tries each server once.
+    /// Connects with the default settings. `address`: as `psql` takes it, a URL or a list of
+    /// keywords. Blocks for the [patience](PostgresOptions::patience) at most, and tries each
+    /// server once.
     ///
     /// # Errors
     ///
@@ -423,7 +444,8 @@ impl PostgresStore {
                 Ok((link, seed, teller)) => {
                     let _ = ready.send(Ok(()));
                     Writer::new(writing, link, seed, told).run(&incoming);
-                    // It ends when the writer is gone, which may be the thread that drops the store.
+                    // It ends when the writer is gone, which may be the thread that drops the
+                    // store.
                     let _ = teller.join();
                 }
                 Err(failure) => _ = ready.send(Err(failure)),
@@ -485,7 +507,8 @@ impl Drop for Inner {
     }
 }
 
-/// An operation that the server can keep. A rule of the user's is dropped here, on the caller's thread.
+/// An operation that the server can keep. A rule of the user's is dropped here, on the caller's
+/// thread.
 fn checked(op: Op) -> Checked {
     let schedule = match &op {
         Op::Put(new) => new.recurrence.as_ref(),
@@ -521,7 +544,8 @@ impl Store for PostgresStore {
         if let Some(refusal) = self.inner.origin.refusal() {
             return reply.send(Err(refusal));
         }
-        // Limits over all nodes take further round trips under a lock: a claim keeps them for many jobs at once.
+        // Limits over all nodes take further round trips under a lock: a claim keeps them for many
+        // jobs at once.
         let entry = self.inner.shared.entries.lock().get(&place.owner).cloned();
         let is_limited =
             |room: &Room| entry.as_ref().and_then(|entry| entry.limits(&room.name)) != Some(Limits::default());

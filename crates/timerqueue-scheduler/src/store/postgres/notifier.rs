@@ -1,8 +1,10 @@
 //! The thread that tells other nodes.
 //!
-//! Ground rules. A notice takes a lock over the whole server at its commit, and another session may hold that lock for long: one that has notified, and
-//! waits for a standby. So notices have a connection of their own, made when there is one to send, and no write, claim or renewal waits for them. What
-//! has queued up meanwhile is sent at once. A notice that is not sent within the patience is dropped: the safety look of the others finds the row.
+//! Ground rules. A notice takes a lock over the whole server at its commit, and another session may
+//! hold that lock for long: one that has notified, and waits for a standby. So notices have a
+//! connection of their own, made when there is one to send, and no write, claim or renewal waits
+//! for them. What has queued up meanwhile is sent at once. A notice that is not sent within the
+//! patience is dropped: the safety look of the others finds the row.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

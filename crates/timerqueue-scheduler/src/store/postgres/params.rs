@@ -1,6 +1,7 @@
 //! Parameters of statements, with their types on the server.
 //!
-//! Ground rules. A statement without a name is sent with the types of its parameters, so the server need not be asked for them first.
+//! Ground rules. A statement without a name is sent with the types of its parameters, so the server
+//! need not be asked for them first.
 
 use tokio_postgres::types::{ToSql, Type};
 

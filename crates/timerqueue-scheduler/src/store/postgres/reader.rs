@@ -1,7 +1,8 @@
 //! The thread that reads: lists and counts, beside the writer.
 //!
-//! Ground rules. A connection of its own, so that no settle waits for a list. A list is read in sections. Once all schedulers of the store have left, each answer
-//! may take no longer than [`HURRY`]: their ends wait for counts.
+//! Ground rules. A connection of its own, so that no settle waits for a list. A list is read in
+//! sections. Once all schedulers of the store have left, each answer may take no longer than
+//! [`HURRY`]: their ends wait for counts.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -51,7 +52,8 @@ macro_rules! infos {
     };
 }
 
-/// The list of some jobs, in both orders. A condition that is known when the statement is planned finds its index.
+/// The list of some jobs, in both orders. A condition that is known when the statement is planned
+/// finds its index.
 macro_rules! lists {
     ($which:literal) => {
         [
@@ -127,8 +129,8 @@ pub(super) fn get_by_id(link: &Link, JobId(id): JobId) -> Result<Option<JobInfo>
     Ok(link.ask(infos!("job.id = $1"), &[&(id as i64)])?.first().map(info))
 }
 
-/// The jobs that run, and up to a number of those that are due within this time, without recurring ones. The clock is read once, so that indexes are
-/// used.
+/// The jobs that run, and up to a number of those that are due within this time, without recurring
+/// ones. The clock is read once, so that indexes are used.
 pub(super) fn near(link: &Link, within: Micros, limit: usize) -> Result<Vec<JobInfo>, Failure> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let sql = infos!(

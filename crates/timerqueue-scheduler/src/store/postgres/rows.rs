@@ -143,7 +143,8 @@ const UPDATE: &str = from_arrays!(
      lease, died, error, last, recurring, failures, counted) WHERE jobs.id = v.id"
 );
 
-/// The most bytes of text in a statement, apart from its last row: a parameter of the server's has 1 GiB at most.
+/// The most bytes of text in a statement, apart from its last row: a parameter of the server's has
+/// 1 GiB at most.
 const MOST_BYTES: usize = 4 << 20;
 
 /// Writes changed rows.

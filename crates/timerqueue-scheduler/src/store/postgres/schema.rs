@@ -1,12 +1,14 @@
 //! Tables, and their versions.
 //!
-//! Ground rules. All that the store has stands in a schema of its own. Migrations run in one commit, under a lock of the server, so nodes that
-//! start together migrate once.
+//! Ground rules. All that the store has stands in a schema of its own. Migrations run in one
+//! commit, under a lock of the server, so nodes that start together migrate once.
 //!
-//! Old and new nodes run on one schema while they are exchanged. So a step keeps what the nodes before it need: it adds tables, columns with a
-//! default or without a value, indexes and functions, and it takes none away. Statements name their columns. `store.least` is the
-//! first version of a crate whose nodes may use the tables: a step that no node before it can live with raises it, and the nodes before
-//! are refused from then on, with [`Fault::TooNew`]. Such a step takes two releases: the first one stops to use what the second one removes.
+//! Old and new nodes run on one schema while they are exchanged. So a step keeps what the nodes
+//! before it need: it adds tables, columns with a default or without a value, indexes and
+//! functions, and it takes none away. Statements name their columns. `store.least` is the first
+//! version of a crate whose nodes may use the tables: a step that no node before it can live with
+//! raises it, and the nodes before are refused from then on, with [`Fault::TooNew`]. Such a step
+//! takes two releases: the first one stops to use what the second one removes.
 
 use std::time::Duration;
 
@@ -36,7 +38,8 @@ const LONGEST_STEP: Duration = Duration::from_secs(3_600);
 
 pub(super) const VERSION: u32 = STEPS.len() as u32;
 
-/// The version of the tables, and the first version whose nodes may use them. Both are zero without tables.
+/// The version of the tables, and the first version whose nodes may use them. Both are zero without
+/// tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) version: u32,
@@ -71,7 +74,8 @@ pub(super) fn migrate(link: &Link, settings: &Settings) -> Result<u64, Failure> 
 fn upgrade(link: &Link, settings: &Settings) -> Result<(), Failure> {
     link.begin()?;
     let wait = wire::lock_wait(settings.patience).as_millis();
-    // A step may take long, and so may that of another node. While the step waits for a lock, all users of the tables wait behind it.
+    // A step may take long, and so may that of another node. While the step waits for a lock, all
+    // users of the tables wait behind it.
     link.batch(&format!(
         "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(7310582930451); \
          SET LOCAL lock_timeout = {wait}"

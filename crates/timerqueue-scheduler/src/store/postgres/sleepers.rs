@@ -1,10 +1,13 @@
 //! Which node looks at a row that is due: one at once, the others later.
 //!
-//! Ground rules. A node that goes to sleep writes into the table `nodes` until when, and for which handlers it has places left. Of the nodes that
-//! wait for the same row, the first to go to sleep wakes up at its instant. Each further one wakes up a [`STEP`] later than the one before, up to
-//! [`STEPS`] of them, in case the first one has gone or has no place any more. A notice of an earlier row names one node that has a place for it. The
-//! others that have one hear it too, and look some steps later. So a due row causes one claim at its instant. All further ones of a node are a
-//! step apart at least, however many rows become due. A claim that leaves due rows for want of places tells the next node at once.
+//! Ground rules. A node that goes to sleep writes into the table `nodes` until when, and for which
+//! handlers it has places left. Of the nodes that wait for the same row, the first to go to sleep
+//! wakes up at its instant. Each further one wakes up a [`STEP`] later than the one before, up to
+//! [`STEPS`] of them, in case the first one has gone or has no place any more. A notice of an
+//! earlier row names one node that has a place for it. The others that have one hear it too, and
+//! look some steps later. So a due row causes one claim at its instant. All further ones of a node
+//! are a step apart at least, however many rows become due. A claim that leaves due rows for want
+//! of places tells the next node at once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,14 +22,16 @@ pub(super) const STEP: Duration = Duration::from_millis(50);
 /// The most steps.
 pub(super) const STEPS: u32 = 4;
 
-/// The first wake instant that a transaction has given to rows, or left to others: by handler, the ends of leases apart. What each
-/// node must look at stands under [`ALL_NODES`].
+/// The first wake instant that a transaction has given to rows, or left to others: by handler, the
+/// ends of leases apart. What each node must look at stands under [`ALL_NODES`].
 pub(super) type Woken = BTreeMap<(i64, bool), i64>;
 
-/// In place of a handler: of jobs with an affinity, which one node alone may run, and of places that are free for all nodes.
+/// In place of a handler: of jobs with an affinity, which one node alone may run, and of places
+/// that are free for all nodes.
 pub(super) const ALL_NODES: (i64, bool) = (-1, false);
 
-/// Among the handlers of a node: one that no job has ever been put for, so the server has no number for it.
+/// Among the handlers of a node: one that no job has ever been put for, so the server has no number
+/// for it.
 const UNKNOWN: i64 = 0;
 
 /// What the server knows of the sleep of a scheduler.
@@ -40,7 +45,8 @@ pub(super) struct Sleep {
     wakes: Micros,
 }
 
-/// `$2` is the row, `$5` the end of the clock, `$6` a step, `$7` the most steps. Nodes that have not been seen for a time are none.
+/// `$2` is the row, `$5` the end of the clock, `$6` a step, `$7` the most steps. Nodes that have
+/// not been seen for a time are none.
 const SLEEP: &str = "INSERT INTO nodes (owner, wakes, seen, handlers) \
      SELECT $1::bigint, CASE WHEN $2::bigint < $5::bigint THEN $2 + $6::bigint * (SELECT least(count(*), $7::bigint) FROM nodes \
      WHERE owner <> $1 AND wakes BETWEEN $2 AND $2 + $6 * $7 AND handlers && $4 AND seen > $3 - $8::bigint) ELSE $2 END, \
@@ -98,7 +104,8 @@ impl Bedtime {
         (!self.is_known).then(|| run!(SLEEP, owner, next, now, handlers, last, micros(STEP), i64::from(STEPS), seen))
     }
 
-    /// The answer to the claim gets the instant at which the scheduler wakes up. `answer`: that of the server. Returns what the server knows, if that is new.
+    /// The answer to the claim gets the instant at which the scheduler wakes up. `answer`: that of
+    /// the server. Returns what the server knows, if that is new.
     pub(super) fn sleep(mut self, answer: &[tokio_postgres::Row], claimed: &mut Claimed) -> Option<Sleep> {
         if let Some(row) = answer.first() {
             self.sleep.wakes = Micros::new(row.get(0));
@@ -130,8 +137,9 @@ pub(super) struct Told {
     pub(super) what: String,
 }
 
-/// One node with a place for each of the handlers, if it sleeps longer. None, if a scheduler of this store has a place, which has been told; but
-/// another node for the end of a lease, which matters when this node has gone.
+/// One node with a place for each of the handlers, if it sleeps longer. None, if a scheduler of
+/// this store has a place, which has been told; but another node for the end of a lease, which
+/// matters when this node has gone.
 const ONE: &str = "SELECT woken.at, ' ' || woken.kind || ' ' || node.owner \
      FROM unnest($1::bigint[], $2::boolean[], $3::bigint[]) AS woken (kind, leased, at), \
      LATERAL (SELECT owner FROM nodes WHERE owner <> ALL($4) AND wakes > woken.at \
@@ -146,8 +154,8 @@ const ALL: &str =
 const CANCELLED: &str = "SELECT NULL::bigint, 'c' || id FROM unnest($1::bigint[]) AS cancelled (id) \
      WHERE EXISTS (SELECT FROM nodes WHERE owner <> ALL($2::bigint[]))";
 
-/// The nodes that a commit concerns: of a cancelled run, and of rows that are due earlier than what a node waits for. Asked after the commit. Never of what each
-/// safety look finds before it is due.
+/// The nodes that a commit concerns: of a cancelled run, and of rows that are due earlier than what
+/// a node waits for. Asked after the commit. Never of what each safety look finds before it is due.
 pub(super) fn concerned(
     shared: &Shared,
     notices: impl Iterator<Item = Notice>,
@@ -187,7 +195,8 @@ pub(super) fn told(answers: &[Vec<tokio_postgres::Row>]) -> Vec<Told> {
     answers.iter().flatten().map(|row| Told { at: row.get(0), what: row.get(1) }).collect()
 }
 
-/// A notice: `c` and a run that was cancelled; or `w` and an instant, for all, or with a handler and the scheduler that is to look at once.
+/// A notice: `c` and a run that was cancelled; or `w` and an instant, for all, or with a handler
+/// and the scheduler that is to look at once.
 pub(super) fn hear(shared: &Shared, payload: &str) {
     let Some((verb, numbers)) = payload.split_at_checked(1) else { return };
     let numbers: Vec<i64> = numbers.split(' ').map_while(|number| number.parse().ok()).collect();

@@ -1,7 +1,8 @@
 //! TLS of the connections: which certificates of a server are accepted.
 //!
-//! Ground rules. Certificates are judged by rustls. Only two checks are weaker than its own: `verify-ca` passes over the name, and `prefer`
-//! over the certificate. `prefer` protects against listeners alone: the other side of an attack could as well offer no TLS.
+//! Ground rules. Certificates are judged by rustls. Only two checks are weaker than its own:
+//! `verify-ca` passes over the name, and `prefer` over the certificate. `prefer` protects against
+//! listeners alone: the other side of an attack could as well offer no TLS.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use super::address::{Mode, Place, invalid};
 use super::error::Failure;
 use crate::store::Fault;
 
-/// For each server of an address. The certificates of authorities are read once, and only if a server needs them.
+/// For each server of an address. The certificates of authorities are read once, and only if a
+/// server needs them.
 pub(super) fn connectors(places: &[Place], roots: Option<&Path>) -> Result<Vec<MakeRustlsConnect>, Failure> {
     let provider = Arc::new(ring::default_provider());
     let mut known: Option<Arc<RootCertStore>> = None;

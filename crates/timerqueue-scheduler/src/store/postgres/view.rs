@@ -1,6 +1,7 @@
 //! A look into a server from outside: for tools.
 //!
-//! Ground rules. One connection, on the caller's thread. It only reads, makes no tables and is no node. A standby is enough.
+//! Ground rules. One connection, on the caller's thread. It only reads, makes no tables and is no
+//! node. A standby is enough.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -15,8 +16,9 @@ use super::{PostgresOptions, Settings, hold, members, reader, schema};
 use crate::Error;
 use crate::store::{CheckStep, Counts, Fault, Hold, JobId, JobInfo, Micros, Node, Query};
 
-/// Reads the jobs of a server without taking part: it runs no job, writes nothing, and makes no tables. A role that may only read is enough, and
-/// so is a standby. For tools beside a service. All methods block, and a lost connection is made again.
+/// Reads the jobs of a server without taking part: it runs no job, writes nothing, and makes no
+/// tables. A role that may only read is enough, and so is a standby. For tools beside a service.
+/// All methods block, and a lost connection is made again.
 ///
 /// # Examples
 ///
@@ -40,12 +42,13 @@ pub struct PostgresReader {
 }
 
 impl PostgresReader {
-    /// Connects. `address`: as for [`PostgresStore::connect`](super::PostgresStore::connect). Of several servers, the first that answers is read.
+    /// Connects. `address`: as for [`PostgresStore::connect`](super::PostgresStore::connect). Of
+    /// several servers, the first that answers is read.
     ///
     /// # Errors
     ///
-    /// [`Error::Store`]: [`Fault::TooNew`] if the tables are of a later version, [`Fault::Other`] if there are none or older ones, and the
-    /// other kinds.
+    /// [`Error::Store`]: [`Fault::TooNew`] if the tables are of a later version, [`Fault::Other`]
+    /// if there are none or older ones, and the other kinds.
     pub fn connect(options: &PostgresOptions, address: &str) -> Result<Self, Error> {
         Self::try_connect(options, address).map_err(|failure| failure.error())
     }
@@ -91,15 +94,16 @@ impl PostgresReader {
         }
     }
 
-    /// Whether a transaction has written anything since this was asked, or since the connection was made. Other tables of the server count too.
-    /// Costs one short query.
+    /// Whether a transaction has written anything since this was asked, or since the connection was
+    /// made. Other tables of the server count too. Costs one short query.
     ///
     /// # Errors
     ///
     /// [`Error::Store`].
     pub fn has_changed(&self) -> Result<bool, Error> {
-        // What is visible, and not what is in the log: a commit is in the log, and then on the disk, before others see its rows. A look in between
-        // would find nothing, and the next one would not take place.
+        // What is visible, and not what is in the log: a commit is in the log, and then on the
+        // disk, before others see its rows. A look in between would find nothing, and the next one
+        // would not take place.
         let sql = "SELECT pg_current_snapshot()::text";
         let now: Option<String> = self.ask(|link| Ok(link.ask(sql, &[])?.first().and_then(|row| row.get(0))))?;
         let before = self.seen.replace(now.clone());
@@ -127,7 +131,8 @@ impl PostgresReader {
         self.ask(|link| reader::get_by_id(link, id))
     }
 
-    /// The jobs of a query, in the order of their numbers. The list is no snapshot: jobs may come and go while it is made.
+    /// The jobs of a query, in the order of their numbers. The list is no snapshot: jobs may come
+    /// and go while it is made.
     ///
     /// # Errors
     ///
@@ -139,7 +144,8 @@ impl PostgresReader {
         self.ask(|link| reader::list(link, query))
     }
 
-    /// The jobs that run, and up to a number of those that are due within this time by the server's clock, without recurring ones.
+    /// The jobs that run, and up to a number of those that are due within this time by the server's
+    /// clock, without recurring ones.
     ///
     /// # Errors
     ///
@@ -158,8 +164,8 @@ impl PostgresReader {
         self.ask(reader::counts)
     }
 
-    /// The greatest number that was given: numbers grow, are not used again, and some are never used. Jobs may appear in another order than
-    /// that of their numbers.
+    /// The greatest number that was given: numbers grow, are not used again, and some are never
+    /// used. Jobs may appear in another order than that of their numbers.
     ///
     /// # Errors
     ///
@@ -178,7 +184,8 @@ impl PostgresReader {
         self.ask(|link| members::nodes(link, 0))
     }
 
-    /// The hold of the schema: its handlers are paused, since its past may have run already. None if it is not held.
+    /// The hold of the schema: its handlers are paused, since its past may have run already. None
+    /// if it is not held.
     ///
     /// # Errors
     ///
@@ -187,11 +194,13 @@ impl PostgresReader {
         self.ask(|link| hold::read(link, &self.settings.schema))
     }
 
-    /// Reads all rows, and reports on the server: clock, size, replication. `begins` is called before each part.
+    /// Reads all rows, and reports on the server: clock, size, replication. `begins` is called
+    /// before each part.
     ///
     /// # Errors
     ///
-    /// [`Error::Store`] with [`Fault::Damaged`] if rows or indexes contradict each other, or with another fault if the server cannot be read.
+    /// [`Error::Store`] with [`Fault::Damaged`] if rows or indexes contradict each other, or with
+    /// another fault if the server cannot be read.
     pub fn check(&self, begins: impl FnMut(CheckStep)) -> Result<ServerReport, Error> {
         let begins = RefCell::new(begins);
         self.ask(|link| check::check(link, &self.settings.schema, &mut *begins.borrow_mut()))

@@ -1,11 +1,14 @@
 //! A connection: how it is made, and how statements go over it.
 //!
-//! Ground rules. Statements are prepared once for each connection. Behind a pooler in transaction mode ([`PostgresOptions::pooled`]) each
-//! transaction may have another connection of the server. So nothing there outlives a transaction: settings are made in each of them, and
-//! statements have no names. A statement of its own ([`Wire::ask`]) is sent with its `BEGIN` and `COMMIT` at once, which is one round trip.
+//! Ground rules. Statements are prepared once for each connection. Behind a pooler in transaction
+//! mode ([`PostgresOptions::pooled`]) each transaction may have another connection of the server.
+//! So nothing there outlives a transaction: settings are made in each of them, and statements have
+//! no names. A statement of its own ([`Wire::ask`]) is sent with its `BEGIN` and `COMMIT` at once,
+//! which is one round trip.
 //!
-//! What a transaction needs no answers for in between is sent at once, too ([`Wire::steps`]): the server takes one statement after another, and after a
-//! failure none of those that follow, so a `COMMIT` behind them undoes the transaction.
+//! What a transaction needs no answers for in between is sent at once, too ([`Wire::steps`]): the
+//! server takes one statement after another, and after a failure none of those that follow, so a
+//! `COMMIT` behind them undoes the transaction.
 //!
 //! [`PostgresOptions::pooled`]: super::PostgresOptions::pooled
 
@@ -64,7 +67,8 @@ pub(super) struct Wire {
     is_pooled: bool,
 }
 
-/// Tries the servers of the address: first the one that was used last. Each has its share of the time limit.
+/// Tries the servers of the address: first the one that was used last. Each has its share of the
+/// time limit.
 pub(super) async fn connect(settings: &Settings, limit: Duration) -> Result<(Client, Traffic), Failure> {
     let count = settings.places.len();
     let share = limit / u32::try_from(count).unwrap_or(u32::MAX);
@@ -87,14 +91,15 @@ pub(super) async fn connect(settings: &Settings, limit: Duration) -> Result<(Cli
 }
 
 impl Wire {
-    /// Sets a connection up, whose traffic is served by the caller. Each statement of this store has an index, so no plan reads a whole table.
-    /// `more`: further settings, by their names.
+    /// Sets a connection up, whose traffic is served by the caller. Each statement of this store
+    /// has an index, so no plan reads a whole table. `more`: further settings, by their names.
     pub(super) async fn new(
         client: Client,
         settings: &Settings,
         more: &[(&str, String)],
     ) -> Result<Self, tokio_postgres::Error> {
-        // A node that is stopped within a transaction, or whose connection is cut there, keeps no rows locked for long.
+        // A node that is stopped within a transaction, or whose connection is cut there, keeps no
+        // rows locked for long.
         let idle = (settings.patience / 2).max(Duration::from_secs(1)).as_millis();
         // The server gives up before this side does, so no session is left behind that waits.
         let (lock, statement) = (lock_wait(settings.patience).as_millis(), settings.patience.as_millis());
@@ -176,7 +181,8 @@ impl Wire {
         }
         let sent = steps.iter().zip(&ready).map(|(step, ready)| Box::pin(maybe_done(self.step(step, ready.as_ref()))));
         let mut sent: Vec<_> = sent.collect();
-        // The first poll sends a step, so this sends all, in their order. Their answers come in the same order.
+        // The first poll sends a step, so this sends all, in their order. Their answers come in the
+        // same order.
         poll_fn(|context| {
             sent.iter_mut().for_each(|step| _ = step.as_mut().poll(context));
             Poll::Ready(())

@@ -1,9 +1,11 @@
 //! The rows of a server, inside of a transaction.
 //!
-//! Ground rules. A [`Work`] lives as long as a transaction of the link that it borrows. The rows that a batch names come at its begin, locked, in
-//! the order of their numbers ([`Work::begin_apply`]); further rows come one by one. Changes stay here until all of them are written at once: by
-//! [`Work::commit`], or by [`Work::flush`] before a query for an index. The first failure is kept: from then on the store looks empty, each loop
-//! over it ends, and the transaction is undone.
+//! Ground rules. A [`Work`] lives as long as a transaction of the link that it borrows. The rows
+//! that a batch names come at its begin, locked, in the order of their numbers
+//! ([`Work::begin_apply`]); further rows come one by one. Changes stay here until all of them are
+//! written at once: by [`Work::commit`], or by [`Work::flush`] before a query for an index. The
+//! first failure is kept: from then on the store looks empty, each loop over it ends, and the
+//! transaction is undone.
 //!
 //! Begin and commit, and what the server is asked with them, are in [`trips`].
 
@@ -79,7 +81,8 @@ pub(super) struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Takes the due rows that were locked for these places. While affinities of their handlers are due nothing is taken: a claim looks at them.
+    /// Takes the due rows that were locked for these places. While affinities of their handlers are
+    /// due nothing is taken: a claim looks at them.
     pub(super) fn fill_places(&mut self, place: &Claim, entry: Option<&Entry>, seed: u64) -> Vec<ClaimedJob> {
         let Some((outlook, due)) = self.due.remove(&place.owner) else { return Vec::new() };
         if outlook.member.is_none() || outlook.any_affinity {
@@ -154,7 +157,8 @@ impl Work<'_> {
         self.take_in(read);
     }
 
-    /// Brings rows into the cache, with the runs of recurring jobs: these change under the lock of the recurring job alone.
+    /// Brings rows into the cache, with the runs of recurring jobs: these change under the lock of
+    /// the recurring job alone.
     pub(super) fn take_in(&mut self, mut read: Vec<rows::Read>) {
         read.retain(|read| !self.cache.contains_key(&read.row.id));
         let parents: Vec<i64> =
@@ -189,8 +193,8 @@ impl Work<'_> {
         }
     }
 
-    /// A recurring job whose schedule cannot be read (written by hand, or with a zone that this system does not know) is dead, and in
-    /// no other job's way. Its text stays as it is.
+    /// A recurring job whose schedule cannot be read (written by hand, or with a zone that this
+    /// system does not know) is dead, and in no other job's way. Its text stays as it is.
     fn bury_unreadable(&mut self, row: &Row, reason: &str) {
         if let Some(heads) = self.heads.as_mut().and_then(|heads| heads.get_mut(&(row.kind, true))) {
             heads.rows.retain(|&(_, id)| id != row.id);
@@ -220,7 +224,8 @@ impl Work<'_> {
         self.settle_affinities();
     }
 
-    /// Of the server, with what was written here: the last reading of the clock before which the clock must have been set back. `None`: not known.
+    /// Of the server, with what was written here: the last reading of the clock before which the
+    /// clock must have been set back. `None`: not known.
     fn span_of_server(&self) -> Option<Option<(i64, JobId)>> {
         self.last_span.filter(|last| last.is_none_or(|(_, id)| !self.changes.contains_key(&id)))
     }
@@ -276,7 +281,8 @@ impl Rows for Work<'_> {
         if let Some(holder) = self.keys.get(key) {
             return *holder;
         }
-        // Its former holder may just have left with a transaction that gave the key to another row: the second look sees it.
+        // Its former holder may just have left with a transaction that gave the key to another row:
+        // the second look sees it.
         let sql = with_columns!("SELECT ", " FROM jobs WHERE key = $1 AND holds_key FOR UPDATE");
         for _ in 0..2 {
             self.load(sql, &[&key]);
@@ -409,7 +415,8 @@ impl Rows for Work<'_> {
         }
         let mut last = self.span_of_server();
         if let Some(Some((earliest, id))) = last {
-            // It matters: then it is as of the lock on the row, and not as of the begin of the transaction.
+            // It matters: then it is as of the lock on the row, and not as of the begin of the
+            // transaction.
             if earliest > self.now.as_i64() && (!self.fetch(id) || self.span_of(id) != Some(earliest)) {
                 last = None;
             }

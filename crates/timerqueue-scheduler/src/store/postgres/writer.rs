@@ -1,10 +1,12 @@
 //! The thread that writes: group commits, claims, and what other nodes are told.
 //!
-//! Ground rules. One connection, on one thread. All operations that have queued up during the commit before are one transaction; a claim is one of
-//! its own. A transaction that met another one is run again. One that waits for a lock of another session gives up soon, and its operations are put
-//! [aside](super::aside). If the connection is lost, a new one is made, and the server is asked whether the
-//! commit was done, so no operation is applied twice. Replies and notices are given after the commit, here, and run no code of users but
-//! wakers: the engine hands its work to the pool ([`Store::has_thread`](super::Store::has_thread)).
+//! Ground rules. One connection, on one thread. All operations that have queued up during the
+//! commit before are one transaction; a claim is one of its own. A transaction that met another one
+//! is run again. One that waits for a lock of another session gives up soon, and its operations are
+//! put [aside](super::aside). If the connection is lost, a new one is made, and the server is asked
+//! whether the commit was done, so no operation is applied twice. Replies and notices are given
+//! after the commit, here, and run no code of users but wakers: the engine hands its work to the
+//! pool ([`Store::has_thread`](super::Store::has_thread)).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -82,7 +84,8 @@ pub(super) struct Writer {
     name: i64,
     /// The number of the last transaction.
     number: i64,
-    /// A commit was sent whose answer was lost: the row of this writer may be locked until it has ended.
+    /// A commit was sent whose answer was lost: the row of this writer may be locked until it has
+    /// ended.
     is_open: bool,
     /// Why the connection was lost.
     lost: Option<Failure>,
@@ -100,7 +103,8 @@ type Done<R> = (R, Committed);
 /// What a transaction has found, its rows, and what is asked along with its commit.
 type Found<'l, R> = (R, Work<'l>, Asked);
 
-/// Rows come as arrays, and each is found by an index: with numbers of rows that are out of date, another join could read a whole table.
+/// Rows come as arrays, and each is found by an index: with numbers of rows that are out of date,
+/// another join could read a whole table.
 pub(super) fn open(settings: &Settings) -> Result<Link, Failure> {
     open_within(settings, settings.patience)
 }
@@ -341,7 +345,8 @@ impl Writer {
         }
     }
 
-    /// A claim has met a lock, such as that of the row of a handler with a limit: the handlers one by one, without the runs whose leases are over.
+    /// A claim has met a lock, such as that of the row of a handler with a limit: the handlers one
+    /// by one, without the runs whose leases are over.
     fn claim_apart(&mut self, claim: Claim) -> Result<(Claimed, Vec<Committed>), Failure> {
         let now = self.shared.server_now();
         // The leases that are over are looked at again.
@@ -377,7 +382,8 @@ impl Writer {
     fn try_claim(&mut self, claim: &Claim, is_careful: bool) -> Result<(Claimed, Vec<Committed>), Failure> {
         let (seed, patience) = (self.seed, self.shared.settings.patience);
         let has_lease = claim.lease.is_some();
-        // Schedulers with leases are nodes that others tell of earlier jobs, unless they hear no notices.
+        // Schedulers with leases are nodes that others tell of earlier jobs, unless they hear no
+        // notices.
         let is_told = has_lease && !self.shared.settings.is_pooled && !is_careful;
         let slept = self.shared.sleeps.lock().get(&claim.owner).cloned().flatten();
         let (now, wait) = (Instant::now(), self.aside.first_wait(patience, Instant::now()));
@@ -388,7 +394,8 @@ impl Writer {
             let entry = shared.entries.lock().get(&claim.owner).cloned();
             let joins = entry.is_some() && work.affinities.outlook.member.is_none();
             if let Some(entry) = entry.as_ref().filter(|_| joins) {
-                work.enter(entry, shared.settings.lease); // its lease was over, or its start has failed
+                // its lease was over, or its start has failed
+                work.enter(entry, shared.settings.lease);
             }
             let now = work.now;
             let claimed = work.claim(claim, entry.as_deref(), now, seed);
@@ -420,7 +427,8 @@ impl Writer {
         self.commit(now + patience, (self.aside.first_wait(patience, now), false), inside)
     }
 
-    /// Runs `inside` in a transaction, and again until it is committed, fails for good, meets a lock, or the deadline has passed.
+    /// Runs `inside` in a transaction, and again until it is committed, fails for good, meets a
+    /// lock, or the deadline has passed.
     fn commit<R>(
         &mut self,
         deadline: Instant,
@@ -479,8 +487,9 @@ impl Writer {
         }
     }
 
-    /// Whether the last transaction was committed, whose answer was lost. The question writes the row of this writer. So it waits until a former
-    /// connection of this writer has ended its transaction, and its own commit is as safe as that one, on a standby too.
+    /// Whether the last transaction was committed, whose answer was lost. The question writes the
+    /// row of this writer. So it waits until a former connection of this writer has ended its
+    /// transaction, and its own commit is as safe as that one, on a standby too.
     fn was_committed(&mut self, deadline: Instant) -> Result<bool, Failure> {
         let (mut wait, name, number) = (FIRST_WAIT, self.name, self.number);
         loop {
@@ -505,8 +514,9 @@ impl Writer {
         }
     }
 
-    /// The connection, and the name and number of the next commit. A new connection has a new name: a session that the former one has left behind
-    /// may still have the row of the old name. After a commit without an answer it keeps the name, so that no further commit is sent after it.
+    /// The connection, and the name and number of the next commit. A new connection has a new name:
+    /// a session that the former one has left behind may still have the row of the old name. After
+    /// a commit without an answer it keeps the name, so that no further commit is sent after it.
     fn connected(&mut self, deadline: Instant) -> Result<(&Link, (i64, i64)), Failure> {
         if self.link.is_none() {
             let within =
@@ -537,7 +547,8 @@ impl Writer {
         }
     }
 
-    /// What was asked along with the commit, or is asked now: which nodes it concerns, and what a scheduler that goes to sleep has not seen.
+    /// What was asked along with the commit, or is asked now: which nodes it concerns, and what a
+    /// scheduler that goes to sleep has not seen.
     fn tell_others(&mut self, done: Committed) {
         let Committed { now, questions, looks, answers, .. } = done;
         if questions.is_empty() {
@@ -556,10 +567,12 @@ impl Writer {
         });
         let Some(mut answers) = answers else { return };
         let seen = if looks && !answers.is_empty() { answers.remove(0) } else { Vec::new() };
-        // A put by another node reads until when this node sleeps after its commit. A put that has read an older instant is found here: the rows are
-        // read after the commit of the new instant.
+        // A put by another node reads until when this node sleeps after its commit. A put that has
+        // read an older instant is found here: the rows are read after the commit of the new
+        // instant.
         if let Some(at) = seen.first().and_then(|row| row.get::<_, Option<i64>>(0)) {
-            // If it was due at the claim, and the claim has not got it, another transaction had locked it, and may have it still.
+            // If it was due at the claim, and the claim has not got it, another transaction had
+            // locked it, and may have it still.
             let at = if at <= now.as_i64() { now.as_i64() + LOCKED_AGAIN } else { at };
             self.shared.tell(Notice::Wake { at: Micros::new(at), span: false });
         }
@@ -604,7 +617,8 @@ fn attempt<R>(
     }
 }
 
-/// Whether a schedule has no occurrence from now on. The scheduler does not know the clock of the server.
+/// Whether a schedule has no occurrence from now on. The scheduler does not know the clock of the
+/// server.
 fn is_over(new: &NewJob, now: Micros) -> bool {
     let schedule = new.recurrence.as_ref().filter(|_| new.first.is_none());
     schedule.is_some_and(|recurrence| first(&recurrence.schedule, now).is_none())

@@ -1,10 +1,13 @@
 //! Affinities: which member runs the jobs of one affinity, and how many at a time.
 //!
-//! Ground rules. An affinity is a row of its own, for each handler and text. It is *bound* to one member, or to none. It is *open* while its jobs may be
-//! claimed: then the storage keeps it in an index by handler, member and the first wake instant of its jobs. The storage calls [`Affinity::settle`] and
-//! [`Affinity::is_open`] after each change of its jobs. So a claim never passes over jobs of other members, nor over those of a full affinity
-//! (M3). While a run of the affinity is under way, the member stays the same: a lease that is over is not enough, the run must have been taken
-//! back. So no two members run jobs of one affinity at a time, as far as leases go (M4).
+//! Ground rules. An affinity is a row of its own, for each handler and text. It is *bound* to one
+//! member, or to none. It is *open* while its jobs may be claimed: then the storage keeps it in an
+//! index by handler, member and the first wake instant of its jobs. The storage calls
+//! [`Affinity::settle`] and [`Affinity::is_open`] after each change of its jobs. So a claim never
+//! passes over jobs of other members, nor over those of a full affinity (M3). While a run of the
+//! affinity is under way, the member stays the same: a lease that is over is not enough, the run
+//! must have been taken back. So no two members run jobs of one affinity at a time, as far as
+//! leases go (M4).
 
 use std::sync::Arc;
 
@@ -35,7 +38,8 @@ impl Affinity {
         Self { id, kind, text, member: 0, next: 0, version: 0, most: 0 }
     }
 
-    /// Without runs under way, the next member takes over, and a member that is dead loses the affinity.
+    /// Without runs under way, the next member takes over, and a member that is dead loses the
+    /// affinity.
     pub(crate) fn settle(&mut self, running: u64, is_live: impl Fn(u64) -> bool) {
         if running > 0 {
             return;
@@ -80,7 +84,8 @@ pub(crate) struct Tie {
 
 /// Bindings.
 pub(crate) trait Bindings: Rows + Sized {
-    /// Binds an affinity to a member. False: it has changed since the caller saw it, or the member is dead or lacks the handler.
+    /// Binds an affinity to a member. False: it has changed since the caller saw it, or the member
+    /// is dead or lacks the handler.
     fn bind(&mut self, bind: &Bind) -> bool {
         let Bind { affinity, version, node: NodeId(node) } = *bind;
         let Some(found) = self.affinity(affinity.0).filter(|found| found.version == version) else { return false };

@@ -1,7 +1,9 @@
 //! Claims: which due jobs a member takes.
 //!
-//! Ground rules. A claim looks at heads of indexes alone: of each handler, and of each open affinity of the member. No row of another member, of a full
-//! handler or of a full affinity is read (J15, M3). Limits over all members are kept here, under the lock of [`Rows::counted`] (M6, M8).
+//! Ground rules. A claim looks at heads of indexes alone: of each handler, and of each open
+//! affinity of the member. No row of another member, of a full handler or of a full affinity is
+//! read (J15, M3). Limits over all members are kept here, under the lock of [`Rows::counted`] (M6,
+//! M8).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,7 +27,8 @@ pub(crate) type Head = Reverse<(Micros, JobId, usize, u64)>;
 
 /// Claims.
 pub(crate) trait Claims: Rows + Sized {
-    /// Takes due rows. `entry`: the claimer, if it is a member. `seed` tells runs of this store from those of others.
+    /// Takes due rows. `entry`: the claimer, if it is a member. `seed` tells runs of this store
+    /// from those of others.
     fn claim(&mut self, claim: &Claim, entry: Option<&Entry>, now: Micros, seed: u64) -> Claimed {
         let mut by = Claimer::of(claim, now, seed);
         let more_leases = self.take_back_leased(now);
@@ -59,8 +62,9 @@ pub(crate) trait Claims: Rows + Sized {
         }
     }
 
-    /// Takes due jobs for places whose runs end in this commit. Of all that a claim does this is the part with jobs, since rows that come due have
-    /// wake-ups of their own. While an affinity waits for a member, no place is filled: they become free, and a claim follows.
+    /// Takes due jobs for places whose runs end in this commit. Of all that a claim does this is
+    /// the part with jobs, since rows that come due have wake-ups of their own. While an affinity
+    /// waits for a member, no place is filled: they become free, and a claim follows.
     fn fill(&mut self, claim: &Claim, entry: Option<&Entry>, now: Micros, seed: u64) -> Vec<ClaimedJob> {
         let mut by = Claimer::of(claim, now, seed);
         let mut rooms = self.rooms(claim, entry, now);
@@ -81,7 +85,8 @@ pub(crate) trait Claims: Rows + Sized {
         jobs
     }
 
-    /// Begins due jobs in the order of their due times. Afterwards `heads` has the first job that is left of each handler with places.
+    /// Begins due jobs in the order of their due times. Afterwards `heads` has the first job that
+    /// is left of each handler with places.
     fn take(
         &mut self,
         heads: &mut BinaryHeap<Head>,
@@ -140,7 +145,8 @@ pub(crate) trait Claims: Rows + Sized {
         rooms
     }
 
-    /// The recurring jobs to be looked at, by wake instant, so that no handler keeps another one from its looks.
+    /// The recurring jobs to be looked at, by wake instant, so that no handler keeps another one
+    /// from its looks.
     fn due_schedules(&mut self, known: &[usize], now: Micros, lease: Option<Micros>) -> Vec<ClaimedSchedule> {
         let mut schedules = self.follow_clock(known, now, lease);
         let due = |table: &mut Self, kind: usize| {
@@ -156,7 +162,8 @@ pub(crate) trait Claims: Rows + Sized {
         schedules
     }
 
-    /// The first job of each handler with places, and of each open affinity of the member with due jobs.
+    /// The first job of each handler with places, and of each open affinity of the member with due
+    /// jobs.
     fn heads(
         &mut self,
         rooms: &[Room],
@@ -178,7 +185,8 @@ pub(crate) trait Claims: Rows + Sized {
         heads
     }
 
-    /// The first waiting job of an affinity, if it may have another run. The limit is noted, so that a full affinity is in no index.
+    /// The first waiting job of an affinity, if it may have another run. The limit is noted, so
+    /// that a full affinity is in no index.
     fn next_of(&mut self, affinity: u64, most: Option<u64>) -> Option<(Micros, JobId)> {
         let most = most.unwrap_or_default();
         if self.affinity(affinity)?.most != most {
@@ -188,7 +196,8 @@ pub(crate) trait Claims: Rows + Sized {
         if is_open { self.first_of(affinity) } else { None }
     }
 
-    /// Takes the tokens of the claimed jobs. Returns when a handler that has run out of them has one again.
+    /// Takes the tokens of the claimed jobs. Returns when a handler that has run out of them has
+    /// one again.
     fn keep_pace(&mut self, rooms: &mut [Room], now: Micros) -> Option<Micros> {
         let mut next = None;
         for room in rooms {
@@ -206,7 +215,8 @@ pub(crate) trait Claims: Rows + Sized {
         next
     }
 
-    /// Runs that are counted or have an affinity, and whose lease is over, wait again: their places are free. True: there are more.
+    /// Runs that are counted or have an affinity, and whose lease is over, wait again: their places
+    /// are free. True: there are more.
     fn take_back_leased(&mut self, now: Micros) -> bool {
         for _ in 0..LOOKS {
             match self.first_leased() {

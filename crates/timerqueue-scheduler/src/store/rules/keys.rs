@@ -47,7 +47,8 @@ pub(crate) trait Changes: Rows + Sized {
         }
     }
 
-    /// A put that is refused, or that the storage can do at once. `None`: nothing is done yet, and nothing refuses the job.
+    /// A put that is refused, or that the storage can do at once. `None`: nothing is done yet, and
+    /// nothing refuses the job.
     fn put_plain(&mut self, new: &NewJob, now: Micros) -> Option<Applied> {
         let due = match self.resolve(new.when, now) {
             Ok(due) => due,
@@ -241,8 +242,8 @@ pub(crate) trait Changes: Rows + Sized {
         Change::Changed
     }
 
-    /// Another schedule, under the rules for late occurrences of before. The same one may have other zone data: it waits on after the same last
-    /// occurrence.
+    /// Another schedule, under the rules for late occurrences of before. The same one may have
+    /// other zone data: it waits on after the same last occurrence.
     fn reschedule(&mut self, id: JobId, recurrence: Box<Recurrence>, now: Micros) -> Change {
         let mut recurrence = recurrence;
         let changed = self.edit(id, |row| {

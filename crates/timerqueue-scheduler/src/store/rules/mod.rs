@@ -1,9 +1,10 @@
 //! What the operations do, for each store that keeps its rows itself.
 //!
-//! Ground rules. [`Rows`] is the storage: a row by its number, the indexes, the counters. [`Changes`], [`Claims`], [`Bindings`] and [`Runs`] are what the operations, the claims
-//! and the settles mean, written once, so that two stores cannot differ. A row is changed by [`Rows::edit`], [`Rows::insert`] and
-//! [`Rows::take_out`] alone, and each keeps the indexes right. A storage that fails remembers its failure, answers as if it was empty, and
-//! undoes the commit.
+//! Ground rules. [`Rows`] is the storage: a row by its number, the indexes, the counters.
+//! [`Changes`], [`Claims`], [`Bindings`] and [`Runs`] are what the operations, the claims and the
+//! settles mean, written once, so that two stores cannot differ. A row is changed by
+//! [`Rows::edit`], [`Rows::insert`] and [`Rows::take_out`] alone, and each keeps the indexes right.
+//! A storage that fails remembers its failure, answers as if it was empty, and undoes the commit.
 
 mod affinity;
 mod claim;
@@ -34,7 +35,8 @@ pub(crate) const MOST_DEAD: u64 = 100_000;
 
 /// The storage of a commit.
 pub(crate) trait Rows {
-    /// The clock of this commit, rounded up: times from now are added to this reading, and so are not shortened (J1).
+    /// The clock of this commit, rounded up: times from now are added to this reading, and so are
+    /// not shortened (J1).
     fn up(&self) -> Micros;
     fn effects(&mut self) -> &mut Effects;
     /// A row by its number.
@@ -53,7 +55,8 @@ pub(crate) trait Rows {
     fn rewrite(&mut self, id: JobId, kind: usize, payload: &Arc<str>, tie: Option<Box<Tie>>);
     /// Takes a row out. It is dropped after the commit.
     fn take_out(&mut self, id: JobId);
-    /// Takes a row out. Of a dead recurring job its runs go too, unless they have begun; then no attempt follows.
+    /// Takes a row out. Of a dead recurring job its runs go too, unless they have begun; then no
+    /// attempt follows.
     fn remove(&mut self, id: JobId) {
         let has_runs = |row: &Row| {
             row.recurring.as_ref().is_some_and(|recurring| !(recurring.live.is_empty() && recurring.queued.is_empty()))
@@ -86,7 +89,8 @@ pub(crate) trait Rows {
     fn first_job(&mut self, kind: usize) -> Option<(Micros, JobId)>;
     /// The first recurring job of the handler with a wake instant.
     fn first_schedule(&mut self, kind: usize) -> Option<(Micros, JobId)>;
-    /// Of the rows with a span: the last reading of the clock before which the clock must have been set back, and its row.
+    /// Of the rows with a span: the last reading of the clock before which the clock must have been
+    /// set back, and its row.
     fn last_span(&mut self) -> Option<(i64, JobId)>;
     /// The process of this commit, of a store on a file.
     fn process(&self) -> i64 {
@@ -117,7 +121,8 @@ pub(crate) trait Rows {
     fn runs_of(&mut self, affinity: u64) -> u64;
     /// The first waiting job of an affinity.
     fn first_of(&mut self, affinity: u64) -> Option<(Micros, JobId)>;
-    /// The open affinities of these handlers that are bound to this member (zero: to none) and have due jobs: wake instant, number and handler, in order.
+    /// The open affinities of these handlers that are bound to this member (zero: to none) and have
+    /// due jobs: wake instant, number and handler, in order.
     fn due_affinities(
         &mut self,
         kinds: &[usize],
@@ -125,8 +130,8 @@ pub(crate) trait Rows {
         now: Micros,
         at_most: usize,
     ) -> Vec<(Micros, u64, usize)>;
-    /// The first wake instant among the open affinities of these handlers: of this member and of none; without a member, of all. With an
-    /// instant, the first one after it.
+    /// The first wake instant among the open affinities of these handlers: of this member and of
+    /// none; without a member, of all. With an instant, the first one after it.
     fn next_affinity(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros>;
     /// How many affinities are bound to a member.
     fn bound_to(&mut self, member: u64) -> u64;
@@ -207,7 +212,8 @@ pub(crate) struct Recurring {
     pub(crate) version: u64,
     /// The awaited occurrence.
     pub(crate) next: Option<Occurrence>,
-    /// When to look, independent of the job's due time. The span of the row is zero then, so a look that was due stays due if the clock is set back.
+    /// When to look, independent of the job's due time. The span of the row is zero then, so a look
+    /// that was due stays due if the clock is set back.
     pub(crate) look: Option<Micros>,
     /// A scheduler looks: not again until the lease ends.
     pub(crate) looked: bool,
@@ -226,8 +232,9 @@ pub(crate) struct Recurring {
     pub(crate) tally: Tally,
 }
 
-/// A clock that shows less than the last nominal instant by more than this was wrong before, and the schedule goes on from what it
-/// shows now. After a smaller step back no occurrence comes twice. Cron daemons tell a correction from a step of an hour in the same way.
+/// A clock that shows less than the last nominal instant by more than this was wrong before, and
+/// the schedule goes on from what it shows now. After a smaller step back no occurrence comes
+/// twice. Cron daemons tell a correction from a step of an hour in the same way.
 pub(crate) const WRONG_BY: Duration = Duration::from_secs(3 * 3_600);
 
 /// A span in microseconds, rounded up.
@@ -359,7 +366,8 @@ enum Garbage {
 pub(crate) struct Effects {
     /// The first wake instant given to a row.
     wake: Option<Micros>,
-    /// The first one that no single node can be told of: a place among those of all nodes is free, or a member may claim other rows now.
+    /// The first one that no single node can be told of: a place among those of all nodes is free,
+    /// or a member may claim other rows now.
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // the other stores tell all
     pub(crate) for_all: Option<Micros>,
     /// A row with a wake instant has a span.

@@ -1,7 +1,8 @@
 //! A rate: a token bucket as one instant.
 //!
-//! Ground rules. The bucket holds `runs` tokens, and gets one each `per / runs`. Its state is the instant at which it would be full again: each run moves the
-//! instant one step on. No thread fills it.
+//! Ground rules. The bucket holds `runs` tokens, and gets one each `per / runs`. Its state is the
+//! instant at which it would be full again: each run moves the instant one step on. No thread fills
+//! it.
 
 use crate::store::{Micros, Rate};
 

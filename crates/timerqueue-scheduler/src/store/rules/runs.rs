@@ -9,7 +9,8 @@ use crate::store::{
     State, Step, Verdict,
 };
 
-/// The most recurring jobs in an answer to a claim, and the most rows that follow a step of the clock in one.
+/// The most recurring jobs in an answer to a claim, and the most rows that follow a step of the
+/// clock in one.
 pub(super) const LOOKS: usize = 256;
 
 /// The scheduler that begins a run.
@@ -31,8 +32,8 @@ impl Claimer {
 
 /// Begins and ends of runs, and occurrences.
 pub(crate) trait Runs: Rows + Sized {
-    /// After a commit: if a row waits longer than its span, the clock was set back while the row was paused, or is about to be
-    /// noticed. A claim looks at once.
+    /// After a commit: if a row waits longer than its span, the clock was set back while the row
+    /// was paused, or is about to be noticed. A claim looks at once.
     fn notice_step(&mut self, now: Micros) {
         if self.behind(now).is_some() {
             self.effects().wake(Some(now));
@@ -44,7 +45,8 @@ pub(crate) trait Runs: Rows + Sized {
         self.last_span().filter(|&(earliest, _)| earliest > now.as_i64()).map(|(_, id)| id)
     }
 
-    /// After a step back of the clock: retries wait their time from now, and recurring jobs with a span are looked at.
+    /// After a step back of the clock: retries wait their time from now, and recurring jobs with a
+    /// span are looked at.
     fn follow_clock(&mut self, known: &[usize], now: Micros, lease: Option<Micros>) -> Vec<ClaimedSchedule> {
         let mut schedules = Vec::new();
         for _ in 0..LOOKS {
@@ -53,7 +55,8 @@ pub(crate) trait Runs: Rows + Sized {
             let (kind, span, recurs) = (row.kind, row.span, row.recurring.is_some());
             match recurs {
                 true if known.contains(&kind) => schedules.extend(self.look_at(id, lease)),
-                // Of a handler that is not known here, or paused: the next claim that knows it looks at it.
+                // Of a handler that is not known here, or paused: the next claim that knows it
+                // looks at it.
                 true => self.ask_look(id, now),
                 false => {
                     let due = Micros::new(now.as_i64().saturating_add(span.unwrap_or_default()));
@@ -64,7 +67,8 @@ pub(crate) trait Runs: Rows + Sized {
         schedules
     }
 
-    /// A recurring job is looked at as soon as a scheduler with its handler claims. A look that is under way counts no more.
+    /// A recurring job is looked at as soon as a scheduler with its handler claims. A look that is
+    /// under way counts no more.
     fn ask_look(&mut self, id: JobId, now: Micros) {
         self.edit(id, |row| {
             if let Some(recurring) = row.recurring.as_mut().filter(|recurring| !recurring.ending) {
@@ -78,7 +82,8 @@ pub(crate) trait Runs: Rows + Sized {
     fn look_at(&mut self, id: JobId, lease: Option<Micros>) -> Option<ClaimedSchedule> {
         let process = self.process();
         if self.row(id)?.recurring.is_none() {
-            self.bury(id, Some("the schedule cannot be read: there is none".into())); // written by hand
+            // written by hand
+            self.bury(id, Some("the schedule cannot be read: there is none".into()));
             return None;
         }
         self.edit(id, |row| {
@@ -102,7 +107,8 @@ pub(crate) trait Runs: Rows + Sized {
     fn begin(&mut self, id: JobId, by: &Claimer, now: Micros) -> Option<ClaimedJob> {
         let &Claimer { owner, lease, seed, .. } = by;
         if self.row(id)?.wake().is_none_or(|wake| wake > now) {
-            // A row that was written by hand stands at a wrong place of an index: it is written again, to its own place.
+            // A row that was written by hand stands at a wrong place of an index: it is written
+            // again, to its own place.
             self.edit(id, |_| ());
             return None;
         }
@@ -222,7 +228,8 @@ pub(crate) trait Runs: Rows + Sized {
         self.left(parent, id, now);
     }
 
-    /// A run of a recurring job waits and runs no more: the next one in the queue may, and a fixed delay begins.
+    /// A run of a recurring job waits and runs no more: the next one in the queue may, and a fixed
+    /// delay begins.
     fn left(&mut self, parent: Option<JobId>, run: JobId, now: Micros) {
         let Some(parent) = parent else { return };
         let freed = self.edit(parent, |row| {
@@ -277,7 +284,8 @@ pub(crate) trait Runs: Rows + Sized {
         self.insert(run);
     }
 
-    /// Moves the cursor of a recurring job, and puts its runs. False: the job waits for another occurrence by now.
+    /// Moves the cursor of a recurring job, and puts its runs. False: the job waits for another
+    /// occurrence by now.
     fn advance(&mut self, advance: Advance, now: Micros) -> bool {
         let Advance { id, version, step, last, runs, missed } = advance;
         let Some(row) = self.row(id).filter(|row| row.state == State::Recurring) else { return false };

@@ -1,9 +1,11 @@
 //! Which processes have the file open: each holds a lock, for as long as it lives.
 //!
-//! Ground rules. Beside the file is a folder with a file for each process. The process holds an exclusive lock on its file (of the open file
-//! description, so each store of a program has its own). The kernel releases the lock when the process ends, however it ends,
-//! so a run of a process whose lock is free goes on nowhere. No clock is asked: clocks can be set, processes can be stopped for hours, and a
-//! machine can start again. A process whose row is in the table has its lock: the lock is taken before the commit.
+//! Ground rules. Beside the file is a folder with a file for each process. The process holds an
+//! exclusive lock on its file (of the open file description, so each store of a program has its
+//! own). The kernel releases the lock when the process ends, however it ends, so a run of a process
+//! whose lock is free goes on nowhere. No clock is asked: clocks can be set, processes can be
+//! stopped for hours, and a machine can start again. A process whose row is in the table has its
+//! lock: the lock is taken before the commit.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -55,7 +57,8 @@ impl Alive {
         self.folder.join(number.to_string())
     }
 
-    /// Takes a number, in a transaction. The lock is held before the commit, so no other process sees the number without its lock.
+    /// Takes a number, in a transaction. The lock is held before the commit, so no other process
+    /// sees the number without its lock.
     pub(super) fn register(&mut self, db: &Connection, now: Micros) -> Result<(), Failure> {
         let sql = "INSERT INTO timerqueue_processes (pid, opened) VALUES (?1, ?2) RETURNING id";
         loop {
@@ -105,7 +108,8 @@ impl Alive {
         Ok(())
     }
 
-    /// Tells the other processes, if there are any, that a commit may concern them: their watchers see that this file was touched.
+    /// Tells the other processes, if there are any, that a commit may concern them: their watchers
+    /// see that this file was touched.
     pub(super) fn ring(&self) {
         if let Some(lock) = self.lock.as_ref().filter(|_| !self.others.is_empty()) {
             let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };

@@ -8,7 +8,8 @@ use crate::store::{CheckStep, Fault};
 /// The most faults of SQLite's own check that are listed.
 const LISTED: u32 = 10;
 
-/// A part of the check, what it finds wrong, and a query that finds nothing in a file that is right.
+/// A part of the check, what it finds wrong, and a query that finds nothing in a file that is
+/// right.
 type Part = (&'static str, &'static str, &'static str);
 
 const ROWS: &[Part] = &[
@@ -83,8 +84,8 @@ const ROWS: &[Part] = &[
 /// All parts: the first one is SQLite's own.
 const PARTS: usize = ROWS.len() + 1;
 
-/// Whether a line of SQLite's own check says that a page could not be read: the file may be right, and what follows from that page in
-/// further lines proves nothing.
+/// Whether a line of SQLite's own check says that a page could not be read: the file may be right,
+/// and what follows from that page in further lines proves nothing.
 fn is_unread(line: &str) -> bool {
     let codes = line.split("unable to get the page. error code=").skip(1);
     codes

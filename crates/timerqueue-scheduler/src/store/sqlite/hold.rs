@@ -1,10 +1,11 @@
 //! Copies of a file while it is in use, and holds: a restored past does not run again unasked.
 //!
-//! Ground rules. The table of a hold is no part of the versioned tables: it exists while the store is held. A copy is held before it has its
-//! name, so no process can run its jobs by mistake.
+//! Ground rules. The table of a hold is no part of the versioned tables: it exists while the store
+//! is held. A copy is held before it has its name, so no process can run its jobs by mistake.
 //!
-//! A restored store has numbers ahead that the lost one has given already, and tokens of runs are made of them (K14). So all numbers go on by a step
-//! at random: when a hold begins, and when the tables are found in another file than before ([`note_place`]), held or not.
+//! A restored store has numbers ahead that the lost one has given already, and tokens of runs are
+//! made of them (K14). So all numbers go on by a step at random: when a hold begins, and when the
+//! tables are found in another file than before ([`note_place`]), held or not.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,8 @@ use super::error::Failure;
 use super::{BUSY, place, rows, schema};
 use crate::store::{Fault, Hold, JobId, Micros};
 
-/// The row of handler 0, which is none, has the instant of the hold; the row of -1 the last number of a job at that time.
+/// The row of handler 0, which is none, has the instant of the hold; the row of -1 the last number
+/// of a job at that time.
 const HOLD: &str = "CREATE TABLE IF NOT EXISTS timerqueue_hold (handler INTEGER PRIMARY KEY, since INTEGER NOT NULL)";
 
 fn is_held(db: &Connection) -> Result<bool, Failure> {
@@ -42,8 +44,9 @@ pub(super) fn read(db: &Connection) -> Result<Option<Hold>, Failure> {
     Ok(Some(Hold { since, last, handlers: names }))
 }
 
-/// Moves the numbers on that are given to jobs, members, affinities and processes, and the versions of schedules: by more than a lost store can have
-/// given, and by another step each time, since one copy may be restored twice.
+/// Moves the numbers on that are given to jobs, members, affinities and processes, and the versions
+/// of schedules: by more than a lost store can have given, and by another step each time, since one
+/// copy may be restored twice.
 fn renumber(commit: &Transaction<'_>) -> Result<(), Failure> {
     let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0u8);
     let step = (1_i64 << 32) + (random >> 24) as i64;
@@ -133,7 +136,8 @@ pub(super) fn backup(from: &Path, to: &Path) -> Result<(), Failure> {
     let _ = fs::remove_file(&unfinished.0);
     let target =
         unfinished.0.to_str().ok_or_else(|| Failure::new(Fault::CannotOpen, "the name of the copy is no UTF-8"))?;
-    // A user that may not read the file may not read the copy. SQLite writes into a file that is empty.
+    // A user that may not read the file may not read the copy. SQLite writes into a file that is
+    // empty.
     File::create_new(&unfinished.0).map_err(|error| Failure::at(&unfinished.0, error))?;
     place::take_after(&unfinished.0, from);
     let source = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)

@@ -1,8 +1,8 @@
 //! Operations inside of a transaction of the user's, on the same file.
 //!
-//! Ground rules. The rows of the store and the rows of the user are one commit. No notice can be given before that commit, and the user's
-//! connection says nothing after it; so the writer of the store waits for the lock of writers, which the transaction has,
-//! and looks then.
+//! Ground rules. The rows of the store and the rows of the user are one commit. No notice can be
+//! given before that commit, and the user's connection says nothing after it; so the writer of the
+//! store waits for the lock of writers, which the transaction has, and looks then.
 
 use rusqlite::Transaction;
 
@@ -14,7 +14,8 @@ use crate::store::rules::Changes;
 use crate::store::{Applied, Fault, Op};
 
 impl SqliteStore {
-    /// Applies operations in the transaction. Answers at once; the operations are done when the transaction commits.
+    /// Applies operations in the transaction. Answers at once; the operations are done when the
+    /// transaction commits.
     pub(crate) fn apply_in(&self, transaction: &Transaction<'_>, ops: Vec<Op>) -> Result<Vec<Applied>, Error> {
         let ops: Vec<Checked> = ops.into_iter().map(checked).collect();
         self.applied_in(transaction, &ops).map_err(|failure| failure.error())
@@ -22,7 +23,8 @@ impl SqliteStore {
 
     fn applied_in(&self, db: &Transaction<'_>, ops: &[Checked]) -> Result<Vec<Applied>, Failure> {
         if let Some(reason) = self.inner.origin.reason() {
-            return Err(Failure::new(Fault::Forked, reason)); // there is no writer here to tell the others
+            // there is no writer here to tell the others
+            return Err(Failure::new(Fault::Forked, reason));
         }
         let path = db.path().map(std::path::Path::new).and_then(|path| path.canonicalize().ok());
         if path.as_deref() != Some(&*self.inner.shared.path) {

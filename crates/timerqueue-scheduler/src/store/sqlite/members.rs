@@ -1,7 +1,8 @@
 //! The schedulers on a file, and the affinities bound to them.
 //!
-//! Ground rules. A member is of a process, which holds its lock for as long as it lives, so a member has no lease. The commit that takes the
-//! runs of a process back ends its members. An affinity whose jobs have changed is settled before it is read, and at the end of the commit
+//! Ground rules. A member is of a process, which holds its lock for as long as it lives, so a
+//! member has no lease. The commit that takes the runs of a process back ends its members. An
+//! affinity whose jobs have changed is settled before it is read, and at the end of the commit
 //! ([`Work::settle_affinities`]): its head is read from the index of its jobs.
 
 use std::collections::HashMap;
@@ -143,10 +144,11 @@ impl Work<'_> {
         }
     }
 
-    /// Settles some of the affinities of dead members, and forgets the members that have none. Those with runs under way settle when the
-    /// runs have ended.
+    /// Settles some of the affinities of dead members, and forgets the members that have none.
+    /// Those with runs under way settle when the runs have ended.
     pub(super) fn settle_dead(&mut self) -> bool {
-        // A walk over all members, which a claim of each of them at the same time would make as often as there are members.
+        // A walk over all members, which a claim of each of them at the same time would make as
+        // often as there are members.
         let all_live = self.memory.all_live
             || self.pair("SELECT id, 0 FROM timerqueue_members WHERE dead = 1 LIMIT 1", []).is_none();
         self.memory.all_live = all_live && !self.has_failed();

@@ -30,7 +30,8 @@ const WINDOWS: &str = "SELECT minute - minute % ?2 AS begin, handler.name, sum(d
 /// What a commit has counted, by minute and handler.
 pub(super) type Counted = HashMap<(i64, usize), Ends>;
 
-/// Adds the counts of a commit. `pruned`: the minute up to which this connection has removed what is older than a week.
+/// Adds the counts of a commit. `pruned`: the minute up to which this connection has removed what
+/// is older than a week.
 pub(super) fn write(statements: &mut Statements<'_>, counted: &Counted, pruned: &mut i64) -> rusqlite::Result<()> {
     for (&(minute, handler), ends) in counted {
         let [a, b, c, d, e, f, g, h, i, j, k, l] = ends.late;

@@ -1,7 +1,8 @@
 //! The store on a file: jobs survive the process, the kernel and the power.
 //!
-//! Ground rules. All writes are those of one thread ([`writer`]), all lists those of another ([`reader`]). What an operation means is not
-//! written here but in [`rules`](super::rules), as for the memory store. [`alive`] knows which processes have the file open.
+//! Ground rules. All writes are those of one thread ([`writer`]), all lists those of another
+//! ([`reader`]). What an operation means is not written here but in [`rules`](super::rules), as for
+//! the memory store. [`alive`] knows which processes have the file open.
 
 mod alive;
 mod check;
@@ -48,21 +49,24 @@ use crate::Error;
 /// How long a writer waits for another one, unless set.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// A store on a file of SQLite: a job whose put was answered survives the process, the kernel and the power.
+/// A store on a file of SQLite: a job whose put was answered survives the process, the kernel and
+/// the power.
 ///
-/// [`Scheduler::open`](crate::Scheduler::open) makes one and is all that most programs need. A `SqliteStore` is a handle: clones share the same jobs. It has
-/// three threads: one writes, one reads, and one is told of other processes. When the last handle is dropped, what was asked for is written, and the file
-/// closed.
+/// [`Scheduler::open`](crate::Scheduler::open) makes one and is all that most programs need. A
+/// `SqliteStore` is a handle: clones share the same jobs. It has three threads: one writes, one
+/// reads, and one is told of other processes. When the last handle is dropped, what was asked for
+/// is written, and the file closed.
 ///
-/// **Several processes** may open the file, and several schedulers of each. A job is run by one of them. A process that ends or is
-/// killed leaves its runs to the others, and these see it at once.
+/// **Several processes** may open the file, and several schedulers of each. A job is run by one of
+/// them. A process that ends or is killed leaves its runs to the others, and these see it at once.
 ///
-/// **Files**: beside `jobs.db` stand `jobs.db-wal` and `jobs.db-shm` of SQLite, and the folder `jobs.db-processes` with a file for each
-/// process. Copy or delete them together, while no process has them open. The file has one name: with a second one (a hard link, or a container that mounts
+/// **Files**: beside `jobs.db` stand `jobs.db-wal` and `jobs.db-shm` of SQLite, and the folder
+/// `jobs.db-processes` with a file for each process. Copy or delete them together, while no process
+/// has them open. The file has one name: with a second one (a hard link, or a container that mounts
 /// the file and not its folder) there would be a second log, so such a file is refused.
 ///
-/// **Your own tables** may stand in the same file. The names of the tables here begin with `timerqueue`. The view `timerqueue` is for
-/// people: `sqlite3 jobs.db 'SELECT * FROM timerqueue'`.
+/// **Your own tables** may stand in the same file. The names of the tables here begin with
+/// `timerqueue`. The view `timerqueue` is for people: `sqlite3 jobs.db 'SELECT * FROM timerqueue'`.
 ///
 /// # Examples
 ///
@@ -154,35 +158,41 @@ impl SqliteOptions {
         Self::default()
     }
 
-    /// How long to wait for another program that writes into the file; then the answer is [`Fault::Locked`](super::Fault::Locked). Default: 5 seconds.
+    /// How long to wait for another program that writes into the file; then the answer is
+    /// [`Fault::Locked`](super::Fault::Locked). Default: 5 seconds.
     pub fn busy_timeout(mut self, limit: Duration) -> Self {
         self.busy = limit;
         self
     }
 
-    /// The greatest size of the file, without its log; beyond, the answer is [`Fault::Full`](super::Fault::Full). For the operations of this store: another
-    /// one on the file has a limit of its own. Default: no limit but the disk.
+    /// The greatest size of the file, without its log; beyond, the answer is
+    /// [`Fault::Full`](super::Fault::Full). For the operations of this store: another one on the
+    /// file has a limit of its own. Default: no limit but the disk.
     pub fn most_bytes(mut self, bytes: u64) -> Self {
         self.most_bytes = Some(bytes);
         self
     }
 
-    /// Keeps done jobs for this long, in the table `timerqueue_finished` of the file, for people and for [`SqliteStore::finished`].
-    /// The store whose scheduler has run the job decides. Default: not at all.
+    /// Keeps done jobs for this long, in the table `timerqueue_finished` of the file, for people
+    /// and for [`SqliteStore::finished`]. The store whose scheduler has run the job decides.
+    /// Default: not at all.
     pub fn keep_finished(mut self, time: Duration) -> Self {
         self.keep.finished = time;
         self
     }
 
-    /// Keeps the key of a done job taken for this long: a further put with it is refused or kept, as its [`Clash`](super::Clash) says, and
-    /// [`Clash::Replace`](super::Clash::Replace) puts the new job. Counted on the wall clock. For requests that may come twice.
-    /// The store whose scheduler has run the job decides, and a put by any other store finds the key taken. Default: not at all.
+    /// Keeps the key of a done job taken for this long: a further put with it is refused or kept,
+    /// as its [`Clash`](super::Clash) says, and [`Clash::Replace`](super::Clash::Replace) puts the
+    /// new job. Counted on the wall clock. For requests that may come twice. The store whose
+    /// scheduler has run the job decides, and a put by any other store finds the key taken.
+    /// Default: not at all.
     pub fn remember_keys(mut self, time: Duration) -> Self {
         self.keep.keys = time;
         self
     }
 
-    /// Opens the file, and makes it if there is none. Its folder must exist. The clock is the wall clock of the runtime.
+    /// Opens the file, and makes it if there is none. Its folder must exist. The clock is the wall
+    /// clock of the runtime.
     ///
     /// # Errors
     ///
@@ -193,7 +203,8 @@ impl SqliteOptions {
 }
 
 impl SqliteStore {
-    /// Opens the file with the default settings, and makes it if there is none. Its folder must exist.
+    /// Opens the file with the default settings, and makes it if there is none. Its folder must
+    /// exist.
     ///
     /// # Errors
     ///
@@ -202,12 +213,13 @@ impl SqliteStore {
         SqliteOptions::new().open(runtime, path)
     }
 
-    /// Reads the whole file, and compares indexes and counts with the rows. Blocks for as long as the reading takes. After damage was found,
-    /// the store writes nothing any more.
+    /// Reads the whole file, and compares indexes and counts with the rows. Blocks for as long as
+    /// the reading takes. After damage was found, the store writes nothing any more.
     ///
     /// # Errors
     ///
-    /// [`Error::Store`] with [`Fault::Damaged`](super::Fault::Damaged), or with another fault if the file cannot be read.
+    /// [`Error::Store`] with [`Fault::Damaged`](super::Fault::Damaged), or with another fault if
+    /// the file cannot be read.
     ///
     /// # Examples
     ///
@@ -236,7 +248,8 @@ impl SqliteStore {
         })
     }
 
-    /// The done jobs that the file keeps, the last ones first: at most this number, of a key or of all. Blocks.
+    /// The done jobs that the file keeps, the last ones first: at most this number, of a key or of
+    /// all. Blocks.
     ///
     /// # Errors
     ///
@@ -268,8 +281,9 @@ impl SqliteStore {
         found.map_err(|failure| failure.error())
     }
 
-    /// Pauses all handlers of a file in one commit: nothing of it runs until the [`Hold`] is released. For a file that was restored from a backup,
-    /// whose past has run already. Works without a scheduler, and beside others, whose runs under way go on. Blocks.
+    /// Pauses all handlers of a file in one commit: nothing of it runs until the [`Hold`] is
+    /// released. For a file that was restored from a backup, whose past has run already. Works
+    /// without a scheduler, and beside others, whose runs under way go on. Blocks.
     ///
     /// # Errors
     ///
@@ -403,7 +417,8 @@ impl Drop for Inner {
     }
 }
 
-/// An operation that the file can keep. A rule of the user's is dropped here, on the caller's thread.
+/// An operation that the file can keep. A rule of the user's is dropped here, on the caller's
+/// thread.
 fn checked(op: Op) -> Checked {
     let schedule = match &op {
         Op::Put(new) => new.recurrence.as_ref(),

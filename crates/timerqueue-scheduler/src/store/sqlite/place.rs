@@ -1,5 +1,5 @@
-//! Where a file may be: not on a network file system, whose locks and flushes cannot be relied on, and not under a second name. And whether it is
-//! still there.
+//! Where a file may be: not on a network file system, whose locks and flushes cannot be relied on,
+//! and not under a second name. And whether it is still there.
 
 use std::path::Path;
 use std::time::UNIX_EPOCH;
@@ -7,7 +7,8 @@ use std::time::UNIX_EPOCH;
 use super::error::Failure;
 use crate::store::Fault;
 
-/// The numbers by which Linux tells file systems of a network: AFS, Ceph, CIFS, Coda, Lustre, NCP, NFS, 9P, SMB, SMB2.
+/// The numbers by which Linux tells file systems of a network: AFS, Ceph, CIFS, Coda, Lustre, NCP,
+/// NFS, 9P, SMB, SMB2.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const NETWORK: [u32; 10] = [
     0x5346_414f,
@@ -28,7 +29,8 @@ fn is_network(number: i128) -> bool {
     NETWORK.contains(&(number as u32))
 }
 
-/// Refuses a file on a network file system, where the system tells. File systems in user space (FUSE) do not say what is behind them.
+/// Refuses a file on a network file system, where the system tells. File systems in user space
+/// (FUSE) do not say what is behind them.
 pub(super) fn check(path: &Path) -> Result<(), Failure> {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
@@ -47,8 +49,9 @@ pub(super) fn check(path: &Path) -> Result<(), Failure> {
     has_one_name(path)
 }
 
-/// Refuses a file with a second name. The log of SQLite stands beside the name, so two names would have two logs, and the file would be damaged. In a folder
-/// that is mounted twice, both names have the same log.
+/// Refuses a file with a second name. The log of SQLite stands beside the name, so two names would
+/// have two logs, and the file would be damaged. In a folder that is mounted twice, both names have
+/// the same log.
 fn has_one_name(path: &Path) -> Result<(), Failure> {
     let links = match std::fs::metadata(path) {
         #[cfg(unix)]
@@ -84,7 +87,8 @@ fn is_mounted(path: &Path) -> bool {
     }
 }
 
-/// Whether the file exists, and this user may not write into it. Asked of the system without opening the file: closing it again would release SQLite's locks.
+/// Whether the file exists, and this user may not write into it. Asked of the system without
+/// opening the file: closing it again would release SQLite's locks.
 pub(super) fn is_read_only(path: &Path) -> bool {
     use rustix::fs::{Access, access};
     use rustix::io::Errno;
@@ -93,7 +97,8 @@ pub(super) fn is_read_only(path: &Path) -> bool {
     matches!(access, Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
-/// The file at this path is no longer this one, or there is none: what is read or written through an open connection belongs to no file.
+/// The file at this path is no longer this one, or there is none: what is read or written through
+/// an open connection belongs to no file.
 pub(super) fn is_still(path: &Path, file: (u64, u64)) -> Result<(), Failure> {
     if identity(path)? != file {
         return Err(Failure::new(Fault::CannotOpen, "another file has taken the place of the one that was opened"));
@@ -101,8 +106,9 @@ pub(super) fn is_still(path: &Path, file: (u64, u64)) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The file at this path among those that have had its content: by its number, and by the time at which the file was made, since a file system gives numbers
-/// again. A file that was moved is the same.
+/// The file at this path among those that have had its content: by its number, and by the time at
+/// which the file was made, since a file system gives numbers again. A file that was moved is the
+/// same.
 pub(super) fn birth(path: &Path) -> Result<i64, Failure> {
     let made = std::fs::metadata(path)?.created().ok().and_then(|made| made.duration_since(UNIX_EPOCH).ok());
     let (_, number) = identity(path)?;
@@ -110,8 +116,9 @@ pub(super) fn birth(path: &Path) -> Result<i64, Failure> {
     Ok((number.rotate_left(32) ^ made) as i64)
 }
 
-/// Gives `made`, which this process has made for the jobs of `file`, the owner, the group and the mode of `file`, as SQLite does with its log: each user
-/// that may use the file may use the files beside it. Only root can change an owner, so for other users the owner stays.
+/// Gives `made`, which this process has made for the jobs of `file`, the owner, the group and the
+/// mode of `file`, as SQLite does with its log: each user that may use the file may use the files
+/// beside it. Only root can change an owner, so for other users the owner stays.
 pub(super) fn take_after(made: &Path, file: &Path) {
     #[cfg(unix)]
     {
@@ -125,7 +132,8 @@ pub(super) fn take_after(made: &Path, file: &Path) {
             }
         }
         let mode = of_file.mode() & 0o666;
-        // A user who may read the file may enter the folder. The bits above are inherited from the folder around it.
+        // A user who may read the file may enter the folder. The bits above are inherited from the
+        // folder around it.
         let mode = if of_made.is_dir() { of_made.mode() & 0o7000 | mode | (mode & 0o444) >> 2 } else { mode };
         if mode != of_made.mode() & 0o7777 {
             let _ = std::fs::set_permissions(made, Permissions::from_mode(mode));

@@ -1,7 +1,7 @@
 //! The thread that reads: lists and counts, beside the writer.
 //!
-//! Ground rules. A connection of its own: a long list holds no lock that a commit needs. A list is read in sections, so that the log of SQLite
-//! can be written back in between.
+//! Ground rules. A connection of its own: a long list holds no lock that a commit needs. A list is
+//! read in sections, so that the log of SQLite can be written back in between.
 
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
@@ -131,8 +131,10 @@ fn list_sql(query: &Query, limit: usize) -> String {
     )
 }
 
-/// The index that has the rows of a query and few others, in the order of their numbers, with the condition of that index. Running jobs have none, since each
-/// begin of a run would write into it: a short list of them sorts those that run, and a long one, which would sort them for each section, reads all rows.
+/// The index that has the rows of a query and few others, in the order of their numbers, with the
+/// condition of that index. Running jobs have none, since each begin of a run would write into it:
+/// a short list of them sorts those that run, and a long one, which would sort them for each
+/// section, reads all rows.
 fn few(query: &Query, limit: usize) -> (&'static str, &'static str) {
     match query.state {
         _ if query.failing => ("INDEXED BY timerqueue_failing_list", "AND job.state = 0 AND job.error IS NOT NULL"),

@@ -35,7 +35,8 @@ fn instant(micros: Option<i64>) -> Option<Micros> {
     micros.map(Micros::new)
 }
 
-/// Texts that a person has written into the file may be no UTF-8, and are shown all the same: no text of the file is read in another way.
+/// Texts that a person has written into the file may be no UTF-8, and are shown all the same: no
+/// text of the file is read in another way.
 pub(super) fn text(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Arc<str>> {
     Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into())
 }
@@ -143,7 +144,8 @@ const INSERT: &str = "INSERT INTO timerqueue_jobs (id, key, handler, payload, re
      (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, \
      ?27, ?28, ?29, ?30)";
 
-/// A plain job that is put: most columns are the same in all of these, and a value that is bound costs more than a constant.
+/// A plain job that is put: most columns are the same in all of these, and a value that is bound
+/// costs more than a constant.
 const INSERT_PLAIN: &str = "INSERT INTO timerqueue_jobs (id, key, handler, payload, due, wake, recurs, state, holds_key, paused, cancelled, \
      attempt, claims, turn, owner, died) VALUES (?1, ?2, ?3, ?4, ?5, ?5, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0) \
      ON CONFLICT (key) WHERE holds_key = 1 DO NOTHING";
@@ -160,7 +162,8 @@ pub(super) fn insert_plain(
     Ok(statements.get(INSERT_PLAIN)?.execute(values)? == 1)
 }
 
-/// The columns of a row that the begin of a run leaves as they are. None: the row has more than a plain job has.
+/// The columns of a row that the begin of a run leaves as they are. None: the row has more than a
+/// plain job has.
 #[derive(PartialEq, Eq)]
 pub(super) struct Settled {
     due: Micros,
@@ -181,8 +184,9 @@ impl Settled {
     }
 }
 
-/// The begin of a run of a plain job: the other columns are bound and compared with their indexes for nothing. No constraint of it can fail, and with
-/// `OR ROLLBACK` SQLite keeps no journal for the statement.
+/// The begin of a run of a plain job: the other columns are bound and compared with their indexes
+/// for nothing. No constraint of it can fail, and with `OR ROLLBACK` SQLite keeps no journal for
+/// the statement.
 const BEGIN: &str = "UPDATE OR ROLLBACK timerqueue_jobs SET state = ?2, wake = ?3, apart = ?4, earliest = ?5, span = ?6, attempt = ?7, \
      claims = ?8, owner = ?9, process = ?10, lease = ?11, counted = ?12 WHERE id = ?1";
 

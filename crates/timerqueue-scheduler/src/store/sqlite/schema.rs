@@ -1,7 +1,8 @@
 //! Tables, their versions, and the settings of a connection.
 //!
-//! Ground rules. The file may have tables of the user beside these: all names begin with `timerqueue`, and the version stands in a table
-//! of its own, since `user_version` may be the user's. Migrations run in one commit, under the lock of writers.
+//! Ground rules. The file may have tables of the user beside these: all names begin with
+//! `timerqueue`, and the version stands in a table of its own, since `user_version` may be the
+//! user's. Migrations run in one commit, under the lock of writers.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -26,7 +27,8 @@ pub(super) const VERSION: u32 = STEPS.len() as u32;
 /// Prepared statements kept for each connection.
 const STATEMENTS: usize = 64;
 
-/// The size to which the log shrinks when it begins anew, in bytes. A reader that stays in one transaction for long lets it grow without a limit.
+/// The size to which the log shrinks when it begins anew, in bytes. A reader that stays in one
+/// transaction for long lets it grow without a limit.
 const LONGEST_LOG: u64 = 16 << 20;
 
 /// Between two attempts to get a lock.
@@ -57,8 +59,9 @@ pub(super) fn open_writer(path: &Path, busy: Duration, most_bytes: Option<u64>) 
     Ok(db)
 }
 
-/// Tries again until no other connection is in the way. No queue stands before a lock of SQLite: a process that writes without a pause takes
-/// it again at once, and a waiter with long pauses would rarely find it free.
+/// Tries again until no other connection is in the way. No queue stands before a lock of SQLite: a
+/// process that writes without a pause takes it again at once, and a waiter with long pauses would
+/// rarely find it free.
 pub(super) fn when_free<R>(limit: Duration, attempt: impl Fn() -> Result<R, Failure>) -> Result<R, Failure> {
     let begun = Instant::now();
     loop {
@@ -69,14 +72,16 @@ pub(super) fn when_free<R>(limit: Duration, attempt: impl Fn() -> Result<R, Fail
     }
 }
 
-/// Brings the file to a write-ahead log, if it has none. SQLite does not wait here: of two connections that make the same file, one is told at once
-/// that the file is locked.
+/// Brings the file to a write-ahead log, if it has none. SQLite does not wait here: of two
+/// connections that make the same file, one is told at once that the file is locked.
 fn use_log(db: &Connection) -> Result<(), Failure> {
-    // This commit has a rollback journal. `EXTRA` syncs the folder after its deletion: after a power cut the journal would be there again, and
-    // undo all that the file has taken since then (K1).
+    // This commit has a rollback journal. `EXTRA` syncs the folder after its deletion: after a
+    // power cut the journal would be there again, and undo all that the file has taken since then
+    // (K1).
     db.execute_batch("PRAGMA synchronous = EXTRA")?;
     let mut statement = db.prepare("PRAGMA journal_mode = WAL")?;
-    // To the end of the statement: the commit comes after the row, and only its failure tells that the mode is still the old one.
+    // To the end of the statement: the commit comes after the row, and only its failure tells that
+    // the mode is still the old one.
     let modes = statement.query_map([], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
     match modes.first() {
         Some(mode) if mode.eq_ignore_ascii_case("wal") => Ok(()),
@@ -84,7 +89,8 @@ fn use_log(db: &Connection) -> Result<(), Failure> {
     }
 }
 
-/// Each statement has an index that suits all values. Without this, SQLite compiles a statement anew when a small integer is bound to it.
+/// Each statement has an index that suits all values. Without this, SQLite compiles a statement
+/// anew when a small integer is bound to it.
 fn keep_plans(db: &Connection) -> Result<(), Failure> {
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(())

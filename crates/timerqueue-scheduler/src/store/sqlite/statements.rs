@@ -1,7 +1,8 @@
 //! The statements of a commit.
 //!
-//! Ground rules. A commit of many operations runs the same few statements again and again. To find one in the cache of the connection costs as much
-//! as a small query, so a commit looks for each of them once, and gives them back at its end.
+//! Ground rules. A commit of many operations runs the same few statements again and again. To find
+//! one in the cache of the connection costs as much as a small query, so a commit looks for each of
+//! them once, and gives them back at its end.
 
 use rusqlite::{CachedStatement, Connection};
 

@@ -1,7 +1,7 @@
 //! A look into a file from outside: for tools.
 //!
-//! Ground rules. One connection that cannot write. The process is not registered, so it gets no notices and holds nothing: a reader asks
-//! whether the file has changed.
+//! Ground rules. One connection that cannot write. The process is not registered, so it gets no
+//! notices and holds nothing: a reader asks whether the file has changed.
 
 use std::cell::Cell;
 use std::fmt;
@@ -16,9 +16,10 @@ use super::{BUSY, FinishedJob, check, hold, members, place, reader, schema};
 use crate::Error;
 use crate::store::{CheckStep, Counts, Fault, Hold, JobId, JobInfo, Micros, Node, Query};
 
-/// Reads the jobs of a file without taking part: it runs no job, writes nothing, and needs no permission to write. For tools beside a
-/// service. All methods block. On a read-only disk SQLite cannot open a file with a log that no process has open; a copy by [`backup`](Self::backup)
-/// has no log, and can be read there.
+/// Reads the jobs of a file without taking part: it runs no job, writes nothing, and needs no
+/// permission to write. For tools beside a service. All methods block. On a read-only disk SQLite
+/// cannot open a file with a log that no process has open; a copy by [`backup`](Self::backup) has
+/// no log, and can be read there.
 ///
 /// # Examples
 ///
@@ -59,8 +60,8 @@ impl SqliteReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Store`]: [`Fault::CannotOpen`] if there is no such file, [`Fault::Damaged`] if it is no database, [`Fault::Other`] if it
-    /// has no jobs of a scheduler, and the other kinds.
+    /// [`Error::Store`]: [`Fault::CannotOpen`] if there is no such file, [`Fault::Damaged`] if it
+    /// is no database, [`Fault::Other`] if it has no jobs of a scheduler, and the other kinds.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         answer(Self::try_open(path.as_ref()))
     }
@@ -69,7 +70,8 @@ impl SqliteReader {
         place::check(path)?;
         let file = place::identity(path)?;
         let db = schema::open_reader(path, BUSY)?;
-        // A log that a killed process has left stays: the next process that takes part brings it into the file.
+        // A log that a killed process has left stays: the next process that takes part brings it
+        // into the file.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         let version = schema::version(&db)?;
         schema::check_version(version)?;
@@ -87,12 +89,13 @@ impl SqliteReader {
         Ok(reader)
     }
 
-    /// Whether the file has changed since this was asked, or since the opening. Costs some microseconds.
+    /// Whether the file has changed since this was asked, or since the opening. Costs some
+    /// microseconds.
     ///
     /// # Errors
     ///
-    /// [`Error::Store`]: [`Fault::CannotOpen`] if the file was deleted, moved or replaced, and the other kinds. All that the reader shows is of the file that it has
-    /// opened.
+    /// [`Error::Store`]: [`Fault::CannotOpen`] if the file was deleted, moved or replaced, and the
+    /// other kinds. All that the reader shows is of the file that it has opened.
     pub fn has_changed(&mut self) -> Result<bool, Error> {
         answer(self.moved())
     }
@@ -124,7 +127,8 @@ impl SqliteReader {
         answer(found.map_err(Failure::from))
     }
 
-    /// The jobs of a query, in the order of their numbers. The list is no snapshot: jobs may come and go while it is made.
+    /// The jobs of a query, in the order of their numbers. The list is no snapshot: jobs may come
+    /// and go while it is made.
     ///
     /// # Errors
     ///
@@ -133,7 +137,8 @@ impl SqliteReader {
         answer(reader::list(&self.db, query))
     }
 
-    /// The jobs that run, and up to a number of those that are due within this time, without recurring ones. It does not read the rest.
+    /// The jobs that run, and up to a number of those that are due within this time, without
+    /// recurring ones. It does not read the rest.
     ///
     /// # Errors
     ///
@@ -152,8 +157,8 @@ impl SqliteReader {
         answer(reader::counts(&self.db, Micros::floor(SystemTime::now())))
     }
 
-    /// The schedulers on the file, as [`Scheduler::nodes`](crate::Scheduler::nodes) has them. A process that was killed is among them until another one has
-    /// noticed its end.
+    /// The schedulers on the file, as [`Scheduler::nodes`](crate::Scheduler::nodes) has them. A
+    /// process that was killed is among them until another one has noticed its end.
     ///
     /// # Errors
     ///
@@ -172,7 +177,8 @@ impl SqliteReader {
         answer(last.map(|id| JobId(id as u64)).map_err(Failure::from))
     }
 
-    /// The done jobs that the file keeps, the last ones first: at most this number, of a key or of all.
+    /// The done jobs that the file keeps, the last ones first: at most this number, of a key or of
+    /// all.
     ///
     /// # Errors
     ///
@@ -181,7 +187,8 @@ impl SqliteReader {
         answer(reader::finished(&self.db, key, limit))
     }
 
-    /// The hold of the file: its handlers are paused, since its past may have run already. None if it is not held.
+    /// The hold of the file: its handlers are paused, since its past may have run already. None if
+    /// it is not held.
     ///
     /// # Errors
     ///
@@ -190,18 +197,21 @@ impl SqliteReader {
         answer(hold::read(&self.db))
     }
 
-    /// Copies the file as it is now to a new file, while schedulers use it. The copy is on the disk when this returns, without free pages and
-    /// without a log beside it, and it is [held](Hold): nothing of it runs until the hold is released. Until the copy is complete it has another
+    /// Copies the file as it is now to a new file, while schedulers use it. The copy is on the disk
+    /// when this returns, without free pages and without a log beside it, and it is [held](Hold):
+    /// nothing of it runs until the hold is released. Until the copy is complete it has another
     /// name. Writers wait for nothing; the log of the file is not cut while this runs.
     ///
     /// # Errors
     ///
-    /// [`Error::Store`]: [`Fault::CannotOpen`] if there is a file of this name, and the other kinds.
+    /// [`Error::Store`]: [`Fault::CannotOpen`] if there is a file of this name, and the other
+    /// kinds.
     pub fn backup(&self, to: impl AsRef<Path>) -> Result<(), Error> {
         answer(hold::backup(&self.path, to.as_ref()))
     }
 
-    /// Reads the whole file, and compares indexes and counts with the rows. `begins` is called before each part.
+    /// Reads the whole file, and compares indexes and counts with the rows. `begins` is called
+    /// before each part.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
 //! Learns of other processes: that they have written, and that they have ended.
 //!
-//! Ground rules. On Linux nothing polls: the kernel tells of each change in the folder of the processes. A process that has written touches its
-//! file there. The kernel closes the file of a process that ends, which is a change as well; the lock becomes free right after, so the
-//! census is repeated a few times. Where the kernel does not tell, this thread looks once a second.
+//! Ground rules. On Linux nothing polls: the kernel tells of each change in the folder of the
+//! processes. A process that has written touches its file there. The kernel closes the file of a
+//! process that ends, which is a change as well; the lock becomes free right after, so the census
+//! is repeated a few times. Where the kernel does not tell, this thread looks once a second.
 
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -93,7 +94,8 @@ mod told {
             }
         }
 
-        /// Whether a process may have ended. Once the folder is gone or has moved, this thread looks once a second.
+        /// Whether a process may have ended. Once the folder is gone or has moved, this thread
+        /// looks once a second.
         fn read(&mut self, own: &str, looks: &mut bool) -> bool {
             let Some(changes) = &self.changes else { return false };
             let (mut ended, mut lost) = (false, false);

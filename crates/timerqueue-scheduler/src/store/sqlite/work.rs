@@ -1,8 +1,9 @@
 //! The rows of a file, inside of a commit.
 //!
-//! Ground rules. A [`Work`] lives as long as a transaction of the connection that it borrows. It keeps the rows that it has read, and writes each
-//! change at once, so that the indexes answer for it. The first failure is kept ([`Work::finish`] returns it): from then on the
-//! file looks empty, each loop over it ends, and the transaction is undone.
+//! Ground rules. A [`Work`] lives as long as a transaction of the connection that it borrows. It
+//! keeps the rows that it has read, and writes each change at once, so that the indexes answer for
+//! it. The first failure is kept ([`Work::finish`] returns it): from then on the file looks empty,
+//! each loop over it ends, and the transaction is undone.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -35,7 +36,8 @@ pub(super) struct Memory {
     has_done_jobs: bool,
     /// No member is dead, as of the last look of this connection at the members.
     pub(super) all_live: bool,
-    /// Runs of this process, as they stand in the file, so that their ends need not read them again.
+    /// Runs of this process, as they stand in the file, so that their ends need not read them
+    /// again.
     runs: HashMap<JobId, Box<Row>>,
 }
 
@@ -86,7 +88,8 @@ pub(super) struct Keep {
     pub(super) keys: Duration,
 }
 
-/// Whether a commit writes. SQLite writes no page that stays as it is: what sets what is set already flushes nothing.
+/// Whether a commit writes. SQLite writes no page that stays as it is: what sets what is set
+/// already flushes nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrote {
     Nothing,
@@ -163,7 +166,8 @@ impl<'a> Work<'a> {
         self.failure.is_some()
     }
 
-    /// Writes counts, numbers and minutes. The caller commits, or undoes the transaction after a failure.
+    /// Writes counts, numbers and minutes. The caller commits, or undoes the transaction after a
+    /// failure.
     pub(super) fn finish(mut self) -> Result<(Effects, Wrote), Failure> {
         self.settle_affinities();
         let mut surely = self.surely || !self.minutes.is_empty();
@@ -212,7 +216,8 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Removes done jobs whose time is over, also where this store keeps none: another one has kept them, or the file was opened with other options.
+    /// Removes done jobs whose time is over, also where this store keeps none: another one has kept
+    /// them, or the file was opened with other options.
     pub(super) fn sweep(&mut self) {
         let now = self.up.as_i64();
         let minute = minute_of(self.up);
@@ -288,8 +293,8 @@ impl<'a> Work<'a> {
         true
     }
 
-    /// A recurring job whose schedule cannot be read (written by hand, or with a zone that this system does not know) is dead, and in
-    /// no other job's way. Its text stays as it is.
+    /// A recurring job whose schedule cannot be read (written by hand, or with a zone that this
+    /// system does not know) is dead, and in no other job's way. Its text stays as it is.
     fn bury_unreadable(&mut self, row: Row, reason: &str) {
         if row.state == State::Dead {
             return;
@@ -365,7 +370,8 @@ impl Rows for Work<'_> {
         self.pair(sql, [key]).map(|(id, _)| JobId(id as u64))
     }
 
-    /// The index of keys tells on the way whether the key is free: a look before would search it twice.
+    /// The index of keys tells on the way whether the key is free: a look before would search it
+    /// twice.
     fn insert_plain(&mut self, new: &NewJob, due: Micros) -> Option<JobId> {
         let is_plain = new.affinity.is_none() && new.recurrence.is_none() && new.span.is_none();
         if !is_plain || self.memory.has_done_jobs || self.failure.is_some() {

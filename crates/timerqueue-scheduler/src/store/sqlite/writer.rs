@@ -1,9 +1,11 @@
 //! The thread that writes: group commits, and looks at what other processes wrote.
 //!
-//! Ground rules. One connection, on one thread. A batch is all that has queued up while the commit before was on its way to the disk, and is
-//! one transaction. If it fails, each of its messages gets a transaction of its own, so that one of them cannot take the others
-//! along. A batch of claims alone is not flushed: what a cut of the power takes with it is that these runs have begun. Replies and notices are given after the commit, here, and run no code of users but wakers: the engine hands its work to the
-//! pool ([`Store::has_thread`](super::Store::has_thread)).
+//! Ground rules. One connection, on one thread. A batch is all that has queued up while the commit
+//! before was on its way to the disk, and is one transaction. If it fails, each of its messages
+//! gets a transaction of its own, so that one of them cannot take the others along. A batch of
+//! claims alone is not flushed: what a cut of the power takes with it is that these runs have
+//! begun. Replies and notices are given after the commit, here, and run no code of users but
+//! wakers: the engine hands its work to the pool ([`Store::has_thread`](super::Store::has_thread)).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -104,8 +106,8 @@ pub(super) struct Writer {
     flush: Flush,
     /// Some commits have not been flushed, and are to be by this instant.
     unflushed: Option<Instant>,
-    /// A flush has failed, or may have failed before this process had the log open, or in a process that is gone: the log may not be on the disk as it is
-    /// in memory.
+    /// A flush has failed, or may have failed before this process had the log open, or in a process
+    /// that is gone: the log may not be on the disk as it is in memory.
     is_in_doubt: bool,
     damaged: Option<Failure>,
 }
@@ -200,7 +202,8 @@ impl Writer {
         self.leave();
     }
 
-    /// Waits for a message, for the day to end, for the time to flush, or for the time to try again what has failed.
+    /// Waits for a message, for the day to end, for the time to flush, or for the time to try again
+    /// what has failed.
     fn next_message(&self, messages: &Receiver<Message>) -> Result<Message, TryRecvError> {
         let until = self.unflushed.map_or(self.day_ends, |by| by.min(self.day_ends));
         let wait = until.saturating_duration_since(Instant::now());
@@ -227,7 +230,8 @@ impl Writer {
         }
     }
 
-    /// Flushes the commits before. A commit that changes nothing would not be flushed, so this one counts itself.
+    /// Flushes the commits before. A commit that changes nothing would not be flushed, so this one
+    /// counts itself.
     fn flush(&mut self) {
         self.unflushed = None;
         if self.damaged.is_some() {
@@ -368,7 +372,8 @@ impl Writer {
         let _ = self.unflushed.get_or_insert_with(|| Instant::now() + LAZY);
     }
 
-    /// No checkpoint follows a commit that is not flushed: it would flush the log, and keep it to itself if that fails.
+    /// No checkpoint follows a commit that is not flushed: it would flush the log, and keep it to
+    /// itself if that fails.
     fn set_flush(&mut self, flush: Flush) -> Result<(), Failure> {
         if self.flush != flush {
             let (level, checkpoint) = match flush {
@@ -402,8 +407,9 @@ impl Writer {
         Ok((result, effects, wrote))
     }
 
-    /// Forgets what another connection may have changed. In a file that has been deleted, moved or replaced nothing is found or written any more: what
-    /// it takes would be lost with the connection.
+    /// Forgets what another connection may have changed. In a file that has been deleted, moved or
+    /// replaced nothing is found or written any more: what it takes would be lost with the
+    /// connection.
     fn refresh(&mut self) -> Result<(), Failure> {
         place::is_still(&self.shared.path, self.file)?;
         let version = self.db.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
@@ -508,8 +514,8 @@ impl Writer {
 }
 
 impl Write {
-    /// A claim: if it is lost, its jobs wait, as they do after the end of its process. Only an attempt is not counted. A rate counts begins of runs, and
-    /// must know of each (M8).
+    /// A claim: if it is lost, its jobs wait, as they do after the end of its process. Only an
+    /// attempt is not counted. A rate counts begins of runs, and must know of each (M8).
     fn is_lazy(&self, entries: &Entries) -> bool {
         match self {
             Self::Claim(claim, _) => entries
@@ -572,7 +578,8 @@ impl Write {
             Self::Apply(_, reply) => reply.send(Err(error.clone())),
             Self::Claim(_, reply) => reply.send(Err(error.clone())),
             Self::Settle(_, _, reply) => reply.send(Err(error.clone())),
-            // The next claim makes the scheduler a member. One that has left is none once the store is closed.
+            // The next claim makes the scheduler a member. One that has left is none once the store
+            // is closed.
             Self::Enter(_) | Self::Leave(_) => {}
         });
     }

@@ -315,7 +315,8 @@ fn b18_the_status_of_a_job_changes_in_one_step_with_its_run() {
     let scheduler = Scheduler::open(folder.file()).handler("wait", handler).start().unwrap();
     let _ = scheduler.put_to("wait", &()).key("a").send().wait().unwrap();
     is_running.recv_timeout(LONG).unwrap();
-    // A stranger sees it as running from before the handler's first instruction, and as nothing after its end.
+    // A stranger sees it as running from before the handler's first instruction, and as nothing
+    // after its end.
     let stranger = Connection::open(folder.file()).unwrap();
     let state = || stranger.query_row("SELECT state FROM timerqueue", [], |row| row.get::<_, String>(0));
     assert_eq!(state().unwrap(), "running");
@@ -344,7 +345,8 @@ fn b19_errors_attempts_and_limits_outlast_a_restart() {
     {
         let bench = start(0);
         let _ = answer(bench.scheduler.put_to("failing", &()).key("f").send()).unwrap();
-        // An end is counted before it is in the file, and the wait for the next attempt begins then.
+        // An end is counted before it is in the file, and the wait for the next attempt begins
+        // then.
         go_until(&bench.clock, || ended(&bench) == 1);
         bench.settle();
         bench.clock.advance(secs(1));

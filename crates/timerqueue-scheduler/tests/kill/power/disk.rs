@@ -1,8 +1,10 @@
 //! What a disk has after a power cut: its write cache is lost, in part.
 //!
-//! Ground rules. The emulator logs writes and flushes in their order. All that was written before the last flush is on the disk. Of what was written
-//! since then each sector is there or not, by a seeded choice. The log does not tell which writes were to be on the disk when they are done (FUA). Those are
-//! the blocks by which ext4 commits its journal, known by their begin; a drive keeps them.
+//! Ground rules. The emulator logs writes and flushes in their order. All that was written before
+//! the last flush is on the disk. Of what was written since then each sector is there or not, by a
+//! seeded choice. The log does not tell which writes were to be on the disk when they are done
+//! (FUA). Those are the blocks by which ext4 commits its journal, known by their begin; a drive
+//! keeps them.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -11,11 +13,13 @@ use std::path::Path;
 use crate::ledger::next;
 
 const SECTOR: u64 = 512;
-/// Flags of an entry. The format is that of the kernel's target `log-writes`; its first sector is written late, and not read here.
+/// Flags of an entry. The format is that of the kernel's target `log-writes`; its first sector is
+/// written late, and not read here.
 const FLUSH: u64 = 1;
 const DISCARD: u64 = 4;
 
-/// The begin of a block that commits a journal of ext4: its sign, and its type. ext4 flushes the drive before such a write.
+/// The begin of a block that commits a journal of ext4: its sign, and its type. ext4 flushes the
+/// drive before such a write.
 const COMMIT: [u8; 8] = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2];
 
 struct Write {

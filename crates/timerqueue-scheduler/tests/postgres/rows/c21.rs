@@ -83,7 +83,8 @@ fn c21_occurrences_missed_during_a_failure_of_the_server_are_made_up_for() {
     std::thread::sleep(Duration::from_secs(1));
     server.start();
     let missed = usize::try_from(down.elapsed().unwrap().as_millis() / 100).unwrap();
-    // Runs of one instant after the other may end in another order, so the last ones may have a gap for a moment.
+    // Runs of one instant after the other may end in another order, so the last ones may have a gap
+    // for a moment.
     let without_gap = || {
         let nominal: BTreeSet<i64> = log.lock().unwrap().iter().map(|seen| seen.nominal.unwrap()).collect();
         let pairs = nominal.iter().zip(nominal.iter().skip(1));

@@ -1,7 +1,9 @@
-//! The rows of the hand-made systems that concern many nodes, on a server: system C (a cron scheduler with a sketch of a coordinator), and B10.
+//! The rows of the hand-made systems that concern many nodes, on a server: system C (a cron
+//! scheduler with a sketch of a coordinator), and B10.
 //!
-//! Ground rules. Two or more nodes in one process, on a schema of their own. The clock is that of the server; a test that needs hours sets it forward by
-//! the function `clock` of the schema. What does not depend on nodes is tested on virtual time in `tests/rows`.
+//! Ground rules. Two or more nodes in one process, on a schema of their own. The clock is that of
+//! the server; a test that needs hours sets it forward by the function `clock` of the schema. What
+//! does not depend on nodes is tested on virtual time in `tests/rows`.
 
 mod c21;
 mod defects;

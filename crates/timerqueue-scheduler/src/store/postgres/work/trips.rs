@@ -1,8 +1,11 @@
-//! The round trips of a transaction: what is read and locked with its begin, and what is written with its commit.
+//! The round trips of a transaction: what is read and locked with its begin, and what is written
+//! with its commit.
 //!
-//! Ground rules. A transaction that puts jobs or settles runs takes two round trips: all that it reads and locks comes with its begin, and all that it writes
-//! goes with its commit and the question which nodes it concerns. A claim that takes jobs has a third one, since its number is written before the commit is
-//! sent: of a transaction that finds nothing there is none, and it costs the server no flush.
+//! Ground rules. A transaction that puts jobs or settles runs takes two round trips: all that it
+//! reads and locks comes with its begin, and all that it writes goes with its commit and the
+//! question which nodes it concerns. A claim that takes jobs has a third one, since its number is
+//! written before the commit is sent: of a transaction that finds nothing there is none, and it
+//! costs the server no flush.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,13 +22,15 @@ use crate::store::postgres::wire::{Step, run};
 use crate::store::rules::{Effects, Rows};
 use crate::store::{Claim, JobId, Micros, Mutation, Op, limits};
 
-/// The instant of a transaction, which its further statements read as well; and how long they wait for locks, in milliseconds.
+/// The instant of a transaction, which its further statements read as well; and how long they wait
+/// for locks, in milliseconds.
 const NOW: &str =
     "SELECT set_config('timerqueue.now', clock()::text, true)::bigint, set_config('lock_timeout', $1, true)";
 
 pub(super) const SPAN: &str = "SELECT earliest, id FROM jobs WHERE earliest IS NOT NULL ORDER BY earliest DESC LIMIT 1";
 
-/// This writer commits with this number. The row is locked before the `COMMIT` is sent, so the question whether the commit was done waits for it.
+/// This writer commits with this number. The row is locked before the `COMMIT` is sent, so the
+/// question whether the commit was done waits for it.
 const MARK: &str = "INSERT INTO writers (writer, number, at) VALUES ($1, $2, clock()) \
      ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at";
 
@@ -136,7 +141,8 @@ impl<'a> Work<'a> {
         Ok(Self::open(link, 0, Vec::new())?.0)
     }
 
-    /// Begins a transaction, with this number of numbers for new rows, and asks further questions along with that.
+    /// Begins a transaction, with this number of numbers for new rows, and asks further questions
+    /// along with that.
     #[allow(clippy::type_complexity, reason = "the answers to the questions")]
     fn open(
         link: &'a Link,
@@ -190,8 +196,8 @@ impl<'a> Work<'a> {
         Ok((work, answers.collect::<Vec<_>>().into_iter()))
     }
 
-    /// Begins a transaction that applies operations: it reads and locks the rows that they name, and due rows for the places of the runs that they end.
-    /// `writer` commits with `number`.
+    /// Begins a transaction that applies operations: it reads and locks the rows that they name,
+    /// and due rows for the places of the runs that they end. `writer` commits with `number`.
     pub(in crate::store::postgres) fn begin_apply<'o>(
         link: &'a Link,
         (writer, number): (i64, i64),
@@ -219,7 +225,8 @@ impl<'a> Work<'a> {
             work.due.insert(place.owner, (outlook, due.iter().map(|read| read.row.id).collect()));
             work.take_in(due);
         }
-        // The key of a put is free as far as this transaction sees; if not, the index refuses the row, and the transaction runs again.
+        // The key of a put is free as far as this transaction sees; if not, the index refuses the
+        // row, and the transaction runs again.
         for key in named.puts {
             if !named.others.contains(key) {
                 work.keys.entry(Arc::clone(key)).or_insert(None);
@@ -264,7 +271,8 @@ impl<'a> Work<'a> {
             mine.rest = rest.map(Micros::new);
             for row in rows {
                 let row = rows::read(&row);
-                mine.rows.extend(row.row.wake().map(|wake| (wake, row.row.id))); // rows of affinities have no `wake`
+                // rows of affinities have no `wake`
+                mine.rows.extend(row.row.wake().map(|wake| (wake, row.row.id)));
                 read.push(row);
             }
         }
@@ -318,8 +326,9 @@ impl<'a> Work<'a> {
         changed
     }
 
-    /// Writes what is left, and commits. By the number of the writer a new connection learns whether the commit was done. After a failure the caller undoes the
-    /// transaction. Second: what is left to do if the commit was done all the same, whose answer was lost.
+    /// Writes what is left, and commits. By the number of the writer a new connection learns
+    /// whether the commit was done. After a failure the caller undoes the transaction. Second: what
+    /// is left to do if the commit was done all the same, whose answer was lost.
     pub(in crate::store::postgres) fn commit(
         mut self,
         shared: &Shared,

@@ -1,4 +1,5 @@
-//! Driver of apalis: `apalis` on a file with the settings that its set-up makes, `apalis-full` with `synchronous = FULL`; and on a server.
+//! Driver of apalis: `apalis` on a file with the settings that its set-up makes, `apalis-full` with
+//! `synchronous = FULL`; and on a server.
 
 #[path = "../../common.rs"]
 mod common;

@@ -1,7 +1,8 @@
-//! A bare loop of SQLite on the tables of the scheduler, with its settings: what the file itself costs.
+//! A bare loop of SQLite on the tables of the scheduler, with its settings: what the file itself
+//! costs.
 //!
-//! Callers hand their rows to one thread, which commits all that has come during its last commit. Nothing else is done: no clock, no check of a key,
-//! no counts, no notices.
+//! Callers hand their rows to one thread, which commits all that has come during its last commit.
+//! Nothing else is done: no clock, no check of a key, no counts, no notices.
 
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
@@ -116,8 +117,9 @@ fn runs(arguments: &Arguments) -> f64 {
     ran as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// The same with workers: one thread hands each claimed job to a thread of its own, and a commit settles all that have come back during the last one, and
-/// claims jobs for the workers that are free.
+/// The same with workers: one thread hands each claimed job to a thread of its own, and a commit
+/// settles all that have come back during the last one, and claims jobs for the workers that are
+/// free.
 fn runs_on_workers(arguments: &Arguments) -> f64 {
     let db = open(&arguments.place);
     let mut id = 0;

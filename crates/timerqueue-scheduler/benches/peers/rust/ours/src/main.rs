@@ -1,4 +1,5 @@
-//! Driver of the scheduler on a file and on a server; of a bare loop of SQLite on the same tables; and of a timer without jobs.
+//! Driver of the scheduler on a file and on a server; of a bare loop of SQLite on the same tables;
+//! and of a timer without jobs.
 
 mod bare;
 #[path = "../../common.rs"]

@@ -72,7 +72,8 @@ async fn drive(arguments: &Arguments) {
             let count = Count::new();
             let ran = count.clone();
             work(&queue, number, move |_| ran.add(1)).await;
-            // A worker takes one more task at a time with each notice; so it gets as many as it has places.
+            // A worker takes one more task at a time with each notice; so it gets as many as it has
+            // places.
             tokio::time::sleep(Duration::from_millis(100)).await;
             for _ in 1..number {
                 queue.enqueue(&pool, &nothing, &payload).await.expect("a put");
