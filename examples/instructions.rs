@@ -16,8 +16,11 @@ use timerqueue::{CancellationTokenSource, ManualClock, Runtime};
 const DUE: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(1);
 
+/// Runs an operation this many times.
+type Operation = fn(u32);
+
 /// The operations by name. A timer that fires does so on a manual clock, alone in its queue.
-const OPERATIONS: [(&str, fn(u32)); 10] = [
+const OPERATIONS: &[(&str, Operation)] = &[
     ("create", create),
     ("change", change),
     ("delay", delay),
