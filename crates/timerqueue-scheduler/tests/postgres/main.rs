@@ -28,7 +28,7 @@ use timerqueue::{ManualClock, Runtime};
 use timerqueue_scheduler::store::{
     Applied, Claim, Claimed, NewJob, Op, PostgresOptions, PostgresStore, Reply, Room, Settle, Store, Verdict, When,
 };
-use timerqueue_scheduler::{Cancel, Clash, Error, Run, Schedule, Scheduler, State};
+use timerqueue_scheduler::{Cancel, Clash, Error, Handler, Retry, Run, Schedule, Scheduler, State};
 
 use server::{Server, new_schema, until};
 
@@ -269,6 +269,29 @@ fn a_failure_in_the_middle_of_a_claim_ends_it() {
     assert_eq!(failed, Ok(true));
     rename("renamed", "deaths");
     assert_eq!(claim(&store, 1).jobs.len(), 1);
+}
+
+/// The first dead jobs make way by hundreds, also one that cannot be read.
+#[test]
+fn k9_a_dead_row_that_cannot_be_read_makes_way() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let store = connect(server, &options(&schema));
+    let fails = Handler::new("fail", |_: (), _: &Run| Err::<(), _>("no")).retry(Retry::never());
+    let node = Scheduler::builder().store(store).register(fails).start().unwrap();
+    let schedule = Schedule::every(HOUR).build().unwrap();
+    let _ = node.put_to("fail", &()).key("spoilt").schedule(schedule).send().wait().unwrap();
+    server.psql(&format!(
+        "UPDATE {schema}.jobs SET recurring = '{{}}', state = 3, died = 1, wake = NULL, earliest = NULL, holds_key = false; \
+         INSERT INTO {schema}.jobs (id, key, handler, payload, state, due, holds_key, died) \
+         SELECT n + 1000, 'd' || n, (SELECT id FROM {schema}.handlers), 'null', 3, 1, false, n \
+         FROM generate_series(2, 100001) AS n; SELECT setval('{schema}.deaths', 100351); SELECT setval('{schema}.ids', 200000)"
+    ));
+    let _ = node.put_to("fail", &()).key("fails").send().wait().unwrap();
+    until("it has failed", || node.get("fails").wait().unwrap().is_some_and(|job| job.state == State::Dead));
+    let dead: u64 = server.psql(&format!("SELECT count(*) FROM {schema}.jobs WHERE state = 3")).parse().unwrap();
+    assert!(dead < 100_000, "{dead}");
+    assert_eq!(server.psql(&format!("SELECT count(*) FROM {schema}.jobs WHERE key = 'spoilt'")), "0");
 }
 
 #[test]

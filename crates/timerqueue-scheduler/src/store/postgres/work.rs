@@ -23,7 +23,7 @@ use super::minutes::Counted;
 use super::params::Param;
 use super::rows::{self, with_columns};
 use super::sleepers::Woken;
-use crate::store::rules::{Affinity, Claims, Effects, Lane, MOST_DEAD, Member, Row, Rows, Tie};
+use crate::store::rules::{Affinity, Claims, Effects, Lane, MOST_DEAD, Member, Row, Rows, Runs, Tie};
 use crate::store::{Claim, ClaimedJob, Entry, JobId, LastRun, Micros, State};
 
 /// How soon to look again for a due row that another transaction has locked.
@@ -447,9 +447,8 @@ impl Rows for Work<'_> {
             let last = self.indexed(sql, &[&(MOST_DEAD as i64 - 256)]).map_or(0, |(died, _)| died);
             let sql = "SELECT died, id FROM jobs WHERE state = 3 AND died <= $1 ORDER BY died LIMIT 1";
             while let Some((_, id)) = self.indexed(sql, &[&last]) {
-                self.remove(id);
-                if self.cache.get(&id).is_some_and(Option::is_some) || !self.changes.contains_key(&id) {
-                    break; // cannot be read
+                if !self.discard(id) {
+                    break;
                 }
             }
         }
