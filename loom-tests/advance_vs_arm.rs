@@ -1,5 +1,5 @@
 //! Models of the manual clock: threads arm timers, wait for delays, or end their runtime while the
-//! clock advances.
+//! clock advances (S35, S51).
 //!
 //! ```text
 //!   arms a timer                         advances to 1

@@ -1,4 +1,4 @@
-//! Models of a queue and its alarm: arming, expiry and sweeping against each other.
+//! Models of a queue and its alarm: arming, expiry and sweeping against each other (S27, I7, I8).
 //!
 //! Promise (S27): whenever a queue holds a timer that can fire, at least one of these holds. The
 //! alarm is set no later than the earliest due point; or the alarm has gone off and no poller has

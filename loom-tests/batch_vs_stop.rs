@@ -1,5 +1,5 @@
 //! Models of a batch that several threads run: each tick is run or discarded, by one thread, also
-//! beside a callback that blocks.
+//! beside a callback that blocks (S31, I19).
 //!
 //! Promise (S31, S33): while ticks of a batch are left, the batch is in a queue of the pool, before
 //! any of its callbacks runs.

@@ -1,5 +1,5 @@
 //! Models of a demand for the stall check that the alarm of a queue covers, beside a thread that
-//! takes or replaces this alarm.
+//! takes or replaces this alarm (S31, I14).
 //!
 //! Promise (S31): a job that waits in the deque of a thread whose callback blocks is seen by a look
 //! that comes without the help of that thread. So a thread that has taken the mark looks and sees

@@ -1,5 +1,5 @@
 //! Models of `Delay`, `Interval` and `CancellableDelay`: a poll against a thread that fires, resets
-//! or shuts down.
+//! or shuts down (S33, S35 to S37, S39, S50, I20).
 //!
 //! The models run the shipped code, on a manual clock, or on a clock of the system as well, where a
 //! reset to later takes no lock. A model polls its task once or twice; a lost wake-up shows as a

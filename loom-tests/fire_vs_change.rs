@@ -1,4 +1,4 @@
-//! Models of a change: the timer fires meanwhile (S15, S16).
+//! Models of a change: the timer fires meanwhile (S15, S16, I10, I11).
 
 use super::*;
 

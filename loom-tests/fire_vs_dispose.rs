@@ -1,4 +1,5 @@
-//! Models of a disposal, and of the drop of a handle: the timer fires meanwhile (S19, S20, S23).
+//! Models of a disposal, and of the drop of a handle: the timer fires meanwhile (S19, S20, S23,
+//! I10, I12).
 
 use super::*;
 

@@ -1,5 +1,5 @@
 //! Models of the reference count of a timer: the handle is dropped while the tick is swept, queued
-//! and run.
+//! and run (S23, I15).
 //!
 //! Promise (S23): the thread with the last reference frees the timer, once; the payload of the
 //! callback is dropped once, after the last callback; and no thread touches the timer afterwards.

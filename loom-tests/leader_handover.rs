@@ -1,5 +1,5 @@
-//! Models of the portable backend (leader/followers): setting, waiting, expiry and waking, in
-//! pairs.
+//! Models of the portable backend (leader/followers): setting, waiting, expiry and waking, in pairs
+//! (S27, I8).
 //!
 //! Promise: if an alarm is set or a wake is pending, and threads wait, then a thread leads and
 //! waits no longer than until this alarm, or a thread is on its way out of its wait

@@ -1,5 +1,5 @@
 //! Models of ticks due while a callback runs: each tick runs, or is counted as missed, once (S7 to
-//! S9).
+//! S9, I9, I11).
 
 use super::*;
 

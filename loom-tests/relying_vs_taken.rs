@@ -1,5 +1,5 @@
 //! Models of a shard that relies on the alarm of another shard, against the poller that takes that
-//! alarm.
+//! alarm (S27).
 //!
 //! Promise (S27): a shard that relies on an alarm has set its own alarm later, so nothing is lost
 //! whatever a poller sees. The models say what the words do on top: after all sweeps the shard is

@@ -1,4 +1,4 @@
-//! Models of the sleep and wake protocol of the pool.
+//! Models of the sleep and wake protocol of the pool (S33, I13, I14).
 //!
 //! Promises (`src/pool/sleep.rs`): *no lost wake-up* (published work is run without the help of a
 //! later wake-up) and *one thread always polls*. A lost wake-up shows as a deadlock: all threads

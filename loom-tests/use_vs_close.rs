@@ -1,4 +1,4 @@
-//! Models of the rundown of descriptors: uses against the close.
+//! Models of the rundown of descriptors: uses against the close (S33).
 //!
 //! Promise (`src/alarm/rundown.rs`): no use runs after the close, and the descriptors are closed
 //! once, at the latest when the last use has ended.

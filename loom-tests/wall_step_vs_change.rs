@@ -1,4 +1,5 @@
-//! Models of wall timers: steps of the wall clock, changes, ticks and disposals, in pairs.
+//! Models of wall timers: steps of the wall clock, changes, ticks and disposals, in pairs (S30,
+//! S56).
 //!
 //! The models run the shipped code on a manual clock. A waiting timer is in the wall list of its
 //! shard, so the lock of the shard orders all events: the tick that takes a timer out of the list

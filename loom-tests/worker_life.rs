@@ -1,4 +1,5 @@
-//! Models of the life of a worker: the shipped worker, with a toy of the alarm set.
+//! Models of the life of a worker: the shipped worker, with a toy of the alarm set (S31, S33, I14,
+//! I18).
 //!
 //! Promise: a job that is submitted, or due when an alarm goes off, is run without the help of a
 //! later wake-up; when the pool stops, the job is run or discarded, once; and every thread ends

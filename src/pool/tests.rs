@@ -394,7 +394,7 @@ fn there_are_three_pollers_and_more_where_there_are_many_workers() {
     assert_eq!([1, 2, 3, 65, 96, 129, 257].map(pollers), expected);
 }
 
-/// A growing deque would run closures deferred by other crates.
+/// A growing deque would run closures deferred by other crates (I17).
 #[test]
 fn s29_a_deque_never_grows() {
     let notes = Notes::new(1, 2);

@@ -1,5 +1,5 @@
-//! A walk over a whole queue, which asserts the invariants I1 to I4 of the queue. In tests, and
-//! with `--cfg timerqueue_check`.
+//! A walk over a whole queue, which asserts I1, I2, I3 and I4. In tests, and with
+//! `--cfg timerqueue_check`.
 
 #![allow(unsafe_code)] // contract of the lists
 

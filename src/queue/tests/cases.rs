@@ -1,4 +1,5 @@
-//! Test cases of the queue: edges, moved timers, crowded slots, the end of the clock.
+//! Test cases of the queue: edges (I5), moved timers (I2, I20), crowded slots, the end of the
+//! clock.
 
 use super::*;
 

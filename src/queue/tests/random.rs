@@ -1,4 +1,5 @@
-//! Random tests of the queue: each program runs on the wheel and on the two plain lists.
+//! Random tests of the queue: each program runs on the wheel and on the two plain lists (I2, I3,
+//! I4, I6, I16).
 
 use super::*;
 
