@@ -141,8 +141,10 @@ impl Builder {
     /// Where the futures of async handlers run: a closure that gives a future to an executor. The
     /// closure is called on a thread of the runtime's pool, once for each run. That thread is in no
     /// executor's context: on tokio, take a `Handle` along, since `tokio::spawn` panics there. If
-    /// the closure panics, or the executor drops the future, the attempt has failed. If the
-    /// executor leaks the future, the job stays *running* and keeps its place.
+    /// the closure panics, or the future is dropped before its first poll, the job waits for ten
+    /// seconds with an error that says so, and the attempt does not count. If the executor drops
+    /// the future later, the attempt has failed. If the executor leaks the future, the job stays
+    /// *running* and keeps its place.
     ///
     /// Close the scheduler before the executor ends: runs that the executor drops then wait again,
     /// as after the end of the process.

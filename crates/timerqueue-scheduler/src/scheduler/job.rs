@@ -309,8 +309,10 @@ pub(crate) enum Failure {
     /// The executor has dropped the run while the scheduler closes: there is another attempt, as
     /// after the end of the process.
     Interrupted,
-    /// The run did not begin.
+    /// The run did not begin, since its scheduler ends.
     Unrun,
+    /// The run did not begin, since its executor took no future.
+    Unbegun,
 }
 
 pub(crate) type Ended = Result<Outcome, Failure>;

@@ -18,6 +18,14 @@ use super::job::{BoxFuture, Call, Ended, Failure, Outcome, Run, RunInner, contai
 use super::retry::mixed;
 use crate::store::{Applied, ClaimedJob, Held, Invalid, JobId, LastRun, Micros, Op, RunEnd, Settle, Verdict, When};
 
+/// When a job is tried again that its executor did not begin. At once would be for ever.
+const UNBEGUN_AGAIN: Duration = Duration::from_secs(10);
+
+/// `tokio::spawn` drops its future before it panics for want of a runtime, so that a panic cannot
+/// be told from an executor that has ended.
+const UNBEGUN: &str = "the run did not begin: the spawner panicked, or its executor dropped the future at once; \
+                       `tokio::spawn` does both outside of a runtime, and `Handle::spawn` is for that";
+
 /// A claimed job, registered as a run.
 pub(super) struct Begun {
     pub(super) job: ClaimedJob,
@@ -279,6 +287,9 @@ impl Guard {
             Ok(Outcome::PutBack) if self.core.closing.is_cancelled() => return (Verdict::Unrun, None, None),
             Ok(Outcome::PutBack) => "the run was put back while the scheduler is open".to_owned(),
             Err(Failure::Unrun) => return (Verdict::Unrun, None, None),
+            Err(Failure::Unbegun) => {
+                return (Verdict::Unbegun(UNBEGUN_AGAIN), Some(RunEnd::Failed), Some(UNBEGUN.to_owned()));
+            }
             Err(Failure::Interrupted) => {
                 let error = "the executor ended during the run".to_owned();
                 return (Verdict::Retry(Duration::ZERO), Some(RunEnd::Failed), Some(error));
@@ -322,10 +333,7 @@ impl Drop for Guard {
                 true => Failure::Unrun,
                 false if closes && begun => Failure::Interrupted,
                 false if closes => Failure::Unrun,
-                // A run that never begins would be claimed again at once, and for ever.
-                false if !begun && std::thread::panicking() => {
-                    Failure::Error("the spawner panicked, and the run did not begin".to_owned())
-                }
+                false if !begun => Failure::Unbegun,
                 false => Failure::Error("the executor dropped the run".to_owned()),
             };
             self.settle(Err(failure));

@@ -84,6 +84,9 @@ pub enum Verdict {
     Again(When),
     /// The attempt failed, and the next one comes after this time.
     Retry(Duration),
+    /// The handler was not called: the next attempt comes after this time, and this one does not
+    /// count. The error of the record is kept.
+    Unbegun(Duration),
     /// The job is dead: kept, and not run again.
     Dead,
     /// The run did not take place: the job waits as before, and the attempt does not count.

@@ -154,11 +154,12 @@ impl<A: Rig, B: Rig> Twins<A, B> {
         }
         let index = self.random.below(self.jobs.len() as u64) as usize;
         let [a, b] = if self.random.chance(85) { self.jobs.swap_remove(index) } else { self.jobs[index].clone() };
-        let verdict = match self.random.below(6) {
+        let verdict = match self.random.below(7) {
             0 | 1 => Verdict::Done,
             2 => Verdict::Again(self.when()),
             3 => Verdict::Retry(secs(self.random.below(10))),
             4 => Verdict::Dead,
+            5 => Verdict::Unbegun(secs(self.random.below(10))),
             _ => Verdict::Unrun,
         };
         let op = |job: &ClaimedJob| settle(job.held, verdict.clone());

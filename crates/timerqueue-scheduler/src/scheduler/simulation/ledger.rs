@@ -421,6 +421,10 @@ impl Ledger {
             Verdict::Again(when) => (job.due, job.attempt) = (Some(wait(when)), 0),
             // A wait follows the clock when it is set.
             Verdict::Retry(after) => job.due = (!self.steps).then(|| wait(When::After(after))),
+            Verdict::Unbegun(after) => {
+                job.due = (!self.steps).then(|| wait(When::After(after)));
+                job.attempt -= 1;
+            }
             Verdict::Unrun => job.attempt -= 1,
             Verdict::Done | Verdict::Dead => {}
         }
@@ -433,7 +437,7 @@ impl Ledger {
         let said = match settle.verdict {
             Verdict::Done => "done",
             Verdict::Again(_) => "again",
-            Verdict::Retry(_) | Verdict::Dead => "failed",
+            Verdict::Retry(_) | Verdict::Unbegun(_) | Verdict::Dead => "failed",
             Verdict::Unrun => "",
         };
         // A job that perhaps ends its process is dead without another attempt.

@@ -94,9 +94,15 @@ impl Program {
                 let job = self.jobs.swap_remove(at);
                 self.ids.push(job.held.id);
                 let wait = Duration::from_nanos(self.below(4_000_000_000));
-                let verdicts =
-                    [Verdict::Done, Verdict::Again(after), Verdict::Retry(wait), Verdict::Dead, Verdict::Unrun];
-                let verdict = verdicts[self.below(5) as usize].clone();
+                let verdicts = [
+                    Verdict::Done,
+                    Verdict::Again(after),
+                    Verdict::Retry(wait),
+                    Verdict::Unbegun(wait),
+                    Verdict::Dead,
+                    Verdict::Unrun,
+                ];
+                let verdict = verdicts[self.below(6) as usize].clone();
                 Op::Settle(Box::new(Settle { held: job.held, verdict, record: None }))
             }
             15..=17 if !self.schedules.is_empty() => {

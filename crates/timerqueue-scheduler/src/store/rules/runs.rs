@@ -187,10 +187,12 @@ pub(crate) trait Runs: Rows + Sized {
                     (row.attempt, row.span, row.error, row.failures) = (0, None, None, None);
                 })
             }
-            Verdict::Retry(after) => {
+            Verdict::Retry(after) | Verdict::Unbegun(after) => {
                 let error = record.as_ref().and_then(|record| record.error.clone());
                 let due = self.up().saturating_add(after);
+                let uncounted = u32::from(matches!(verdict, Verdict::Unbegun(_)));
                 self.wait_again(id, due, record, |row| {
+                    row.attempt = row.attempt.saturating_sub(uncounted);
                     // A microsecond more, for the rounding of the clock.
                     (row.span, row.error) = (Some(span_of(after).saturating_add(1)), error);
                 });
