@@ -1,7 +1,7 @@
 //! Per-core timer queues, armed by native OS timers, fired on a work-stealing pool.
 //!
 //! A timer runs a callback after its *due time*, then once every *period*. Any thread can change or
-//! dispose the timer at any time. Creating and disposing a timer costs some tens of nanoseconds and
+//! dispose the timer at any time. Creating and disposing a timer costs a tenth of a microsecond and
 //! no system call, however many timers are pending. A timer fires some tens of microseconds after
 //! its due point, never before. A blocking callback delays no further timer. The crate needs no
 //! async runtime and works with any.
