@@ -5,7 +5,7 @@
 //!
 //! With `--cfg timerqueue_kqueue` (private, without any promise) this file declares the calls
 //! itself and compiles on Linux too, to be linked by hand with a userspace kqueue:
-//! docs/PLATFORM.md, "On a userspace kqueue".
+//! docs/PLATFORM.md, "BSD and macOS: kqueue".
 
 #![allow(unsafe_code)] // system calls
 
