@@ -118,7 +118,7 @@ fn a_delay_dropped_while_it_fires_leaves_nothing_behind() {
 /// perhaps also before.
 ///
 /// Seen to fail with: `take_waker` that forgets an entry whose deadline has moved; `look` that does
-/// not insert the entry; `put_off` that changes nothing.
+/// not insert the entry; `postpone` that changes nothing.
 #[test]
 fn a_delay_moved_later_while_it_fires_fires_again() {
     for clock in CLOCKS {

@@ -32,12 +32,12 @@ use loom::thread;
 
 use crate::loom_models::explore::{Plain, explore_all};
 use crate::queue::Kind;
-use crate::queue::state::{Begin, Claim, Dispose, End, State};
+use crate::queue::state::{Begin, Claim, Dispose, End, StateWord};
 use crate::sync::{Mutex, Ordering};
 
 struct Toy {
     kind: Kind,
-    state: State,
+    state: StateWord,
     refs: AtomicU32,
     /// Whether the timer is in the list. In the engine the lock of the shard guards the list.
     queued: Mutex<bool>,
@@ -52,7 +52,7 @@ impl Toy {
     fn new(kind: Kind) -> Arc<Self> {
         Arc::new(Self {
             kind,
-            state: State::new(),
+            state: StateWord::new(),
             refs: AtomicU32::new(2),
             queued: Mutex::new(true),
             memory: Plain::new(),

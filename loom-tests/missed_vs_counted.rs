@@ -42,7 +42,7 @@ fn a_tick_at_the_end_of_the_count_waits_and_is_not_lost() {
     for two_are_due in [false, true] {
         explore_all(move || {
             let (stage, jobs) = Stage::with_job(Kind::Overlapping, MissedTicks::Burst);
-            stage.state(|state| state.pretend_running(State::MOST - 1));
+            stage.state(|state| state.pretend_running(StateWord::MOST - 1));
             let mut due = DUE + PERIOD;
             stage.virtual_time.set(due);
             if two_are_due {
@@ -54,7 +54,7 @@ fn a_tick_at_the_end_of_the_count_waits_and_is_not_lost() {
             worker.join().unwrap();
             stage.run(stage.sweep_at(due));
             assert_eq!(stage.begun().len() as u64, due / PERIOD + 1);
-            stage.state(|state| state.pretend_running(1 - State::MOST));
+            stage.state(|state| state.pretend_running(1 - StateWord::MOST));
             stage.end();
         });
     }

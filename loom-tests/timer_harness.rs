@@ -26,7 +26,7 @@ use crate::alarm::virtual_time::VirtualTime;
 use crate::engine::{Engine, InOrder};
 use crate::loom_models::explore::{Plain, explore_all, explore_bounded, explore_few};
 use crate::loom_models::harness::Manual;
-use crate::queue::state::State;
+use crate::queue::state::StateWord;
 use crate::queue::{Kind, MissedTicks};
 use crate::timer::{self, Changed, Disposal, OnceTimer, Tick, Timer, Waited};
 
@@ -212,7 +212,7 @@ impl Stage {
     }
 
     /// The state word of an overlapping or exclusive timer.
-    fn state<R>(&self, see: impl FnOnce(&State) -> R) -> R {
+    fn state<R>(&self, see: impl FnOnce(&StateWord) -> R) -> R {
         match &*self.handle() {
             Handle::Timer(timer) => see(timer.state()),
             Handle::Once(_) => unreachable!("its callback runs once"),

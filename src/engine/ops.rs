@@ -15,7 +15,7 @@ use super::entry::{Entry, EntryRef, drop_payload, free};
 use super::shard::{Shard, ShardState};
 use super::{Engine, Expired};
 use crate::alarm::Clock;
-use crate::queue::node::Place;
+use crate::queue::node::Location;
 use crate::queue::state::Dispose;
 use crate::queue::{Period, Schedule};
 use crate::sync::Arc;
@@ -265,7 +265,7 @@ pub(crate) fn free_last(
                 unsafe { inner.queue.unlink(node) };
                 inner.tally.disposed += 1;
             } else {
-                counted_out = shared.place(inner.queue.key()) == Place::COUNTED_OUT;
+                counted_out = shared.location(inner.queue.key()) == Location::COUNTED_OUT;
             }
             unlink(&mut inner);
             Some((counted_out || inner.count_out()).then_some(shard.number))

@@ -33,7 +33,7 @@ use super::wall_list::WallList;
 use super::{Engine, Expired, Firing};
 use crate::alarm::Clock;
 use crate::pool::{COVERS_WITHIN_NS, Cover};
-use crate::queue::node::Place;
+use crate::queue::node::Location;
 use crate::queue::state::{Claim, Rearm};
 use crate::queue::{Kind, Next, Period, Schedule, TimerWheel, next_tick};
 use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
@@ -378,7 +378,7 @@ impl ShardState {
     #[inline]
     unsafe fn insert(&mut self, shard: &Shard, node: NonNull<Entry>, at: u64) -> u64 {
         // SAFETY: alive, as the caller promises.
-        if unsafe { node.as_ref() }.place(self.queue.key()) == Place::COUNTED_OUT {
+        if unsafe { node.as_ref() }.location(self.queue.key()) == Location::COUNTED_OUT {
             self.arrive(shard);
         }
         // SAFETY: the caller promises the same as `TimerWheel::insert` asks.
@@ -448,7 +448,7 @@ impl ShardState {
                 // before: an entry that was counted out is inserted again only by a thread with a
                 // second reference.
                 if shared.has_only(1) && self.count_out() {
-                    shared.set_place(Place::COUNTED_OUT, self.queue.key());
+                    shared.set_location(Location::COUNTED_OUT, self.queue.key());
                 }
                 Some(firing)
             }
@@ -541,7 +541,7 @@ impl ShardState {
             return (Rescheduled::Refused, AfterUnlock::NOTHING);
         };
         // SAFETY: alive, and belongs to this shard, as the caller promises.
-        if let Some(at) = unsafe { self.queue.move_later(node, schedule.due) } {
+        if let Some(at) = unsafe { self.queue.reschedule_lazily(node, schedule.due) } {
             shared.set_period(schedule.period, self.queue.key());
             self.arm_earlier(shard, at, now);
             return (Rescheduled::WasWaiting, AfterUnlock::NOTHING);

@@ -2,7 +2,7 @@
 //!
 //! Ground rules. The lock of the entry's shard guards the waker; wakers are cloned, called and
 //! dropped outside of the lock. The entry's due point is the deadline of the future, which alone
-//! sets it: to later without the lock (`Node::put_off`).
+//! sets it: to later without the lock (`Node::postpone`).
 
 #![allow(unsafe_code)] // the payload behind the header
 
@@ -17,7 +17,7 @@ use super::ops::start_at;
 use super::ops::{AfterUnlock, dispose_last, hand_over};
 use super::shard::ShardState;
 use crate::alarm::Clock;
-use crate::queue::node::Place;
+use crate::queue::node::Location;
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Schedule};
 use crate::sync::{AtomicBool, Ordering};
@@ -91,8 +91,8 @@ impl ShardState {
         }
         // SAFETY: alive by the reference that was taken over.
         let entry = unsafe { node.as_ref() };
-        if entry.place(self.queue.key()) != Place::COUNTED_OUT && self.count_out() {
-            entry.set_place(Place::COUNTED_OUT, self.queue.key());
+        if entry.location(self.queue.key()) != Location::COUNTED_OUT && self.count_out() {
+            entry.set_location(Location::COUNTED_OUT, self.queue.key());
         }
         // SAFETY: the reference that was taken over, given back last: the future may free the entry
         // from here on.
@@ -228,7 +228,7 @@ impl WakerEntry {
         // The driver of a manual clock relies on exact due points.
         if matches!(clock, Clock::System(_)) {
             let deadline = deadline(clock).min(END);
-            if self.0.get().put_off(deadline) {
+            if self.0.get().postpone(deadline) {
                 return deadline;
             }
         }
@@ -257,7 +257,7 @@ impl WakerEntry {
             // To earlier on a manual clock needs a new arming number, which `reschedule` gives.
             if is_later || matches!(shard.clock, Clock::System(_)) {
                 // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
-                if let Some(at) = unsafe { state.queue.move_later(entry.as_ptr(), deadline) } {
+                if let Some(at) = unsafe { state.queue.reschedule_lazily(entry.as_ptr(), deadline) } {
                     state.arm_earlier(shard, at, now);
                     return deadline;
                 }

@@ -10,7 +10,7 @@ use super::*;
 
 impl<X> TimerWheel<X> {
     /// Asserts the invariants that hold between two calls. Entries of futures may be later than
-    /// their slots, by [`Node::put_off`]. Returns the earliest due point, [`NEVER`] when no timer
+    /// their slots, by [`Node::postpone`]. Returns the earliest due point, [`NEVER`] when no timer
     /// comes due.
     pub(crate) fn check(&self) -> u64 {
         let key = &Key::new();
@@ -42,7 +42,7 @@ impl<X> TimerWheel<X> {
                     later || same_slot || due <= self.threshold(),
                     "a short timer is due at or before the threshold"
                 );
-                assert_eq!(unsafe { node.as_ref().place(key) }, Place::slot(SHORT, index));
+                assert_eq!(unsafe { node.as_ref().location(key) }, Location::slot(SHORT, index));
                 assert!(self.levels.short.earliest(index) <= due, "the bound of a slot is a bound");
                 let slot = self.levels.short.first_at_or_after(self.cursor).expect("occupied");
                 assert!(slot <= (due >> SLOT_SHIFT).max(self.cursor), "no short timer is behind the cursor");
@@ -78,7 +78,10 @@ impl<X> TimerWheel<X> {
             self.overflow.for_each(key, |node| assert!(self.overflow_earliest <= see(node)));
             self.endless.for_each(key, |node| assert_eq!(see(node), END, "what is there has no end"));
             self.levels.fine.for_each(key, |spot, node| {
-                assert_eq!(unsafe { node.as_ref().place(key) }, Place::slot(FINE + spot.level as u16, spot.index));
+                assert_eq!(
+                    unsafe { node.as_ref().location(key) },
+                    Location::slot(FINE + spot.level as u16, spot.index)
+                );
                 assert!(self.fine, "what is there is known of");
                 assert!(
                     self.levels.fine.bound(spot) >> SLOT_SHIFT <= self.cursor,

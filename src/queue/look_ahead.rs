@@ -8,9 +8,10 @@ impl<X> TimerWheel<X> {
     /// the next slot is too early. A sweep calls this after [`Self::next_due`] has answered
     /// [`Next::Nothing`]. False: the work is used up, and slots are left.
     ///
-    /// No flag tells of nodes that were put off without the lock. So where a sweep has found a node
-    /// in a slot before its due point, any slot may have such nodes, until one has been inserted
-    /// anew and is still the first. A crowded slot is worth a wake-up, and cascades in steps.
+    /// No flag tells of nodes that were postponed without the lock. So where a sweep has found a
+    /// node in a slot before its due point, any slot may have such nodes, until one has been
+    /// inserted anew and is still the first. A crowded slot is worth a wake-up, and cascades in
+    /// steps.
     #[must_use]
     pub(crate) fn look_ahead(&mut self, work: &mut usize) -> bool {
         let mut exact = None;
@@ -43,7 +44,7 @@ impl<X> TimerWheel<X> {
         true
     }
 
-    /// The earliest due point, exactly (but for a node that was put off without the lock: perhaps
+    /// The earliest due point, exactly (but for a node that was postponed without the lock: perhaps
     /// its old one); [`NEVER`] when no queued timer comes due. Where the earliest bound may be too
     /// early, the nodes of its slot are inserted anew, for a unit of `work` each. `None`: the work
     /// is used up before the answer is found; the caller may release the lock and ask again.

@@ -1,12 +1,12 @@
 //! The timer node: the header of an entry, with the links, the schedule, the state word and the
 //! engine's part, `extra`.
 //!
-//! Ground rules. `links`, `due`, `period` and `place` belong to the lock of the node's queue; they
-//! are reached with a [`Key`], which only a locked queue lends. Without the lock a node's owner may
-//! put its due point off ([`Node::put_off`]). So `due` is an atomic, and code under the lock may
-//! find it later each time that it looks, but never earlier. `state` and `refs` are atomics, used
-//! with and without the lock. `tick_policy` and `kind` never change after construction. The queue
-//! knows nothing of `extra`.
+//! Ground rules. `links`, `due`, `period` and `location` belong to the lock of the node's queue;
+//! they are reached with a [`Key`], which only a locked queue lends. Without the lock a node's
+//! owner may postpone its due point ([`Node::postpone`]). So `due` is an atomic, and code under the
+//! lock may find it later each time that it looks, but never earlier. `state` and `refs` are
+//! atomics, used with and without the lock. `tick_policy` and `kind` never change after
+//! construction. The queue knows nothing of `extra`.
 //!
 //! The header is 64 bytes on 64-bit systems with two words of `extra`: one cache line, with the
 //! callback right behind.
@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 #[cfg(test)]
 use super::missed_ticks::MissedTicks;
 use super::schedule::{Period, Schedule};
-use super::state::{Begin, Claim, End, State};
+use super::state::{Begin, Claim, End, StateWord};
 use super::tick_policy::TickPolicy;
 use crate::sync::unmodelled::AtomicU64;
 use crate::sync::{AtomicU32, Ordering};
@@ -64,9 +64,9 @@ pub(crate) enum Kind {
 
 /// The location of a node: a level and a slot, or the overflow list, or the endless list, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(u16);
+pub(crate) struct Location(u16);
 
-impl Place {
+impl Location {
     pub(crate) const IDLE: Self = Self(0);
     /// Idle, and no longer counted by its shard (see `crate::engine::shard`); the queue treats the
     /// node as idle.
@@ -99,18 +99,18 @@ pub(crate) struct Links<X> {
     pub(crate) prev: Cell<Option<NonNull<Node<X>>>>,
 }
 
-/// See the module's ground rules. Place and references come first: a future that has fired reads no
-/// more of its node than these, and they share a cache line with the allocator's header.
+/// See the module's ground rules. Location and references come first: a future that has fired reads
+/// no more of its node than these, and they share a cache line with the allocator's header.
 #[repr(C)]
 pub(crate) struct Node<X> {
-    place: Cell<Place>,
+    location: Cell<Location>,
     rule: u8,
     kind_and_seed: u8,
     pub(crate) refs: AtomicU32,
     links: Links<X>,
     due: AtomicU64,
     period: Cell<Period>,
-    pub(crate) state: State,
+    pub(crate) state: StateWord,
     extra: X,
     /// Neighbours point here.
     _pinned: PhantomPinned,
@@ -130,11 +130,11 @@ impl<X> Node<X> {
             links: Links { next: Cell::new(None), prev: Cell::new(None) },
             due: AtomicU64::new(NEVER),
             period: Cell::new(Period::NONE),
-            place: Cell::new(Place::IDLE),
+            location: Cell::new(Location::IDLE),
             rule: tick_policy.rule,
             kind_and_seed: kind as u8 * TickPolicy::SEEDS + tick_policy.seed,
             refs: AtomicU32::new(refs),
-            state: State::new(),
+            state: StateWord::new(),
             extra,
             _pinned: PhantomPinned,
         }
@@ -184,7 +184,7 @@ impl<X> Node<X> {
     ///
     /// Caller: the owner of the node, the only one to set its due point, with the lock or without.
     #[inline]
-    pub(crate) fn put_off(&self, due: u64) -> bool {
+    pub(crate) fn postpone(&self, due: u64) -> bool {
         debug_assert_eq!(self.kind(), Kind::Waker, "other timers have handles that share them");
         debug_assert!(!self.tick_policy().has_jitter(), "with a jitter, what is due later may fire earlier");
         let is_later = due >= self.due.load(Ordering::Relaxed);
@@ -202,22 +202,22 @@ impl<X> Node<X> {
         Schedule { due: self.due(key), period: self.period(key) }
     }
 
-    pub(crate) fn place(&self, _: &Key) -> Place {
-        self.place.get()
+    pub(crate) fn location(&self, _: &Key) -> Location {
+        self.location.get()
     }
 
-    pub(crate) fn set_place(&self, place: Place, _: &Key) {
-        self.place.set(place);
+    pub(crate) fn set_location(&self, location: Location, _: &Key) {
+        self.location.set(location);
     }
 
     pub(crate) fn is_queued(&self, _: &Key) -> bool {
-        self.place.get().is_queued()
+        self.location.get().is_queued()
     }
 
-    /// Whether the node's place is [`Place::COUNTED_OUT`]. Called by the last owner, which needs no
+    /// Whether the location is [`Location::COUNTED_OUT`]. Called by the last owner, which needs no
     /// lock.
     pub(crate) fn is_counted_out(&mut self) -> bool {
-        self.place.get() == Place::COUNTED_OUT
+        self.location.get() == Location::COUNTED_OUT
     }
 
     pub(crate) fn extra(&self) -> &X {

@@ -8,12 +8,12 @@
 use std::ptr::NonNull;
 
 use crate::queue::list::List;
-use crate::queue::node::{Key, Node, Place};
+use crate::queue::node::{Key, Location, Node};
 use crate::time::NEVER;
 
-/// The list of a node, as a place; any two places except idle serve.
-fn list_of(short: bool) -> Place {
-    Place::slot(0, usize::from(short))
+/// The list of a node, as a location; any two except idle serve.
+fn list_of(short: bool) -> Location {
+    Location::slot(0, usize::from(short))
 }
 
 const THRESHOLD_NS: u64 = 333_000_000;
@@ -43,10 +43,10 @@ impl<X> TwoLists<X> {
         // SAFETY: the caller says that `node` is alive, kept alive, and in no list.
         unsafe {
             if node.as_ref().fires_at(key) <= self.threshold {
-                node.as_ref().set_place(list_of(true), key);
+                node.as_ref().set_location(list_of(true), key);
                 self.short.push(node, key);
             } else {
-                node.as_ref().set_place(list_of(false), key);
+                node.as_ref().set_location(list_of(false), key);
                 self.long.push(node, key);
             }
         }
@@ -58,15 +58,15 @@ impl<X> TwoLists<X> {
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) unsafe fn unlink(&mut self, node: NonNull<Node<X>>) -> bool {
         let key = &Key::new();
-        // SAFETY: the caller says that `node` is alive and in no queue but this; `place` names its
-        // list (I1).
+        // SAFETY: the caller says that `node` is alive and in no queue but this; `location` names
+        // its list (I1).
         unsafe {
-            match node.as_ref().place(key) {
-                Place::IDLE => return false,
-                place if place == list_of(true) => self.short.unlink(node, key),
+            match node.as_ref().location(key) {
+                Location::IDLE => return false,
+                location if location == list_of(true) => self.short.unlink(node, key),
                 _ => self.long.unlink(node, key),
             };
-            node.as_ref().set_place(Place::IDLE, key);
+            node.as_ref().set_location(Location::IDLE, key);
         }
         self.len -= 1;
         true
@@ -79,7 +79,7 @@ impl<X> TwoLists<X> {
         let before = due.len();
         let mut next = NEVER;
         // SAFETY (all): linked nodes are alive (promise of the caller of `insert`), each in the
-        // list named by its place (I1).
+        // list named by its location (I1).
         #[allow(clippy::undocumented_unsafe_blocks)]
         self.short.for_each(key, |node| {
             let at = unsafe { node.as_ref().fires_at(key) };
@@ -104,7 +104,7 @@ impl<X> TwoLists<X> {
                 // SAFETY: linked in the long list, then in none.
                 unsafe {
                     self.long.unlink(node, key);
-                    node.as_ref().set_place(list_of(true), key);
+                    node.as_ref().set_location(list_of(true), key);
                     self.short.push(node, key);
                 }
             }

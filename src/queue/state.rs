@@ -48,15 +48,18 @@ const RUN_BITS: u32 = 12;
 const NUMBER_SHIFT: u32 = 7 + RUN_BITS;
 const FLAGS_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
 
-/// The most callbacks of a timer that run at once, as they are counted in the word. Threads do not
-/// bound them: on an executor of the program's any thread may run a callback, and one inside
-/// another. (In a model a second callback reaches the end of the count.)
+/// The most callbacks of an overlapping timer that run at once: those that the word counts. Threads
+/// do not bound them: on an executor of the program's any thread may run a callback, and one inside
+/// another.
+#[cfg(not(all(test, timerqueue_loom)))]
+const MOST_RUNNING: u64 = RUN_MASK;
+/// In a model a second callback reaches the end of the count.
+#[cfg(all(test, timerqueue_loom))]
+const MOST_RUNNING: u64 = 2 * RUN_ONE;
+
+/// The most callbacks of a timer that run at once.
 const fn most(kind: Kind) -> u64 {
-    match kind {
-        Kind::Exclusive => RUN_ONE,
-        _ if cfg!(all(test, timerqueue_loom)) => 2 * RUN_ONE,
-        _ => RUN_MASK,
-    }
+    if matches!(kind, Kind::Exclusive) { RUN_ONE } else { MOST_RUNNING }
 }
 
 /// Whether a further callback may run beside those that do. Asked when some do: a call, so that the
@@ -67,7 +70,7 @@ fn may_run_more(word: u64, kind: Kind) -> bool {
     word & RUN_MASK < most(kind)
 }
 
-/// Outcome of [`State::claim`].
+/// Outcome of [`StateWord::claim`].
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
@@ -77,14 +80,14 @@ pub(crate) enum Claim {
     Defer,
 }
 
-/// Outcome of [`State::begin`].
+/// Outcome of [`StateWord::begin`].
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begin {
     /// Run the job's tick; `end` must follow.
     Run,
     /// Run the job's tick; a further tick is deferred, to be settled under the lock with
-    /// [`State::settle`].
+    /// [`StateWord::settle`].
     RunAndSettle,
     /// The job is void, but a tick of a newer schedule is deferred, to be settled under the lock.
     Settle,
@@ -92,7 +95,7 @@ pub(crate) enum Begin {
     Refused,
 }
 
-/// Outcome of [`State::end`].
+/// Outcome of [`StateWord::end`].
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -102,11 +105,11 @@ pub(crate) enum End {
     /// lock.
     Settle,
     /// The timer was disposed and this was the last callback: drop its payload, then call
-    /// [`State::mark_dropped`].
+    /// [`StateWord::mark_dropped`].
     DropPayload,
 }
 
-/// Outcome of [`State::dispose`].
+/// Outcome of [`StateWord::dispose`].
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dispose {
@@ -115,11 +118,11 @@ pub(crate) enum Dispose {
     /// This call disposed the timer; callbacks still run, and the last of them drops the payload.
     Running,
     /// This call disposed the timer and no callback runs: drop the payload, then call
-    /// [`State::mark_dropped`].
+    /// [`StateWord::mark_dropped`].
     DropPayload,
 }
 
-/// Outcome of [`State::rearm`].
+/// Outcome of [`StateWord::rearm`].
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rearm {
@@ -136,9 +139,9 @@ pub(crate) fn whole_number(kept: u64, next: u64) -> u64 {
     next.wrapping_sub(next.wrapping_sub(kept) & (u64::MAX >> NUMBER_SHIFT))
 }
 
-pub(crate) struct State(AtomicU64);
+pub(crate) struct StateWord(AtomicU64);
 
-impl State {
+impl StateWord {
     pub(crate) fn new() -> Self {
         Self(AtomicU64::new(0))
     }
@@ -351,8 +354,8 @@ impl State {
 mod tests {
     use super::*;
 
-    fn armed() -> State {
-        let state = State::new();
+    fn armed() -> StateWord {
+        let state = StateWord::new();
         assert_eq!(state.rearm(7), Rearm::Armed { withdrawn: false });
         state
     }
@@ -418,9 +421,9 @@ mod tests {
     }
 
     /// As many callbacks run as are counted.
-    fn full() -> State {
+    fn full() -> StateWord {
         let state = armed();
-        for _ in 0..State::MOST {
+        for _ in 0..StateWord::MOST {
             assert_eq!(state.claim(Kind::Overlapping, false), Claim::Queue);
             assert_eq!(state.begin(Kind::Overlapping, false), Begin::Run);
         }
@@ -461,7 +464,7 @@ mod tests {
         let state = full();
         assert_eq!(state.claim(Kind::Overlapping, false), Claim::Defer);
         assert_eq!(state.dispose(), Dispose::Running);
-        (1..State::MOST).for_each(|_| assert_eq!(state.end(false), End::Done));
+        (1..StateWord::MOST).for_each(|_| assert_eq!(state.end(false), End::Done));
         assert_eq!(state.end(false), End::DropPayload);
         assert!(!state.mark_dropped());
     }
@@ -481,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_job_that_is_refused_or_settled_for_nothing_leaves_no_flag() {
-        let flags = |state: &State| state.0.load(Ordering::Relaxed) & (QUEUED | CURRENT | DEFERRED);
+        let flags = |state: &StateWord| state.0.load(Ordering::Relaxed) & (QUEUED | CURRENT | DEFERRED);
         let refused = armed();
         assert_eq!(refused.claim(Kind::Overlapping, false), Claim::Queue);
         assert_eq!(refused.claim(Kind::Overlapping, false), Claim::Defer);

@@ -3,7 +3,8 @@
 //!
 //! Built for this workload: timers are created and cancelled all the time, mostly due in seconds,
 //! and seldom fire; some fire all the time and must be exact. So inserting and unlinking take a
-//! handful of instructions, and work on a timer is put off until the work is certain to be needed.
+//! handful of instructions, and work on a timer is postponed until the work is certain to be
+//! needed.
 //!
 //! Ground rules. Pure: no clock, no lock, no kernel, no callback. A caller with `&mut` holds the
 //! queue's lock. `now` comes from the caller. A `now` older than the last (read before the lock was
@@ -27,14 +28,14 @@
 //! A timer moves down a level at most three times (once, if due within eleven minutes), and once
 //! more into the fine levels of a crowded slot.
 //!
-//! A timer that is moved later stays in its slot (`move_later`) until the slot cascades, however
-//! often the timer was moved.
+//! A timer that is moved later stays in its slot (`reschedule_lazily`) until the slot cascades,
+//! however often the timer was moved.
 
 use std::ptr::NonNull;
 
 use super::level::{FINE_LEVELS, Fine, Level, Spot};
 use super::list::{List, TakenList};
-use super::node::{Key, Node, Place};
+use super::node::{Key, Location, Node};
 use crate::sys::os::{Pages, Zeroable};
 use crate::time::{END, NEVER};
 
@@ -139,7 +140,7 @@ pub(crate) struct TimerWheel<X> {
     /// Nodes of the taken short slot cascade into the fine levels.
     finely: bool,
     /// A node was found in a slot before that of its due point, since the last look ahead: it was
-    /// moved later, or put off.
+    /// moved later, or postponed.
     found_later: bool,
     /// The fine levels may hold nodes. (Where they are not used, they are not in memory.)
     fine: bool,
@@ -252,26 +253,26 @@ impl<X> TimerWheel<X> {
             debug_assert!(slot - self.cursor < SHORT_SLOTS as u64, "open windows fit the short level");
             let index = ShortLevel::<X>::index(slot);
             unsafe { self.levels.short.push(index, node, at, key) };
-            shared.set_place(Place::slot(SHORT, index), key);
+            shared.set_location(Location::slot(SHORT, index), key);
         } else if window - self.open < LONG_SLOTS as u64 {
             let index = LongLevel::<X>::index(window);
             unsafe { self.levels.long.push(index, node, at, key) };
-            shared.set_place(Place::slot(LONG, index), key);
+            shared.set_location(Location::slot(LONG, index), key);
             if self.levels.long.count(index) % LOOK_EVERY == 0 {
                 return at.min(self.window_opens_at(window));
             }
         } else if window / GROUP - self.open / GROUP < FAR_SLOTS as u64 {
             let index = FarLevel::<X>::index(window / GROUP);
             unsafe { self.levels.far.push(index, node, at, key) };
-            shared.set_place(Place::slot(FAR, index), key);
+            shared.set_location(Location::slot(FAR, index), key);
         } else if at == END {
             unsafe { self.endless.push(node, key) };
-            shared.set_place(Place::ENDLESS, key);
+            shared.set_location(Location::ENDLESS, key);
             return NEVER;
         } else {
             unsafe { self.overflow.push(node, key) };
             self.overflow_earliest = self.overflow_earliest.min(at);
-            shared.set_place(Place::OVERFLOW, key);
+            shared.set_location(Location::OVERFLOW, key);
         }
         at
     }
@@ -285,15 +286,15 @@ impl<X> TimerWheel<X> {
         let key = &Key::new();
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
-        let place = shared.place(key);
-        if !place.is_queued() {
+        let location = shared.location(key);
+        if !location.is_queued() {
             return false;
         }
-        // SAFETY: `place` names the slot that the node was inserted into (I1). If the slot's chain
-        // has been taken since, the node is in `expiring` (short and fine slots) or `cascading`
-        // (the rest), and in no further list.
+        // SAFETY: `location` names the slot that the node was inserted into (I1). If the slot's
+        // chain has been taken since, the node is in `expiring` (short and fine slots) or
+        // `cascading` (the rest), and in no further list.
         unsafe {
-            match place.as_slot() {
+            match location.as_slot() {
                 Some((SHORT, index)) => self.levels.short.unlink(index, node, &mut self.expiring, key),
                 Some((LONG, index)) => self.levels.long.unlink(index, node, &mut self.cascading, key),
                 Some((level, index)) if level >= FINE => {
@@ -302,7 +303,7 @@ impl<X> TimerWheel<X> {
                 }
                 Some((_, index)) => self.levels.far.unlink(index, node, &mut self.cascading, key),
                 None if self.cascading.unlink_leader(node, key) => {}
-                None if place == Place::ENDLESS => _ = self.endless.unlink(node, key),
+                None if location == Location::ENDLESS => _ = self.endless.unlink(node, key),
                 None => {
                     self.overflow.unlink(node, key);
                     self.overflow_is_loose = true;
@@ -312,7 +313,7 @@ impl<X> TimerWheel<X> {
                 }
             }
         }
-        shared.set_place(Place::IDLE, key);
+        shared.set_location(Location::IDLE, key);
         self.len -= 1;
         true
     }
@@ -326,11 +327,11 @@ impl<X> TimerWheel<X> {
     /// `node` is alive and in no queue but this.
     #[inline]
     #[allow(unsafe_code)] // contract of the lists
-    pub(crate) unsafe fn move_later(&mut self, node: NonNull<Node<X>>, due: u64) -> Option<u64> {
+    pub(crate) unsafe fn reschedule_lazily(&mut self, node: NonNull<Node<X>>, due: u64) -> Option<u64> {
         let key = &Key::new();
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
-        let (level, index) = shared.place(key).as_slot()?;
+        let (level, index) = shared.location(key).as_slot()?;
         let at = shared.tick_policy().fires_at(due);
         if due == NEVER {
             return None;
@@ -527,7 +528,7 @@ impl<X> TimerWheel<X> {
     #[allow(unsafe_code)] // contract of the lists
     fn emit(&mut self, node: NonNull<Node<X>>) -> Next<X> {
         // SAFETY: linked until now, hence alive (promise of the caller of `insert`).
-        unsafe { node.as_ref().set_place(Place::IDLE, &Key::new()) };
+        unsafe { node.as_ref().set_location(Location::IDLE, &Key::new()) };
         self.len -= 1;
         Next::Due(node)
     }
@@ -542,7 +543,7 @@ impl<X> TimerWheel<X> {
         let key = &Key::new();
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
-        let from = match shared.place(key).as_slot() {
+        let from = match shared.location(key).as_slot() {
             Some((level, _)) if level >= FINE => usize::from(level - FINE),
             _ => FINE_LEVELS,
         };
@@ -553,7 +554,7 @@ impl<X> TimerWheel<X> {
             // SAFETY: the caller says that `node` is alive, in no list, and kept alive until
             // unlinked.
             if let Some(spot) = unsafe { self.levels.fine.insert(node, at, from, key) } {
-                shared.set_place(Place::slot(FINE + spot.level as u16, spot.index), key);
+                shared.set_location(Location::slot(FINE + spot.level as u16, spot.index), key);
                 self.fine = true;
                 return;
             }
@@ -664,7 +665,7 @@ impl<X> TimerWheel<X> {
         }
         let node = self.expiring.pop(key).or_else(|| self.cascading.pop(key))?;
         // SAFETY: linked until now, hence alive (promise of the caller of `insert`).
-        unsafe { node.as_ref().set_place(Place::IDLE, key) };
+        unsafe { node.as_ref().set_location(Location::IDLE, key) };
         self.len -= 1;
         Some(node)
     }

@@ -571,7 +571,7 @@ fn outline(f: &mut fmt::Formatter<'_>, name: &str, entry: &EntryRef) -> fmt::Res
 
 #[cfg(test)]
 impl Timer {
-    pub(crate) fn state(&self) -> &crate::queue::state::State {
+    pub(crate) fn state(&self) -> &crate::queue::state::StateWord {
         &self.entry.get().state
     }
 }
@@ -581,7 +581,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::queue::state::State;
+    use crate::queue::state::StateWord;
     use crate::runtime::ManualClock;
     use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock, Ordering};
 
@@ -589,11 +589,11 @@ mod tests {
 
     /// From now on a single callback of the timer may run at once.
     fn go_to_the_end_of_the_count(timer: &Timer) {
-        timer.state().pretend_running(State::MOST - 1);
+        timer.state().pretend_running(StateWord::MOST - 1);
     }
 
     fn come_back(timer: &Timer) {
-        timer.state().pretend_running(1 - State::MOST);
+        timer.state().pretend_running(1 - StateWord::MOST);
     }
 
     /// By a tick of its period, by ticks of a backlog, and by a call.

@@ -93,7 +93,7 @@ fn a_short_timer_stays_where_it_is_unless_it_is_moved_before_its_slot() {
 }
 
 /// Timeouts that are moved later again and again, as those of many connections. After a wake-up for
-/// which nothing was due, no slot leads to another one. The same for futures, which are put off
+/// which nothing was due, no slot leads to another one. The same for futures, which are postponed
 /// without the lock.
 #[test]
 fn a_sweep_that_finds_nothing_due_passes_over_the_slots_of_moved_timers() {
@@ -105,7 +105,7 @@ fn a_sweep_that_finds_nothing_due_passes_over_the_slots_of_moved_timers() {
         for turn in 0..100 {
             for i in 0..NODES {
                 let i = 3 * i + if futures { 2 } else { 0 };
-                if !pair.put_off(i, due) {
+                if !pair.postpone(i, due) {
                     pair.arm_unchecked_later(i, due);
                 }
                 pair.now += due / 10 / NODES as u64;
@@ -118,7 +118,7 @@ fn a_sweep_that_finds_nothing_due_passes_over_the_slots_of_moved_timers() {
                 }
             }
         }
-        assert_eq!(pair.put_off, futures);
+        assert_eq!(pair.postponed, futures);
         // A tenth of the wait for each turn: ten times the wait in all.
         assert!((5..25).contains(&wake_ups), "{wake_ups} wake-ups");
     }
@@ -143,35 +143,35 @@ fn a_sweep_that_finds_nothing_due_leaves_timers_alone_that_were_not_moved() {
     }
 }
 
-/// A node of a crowded slot is put off while it stands in the fine levels, which are for the slot
+/// A node of a crowded slot is postponed while it stands in the fine levels, which are for the slot
 /// at hand alone.
 #[test]
-fn a_node_that_is_put_off_leaves_the_fine_levels() {
+fn a_node_that_is_postponed_leaves_the_fine_levels() {
     let mut pair = Pair::new(0, 120, 64, MissedTicks::Rebase);
     for i in 0..120 {
         pair.arm(i, 50 * MS + 40 * i as u64, NEVER);
     }
-    let mut put_off = 0;
+    let mut postponed = 0;
     for step in 0..60 {
         pair.now = 50 * MS + 80 * step;
         pair.sweep();
         let key = pair.queue.key();
-        let is_fine = |i: usize| pair.ours[i].place(key).as_slot().is_some_and(|(level, _)| level >= 3);
+        let is_fine = |i: usize| pair.ours[i].location(key).as_slot().is_some_and(|(level, _)| level >= 3);
         // Some of the futures.
         let fine: Vec<_> = (2..120).step_by(6).filter(|&i| is_fine(i)).collect();
         for i in fine {
             let is_first = pair.ours[i].due(pair.queue.key()) < 60 * MS;
-            put_off += usize::from(is_first && pair.put_off(i, 3_600_000 * MS));
+            postponed += usize::from(is_first && pair.postpone(i, 3_600_000 * MS));
         }
     }
-    assert!(put_off > 3, "{put_off} were put off");
+    assert!(postponed > 3, "{postponed} were postponed");
     pair.now = 60 * MS;
     pair.sweep();
     let key = pair.queue.key();
     for node in pair.ours.iter().filter(|node| node.is_queued(key)) {
-        assert!(node.place(key).as_slot().is_none_or(|(level, _)| level < 3), "still in the fine levels");
+        assert!(node.location(key).as_slot().is_none_or(|(level, _)| level < 3), "still in the fine levels");
     }
-    assert_eq!(pair.queue.len(), put_off);
+    assert_eq!(pair.queue.len(), postponed);
 }
 
 #[test]
@@ -321,8 +321,8 @@ fn never_is_in_no_slot_even_in_the_last_window_of_the_clock() {
     // SAFETY: the node outlives the queue.
     unsafe {
         queue.insert(NonNull::from(&node));
-        assert_eq!(queue.move_later(NonNull::from(&node), NEVER), None);
-        assert!(queue.move_later(NonNull::from(&node), LAST).is_some());
+        assert_eq!(queue.reschedule_lazily(NonNull::from(&node), NEVER), None);
+        assert!(queue.reschedule_lazily(NonNull::from(&node), LAST).is_some());
     }
 }
 
@@ -579,7 +579,7 @@ fn the_last_windows_of_the_clock_are_windows_like_others() {
             // SAFETY: the nodes outlive the queue.
             unsafe {
                 queue.insert(at);
-                let _ = queue.move_later(at, LAST - i as u64 % 2);
+                let _ = queue.reschedule_lazily(at, LAST - i as u64 % 2);
             }
             queue.check();
         }

@@ -22,8 +22,8 @@ struct Pair {
     theirs: Vec<Node<usize>>,
     /// The work of a batch of the wheel.
     batch: usize,
-    /// A node was put off, so bounds may be too early without a flag.
-    put_off: bool,
+    /// A node was postponed, so bounds may be too early without a flag.
+    postponed: bool,
 }
 
 #[allow(unsafe_code)] // inserts nodes
@@ -32,22 +32,22 @@ impl Pair {
         Self::with_leeway(now, nodes, batch, policy, |_| 0)
     }
 
-    /// Each third node is that of a future, which can be put off.
+    /// Each third node is that of a future, which can be postponed.
     fn with_leeway(now: u64, nodes: usize, batch: usize, policy: MissedTicks, leeway_ns: fn(usize) -> u64) -> Self {
         let tick_policy = |i| TickPolicy::new(policy, Duration::from_nanos(leeway_ns(i)));
         let kind = |i| if i % 3 == 2 { Kind::Waker } else { Kind::Overlapping };
         let make = || (0..nodes).map(|i| Node::with(1, kind(i), tick_policy(i), i)).collect();
         let (queue, reference) = (TimerWheel::new(now), TwoLists::new(now));
-        Self { now, queue, reference, ours: make(), theirs: make(), batch, put_off: false }
+        Self { now, queue, reference, ours: make(), theirs: make(), batch, postponed: false }
     }
 
-    /// Puts a queued node of a future off, as its owner does without the lock. False: it is no such
-    /// node, or due later already.
-    fn put_off(&mut self, i: usize, due: u64) -> bool {
+    /// Postpones a queued node of a future, as its owner does without the lock. False: it is no
+    /// such node, or due later already.
+    fn postpone(&mut self, i: usize, due: u64) -> bool {
         let at = later(self.now, due);
         let (ours, theirs) = (&self.ours[i], NonNull::from(&self.theirs[i]));
         let can = ours.kind() == Kind::Waker && ours.is_queued(self.queue.key()) && at != NEVER;
-        if !(can && ours.put_off(at)) {
+        if !(can && ours.postpone(at)) {
             return false;
         }
         // SAFETY: the nodes live as long as the queues; each is in at most one queue.
@@ -56,7 +56,7 @@ impl Pair {
             theirs.as_ref().set_due(at, self.queue.key());
             self.reference.insert(theirs);
         }
-        self.put_off = true;
+        self.postponed = true;
         self.queue.check();
         true
     }
@@ -67,7 +67,7 @@ impl Pair {
         let (ours, theirs) = (NonNull::from(&self.ours[i]), NonNull::from(&self.theirs[i]));
         // SAFETY: the nodes live as long as the queues; each is in at most one queue.
         let stayed = unsafe {
-            let stayed = self.queue.move_later(ours, due).is_some();
+            let stayed = self.queue.reschedule_lazily(ours, due).is_some();
             let unlinked = stayed || self.queue.unlink(ours);
             assert_eq!(unlinked, self.reference.unlink(theirs));
             for node in [ours, theirs] {
@@ -110,7 +110,7 @@ impl Pair {
             if !self.reference.unlink(theirs) {
                 return self.arm_unchecked(i, due);
             }
-            assert!(self.queue.move_later(ours, at).is_some(), "it stays");
+            assert!(self.queue.reschedule_lazily(ours, at).is_some(), "it stays");
             theirs.as_ref().set_due(at, self.queue.key());
             self.reference.insert(theirs);
         }

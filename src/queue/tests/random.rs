@@ -11,7 +11,7 @@ enum Step {
         period: u64,
     },
     /// Without the lock.
-    PutOff {
+    Postpone {
         node: usize,
         due: u64,
     },
@@ -48,7 +48,7 @@ fn step(nodes: usize) -> impl Strategy<Value = Step> {
     let period = prop_oneof![3 => Just(NEVER), 1 => 10 * MS..800 * MS, 1 => (1..2_000u64).prop_map(|w| w * WINDOW_NS)];
     prop_oneof![
         5 => (0..nodes, duration(), period).prop_map(|(node, due, period)| Step::Arm { node, due, period }),
-        4 => (0..nodes, duration()).prop_map(|(node, due)| Step::PutOff { node, due }),
+        4 => (0..nodes, duration()).prop_map(|(node, due)| Step::Postpone { node, due }),
         2 => (0..nodes).prop_map(|node| Step::Disarm { node }),
         2 => duration().prop_filter("finite", |&ns| ns != NEVER).prop_map(|ns| Step::Wait { ns }),
         1 => duration().prop_filter("finite", |&ns| ns != NEVER).prop_map(|ns| Step::Back { ns }),
@@ -63,7 +63,7 @@ fn dense_step(nodes: usize) -> impl Strategy<Value = Step> {
     let period = prop_oneof![3 => Just(NEVER), 1 => 1_000..100_000u64];
     prop_oneof![
         12 => (0..nodes, due(), period).prop_map(|(node, due, period)| Step::Arm { node, due, period }),
-        6 => (0..nodes, due()).prop_map(|(node, due)| Step::PutOff { node, due }),
+        6 => (0..nodes, due()).prop_map(|(node, due)| Step::Postpone { node, due }),
         2 => (0..nodes).prop_map(|node| Step::Disarm { node }),
         1 => due().prop_map(|ns| Step::Wait { ns }),
         4 => Just(Step::ToDeadline),
@@ -78,7 +78,7 @@ fn compare(mut pair: Pair, steps: Vec<Step>) {
             Step::Arm { node, due, period } => {
                 pair.arm(node, due, period);
             }
-            Step::PutOff { node, due } => _ = pair.put_off(node, due),
+            Step::Postpone { node, due } => _ = pair.postpone(node, due),
             Step::Disarm { node } => pair.disarm(node),
             Step::Wait { ns } => {
                 pair.now = pair.now.saturating_add(ns).min(LAST);
@@ -100,7 +100,7 @@ fn compare(mut pair: Pair, steps: Vec<Step>) {
                     let answer = pair.queue.earliest_due(&mut { pair.batch });
                     pair.queue.check();
                     if let Some(answer) = answer {
-                        assert!(answer <= pair.earliest() && (pair.put_off || answer == pair.earliest()));
+                        assert!(answer <= pair.earliest() && (pair.postponed || answer == pair.earliest()));
                         break;
                     }
                 }
