@@ -8,17 +8,13 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // system call filters, forks
 
-#[path = "../support/mod.rs"]
-#[allow(dead_code)] // this binary uses a part of it
-mod support;
-
 use std::error::Error;
 use std::process::Command;
 use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::child::{in_child, skip};
+use crate::support::child::{full_name, in_child, skip};
 use crate::support::process::{open_descriptors, switches, threads_named};
 use crate::support::{Count, Journal, NEVER, PATIENCE, block_on, blocked, eventually, lock, ms, secs, us, within};
 use timerqueue::{
@@ -450,7 +446,7 @@ fn s54_clocks_with_the_offsets_of_a_time_namespace() {
     let inside = Command::new("unshare")
         .args(["--time", "--monotonic", "100000", "--boottime", "500000", "--fork"])
         .arg(own)
-        .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
+        .args([&full_name(module_path!(), NAME), "--exact", "--nocapture", "--test-threads=1"])
         .env(INSIDE, "1")
         .output();
     match inside {
@@ -508,7 +504,7 @@ fn s27_timers_fire_under_libfaketime() {
     {
         let own = std::env::current_exe().expect("a test knows its own binary");
         let output = Command::new(own)
-            .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
+            .args([&full_name(module_path!(), NAME), "--exact", "--nocapture", "--test-threads=1"])
             .env(INSIDE, "1")
             .env("LD_PRELOAD", &library)
             .env("FAKETIME", time)

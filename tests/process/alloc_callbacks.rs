@@ -1,107 +1,22 @@
 //! Memory cost of timers: number of allocations, bytes as requested and as malloc gives them, and
 //! all memory freed in the end (S19, S23, S33).
 //!
-//! Ground rules. The global allocator of this binary counts. Allocations are counted by thread, so
-//! tests may run side by side; tests of a pool's threads run in child processes. Memory that grows
-//! with use and not with the number of timers (such as the vectors of virtual time) is no cost of a
-//! timer.
+//! Ground rules. Allocations are counted by thread, so tests may run side by side; tests of a
+//! pool's threads run in child processes. Memory that grows with use and not with the number of
+//! timers (such as the vectors of virtual time) is no cost of a timer.
 
-#![allow(unsafe_code)] // a global allocator
+#![allow(unsafe_code)] // asks the system for the size of a page
 
-#[path = "../support/mod.rs"]
-#[allow(dead_code)] // this binary uses a part of it
-mod support;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::future::Future;
 use std::hint::black_box;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use crate::allocator::{allocations, allocations_of_all, in_use, mine};
 use crate::support::child::in_child;
 use crate::support::{Count, Gate, NEVER, PATIENCE, eventually, manual, ms, native, ns, secs, us};
 use timerqueue::{ManualClock, OnceTimer, Runtime, Tick, Timer, Waited, WallTick};
-
-// ------------------------------------------------------------------------------------------------------- the allocator
-
-/// Allocations so far, bytes alive as asked for, and bytes alive as malloc counts them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Heap {
-    allocations: u64,
-    asked: i64,
-    used: i64,
-}
-
-thread_local! {
-    static MINE: Cell<Heap> = const { Cell::new(Heap { allocations: 0, asked: 0, used: 0 }) };
-}
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-static ASKED: AtomicI64 = AtomicI64::new(0);
-
-/// The header that malloc keeps in front of each block.
-const MALLOC_HEADER: i64 = 8;
-
-struct Counting;
-
-impl Counting {
-    fn note(block: *mut u8, asked: usize, sign: i64) {
-        // SAFETY: `block` is a live block of malloc.
-        let used = unsafe { libc::malloc_usable_size(block.cast()) } as i64 + MALLOC_HEADER;
-        let allocations = u64::from(sign > 0);
-        let mut mine = MINE.get();
-        mine.allocations += allocations;
-        mine.asked += sign * asked as i64;
-        mine.used += sign * used;
-        MINE.set(mine);
-        ALLOCATIONS.fetch_add(allocations, Ordering::Relaxed);
-        ASKED.fetch_add(sign * asked as i64, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: passes all calls to the system's allocator; `realloc` is the default, which allocates,
-// copies and frees through these two.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's contract.
-        let block = unsafe { System.alloc(layout) };
-        if !block.is_null() {
-            Self::note(block, layout.size(), 1);
-        }
-        block
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's contract.
-        let block = unsafe { System.alloc_zeroed(layout) };
-        if !block.is_null() {
-            Self::note(block, layout.size(), 1);
-        }
-        block
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        Self::note(block, layout.size(), -1);
-        // SAFETY: the caller's contract.
-        unsafe { System.dealloc(block, layout) };
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-fn mine() -> Heap {
-    MINE.get()
-}
-
-/// Allocations that this thread makes in `action`.
-fn allocations<T>(action: impl FnOnce() -> T) -> (u64, T) {
-    let before = mine().allocations;
-    let value = action();
-    (mine().allocations - before, value)
-}
 
 #[test]
 fn the_allocator_counts() {
@@ -212,9 +127,9 @@ fn firing_on_the_pool_allocates_nothing() {
         let alone = runtime.timer(us(500), us(500), ticks.callback());
         let during = |more: usize| {
             let until = ticks.get() + more;
-            let before = ALLOCATIONS.load(Ordering::SeqCst);
+            let before = allocations_of_all();
             eventually("ticks", || ticks.get() >= until);
-            ALLOCATIONS.load(Ordering::SeqCst) - before
+            allocations_of_all() - before
         };
         // The first rounds warm up: the memory of the batches that are under way at once, on all
         // threads, is then used again.
@@ -542,7 +457,7 @@ fn runtimes_on_real_time_give_everything_back() {
         };
         let settled = || {
             eventually("all threads are gone", || crate::support::process::threads_named("timerqueue") == 0);
-            ASKED.load(Ordering::SeqCst)
+            in_use()
         };
         (0..10).for_each(round);
         let before = settled();

@@ -9,10 +9,6 @@
 #![cfg(all(target_os = "linux", not(timerqueue_kqueue)))]
 #![allow(unsafe_code)] // descriptors
 
-#[path = "../support/mod.rs"]
-#[allow(dead_code)] // this binary uses a part of it
-mod support;
-
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 

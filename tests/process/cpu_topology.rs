@@ -8,10 +8,6 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // stands in for functions of the C library; affinity
 
-#[path = "../support/mod.rs"]
-#[allow(dead_code)] // this binary uses a part of it
-mod support;
-
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -10,12 +10,6 @@
 // limits, users and affinity of the process; stands in for functions of the C library
 #![allow(unsafe_code)]
 
-#[path = "../support/ledger.rs"]
-mod ledger;
-#[path = "../support/mod.rs"]
-#[allow(dead_code)] // this binary uses a part of it
-mod support;
-
 use std::error::Error;
 use std::io;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -33,47 +27,49 @@ use timerqueue::{Alarm, ManualClock, Runtime, StartError, Timer, Waited};
 
 #[test]
 fn s34_numbers_out_of_range_are_refused() {
-    for (asked, good) in [(0, false), (1, true), (1_024, true), (1_025, false), (usize::MAX, false)] {
-        for manual in [true, false] {
-            let builder = Runtime::builder().queues(asked);
-            // A thousand native queues would need a thousand descriptors: the largest number is
-            // tested only on virtual time.
-            if !manual && asked == 1_024 {
-                continue;
-            }
-            let builder = if manual { builder.manual_clock(&ManualClock::new()) } else { builder };
-            match builder.start() {
-                Ok(runtime) => assert!(good && runtime.queues() == asked, "{asked} queues"),
-                Err(StartError::Queues { asked: told, max, .. }) => {
-                    assert!(!good && told == asked && max == 1_024, "{asked} queues: told {told} of {max}");
+    in_child(module_path!(), "s34_numbers_out_of_range_are_refused", || {
+        for (asked, good) in [(0, false), (1, true), (1_024, true), (1_025, false), (usize::MAX, false)] {
+            for manual in [true, false] {
+                let builder = Runtime::builder().queues(asked);
+                // A thousand native queues would need a thousand descriptors: the largest number is
+                // tested only on virtual time.
+                if !manual && asked == 1_024 {
+                    continue;
                 }
-                Err(other) => panic!("{asked} queues: {other:?}"),
+                let builder = if manual { builder.manual_clock(&ManualClock::new()) } else { builder };
+                match builder.start() {
+                    Ok(runtime) => assert!(good && runtime.queues() == asked, "{asked} queues"),
+                    Err(StartError::Queues { asked: told, max, .. }) => {
+                        assert!(!good && told == asked && max == 1_024, "{asked} queues: told {told} of {max}");
+                    }
+                    Err(other) => panic!("{asked} queues: {other:?}"),
+                }
             }
         }
-    }
-    let before = open_descriptors();
-    let cases: [(usize, Option<usize>); 7] =
-        [(0, None), (1, None), (4_001, None), (usize::MAX, None), (3, Some(2)), (2, Some(0)), (2, Some(4_001))];
-    for (workers, max_threads) in cases {
-        let mut builder = Runtime::builder().workers(workers);
-        if let Some(max_threads) = max_threads {
-            builder = builder.max_threads(max_threads);
-        }
-        match builder.start() {
-            Err(error @ StartError::Threads { .. }) => {
-                let StartError::Threads { asked, min, max, .. } = error else { unreachable!("just matched") };
-                assert!(asked == max_threads.unwrap_or(workers) && !(min..=max).contains(&asked) && min >= 2);
-                assert!(error.to_string().contains(&asked.to_string()), "{error}");
-                assert!(error.source().is_none());
+        let before = open_descriptors();
+        let cases: [(usize, Option<usize>); 7] =
+            [(0, None), (1, None), (4_001, None), (usize::MAX, None), (3, Some(2)), (2, Some(0)), (2, Some(4_001))];
+        for (workers, max_threads) in cases {
+            let mut builder = Runtime::builder().workers(workers);
+            if let Some(max_threads) = max_threads {
+                builder = builder.max_threads(max_threads);
             }
-            other => panic!("{workers} workers of {max_threads:?}: {other:?}"),
+            match builder.start() {
+                Err(error @ StartError::Threads { .. }) => {
+                    let StartError::Threads { asked, min, max, .. } = error else { unreachable!("just matched") };
+                    assert!(asked == max_threads.unwrap_or(workers) && !(min..=max).contains(&asked) && min >= 2);
+                    assert!(error.to_string().contains(&asked.to_string()), "{error}");
+                    assert!(error.source().is_none());
+                }
+                other => panic!("{workers} workers of {max_threads:?}: {other:?}"),
+            }
         }
-    }
-    // but what others have open now
-    eventually("nothing was opened and kept", || open_descriptors() <= before + 40);
-    // More workers than the usual largest number of threads are fine.
-    let runtime = Runtime::builder().workers(2).max_threads(2).start().expect("the smallest numbers");
-    assert_eq!(runtime.threads(), 2);
+        // but what others have open now
+        eventually("nothing was opened and kept", || open_descriptors() <= before + 40);
+        // More workers than the usual largest number of threads are fine.
+        let runtime = Runtime::builder().workers(2).max_threads(2).start().expect("the smallest numbers");
+        assert_eq!(runtime.threads(), 2);
+    });
 }
 
 #[test]

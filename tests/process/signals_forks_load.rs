@@ -7,12 +7,6 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // signals, forks, affinity
 
-#[path = "../support/ledger.rs"]
-mod ledger;
-#[path = "../support/mod.rs"]
-#[allow(dead_code)] // this binary uses a part of it
-mod support;
-
 use std::io::Write;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

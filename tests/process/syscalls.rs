@@ -8,10 +8,6 @@
 // stands in for two functions of the C library; affinity and filters of threads
 #![allow(unsafe_code)]
 
-#[path = "../support/mod.rs"]
-#[allow(dead_code)] // this binary uses a part of it
-mod support;
-
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -44,26 +40,16 @@ static ALARMS: Mutex<Option<HashMap<i32, u64>>> = Mutex::new(None);
 /// Returns from waiting for alarms, in the whole process.
 static WAKE_UPS: AtomicU64 = AtomicU64::new(0);
 
-/// # Safety
-/// As the function of the C library.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn timerfd_settime(
-    fd: libc::c_int,
-    flags: libc::c_int,
-    new: *const libc::itimerspec,
-    old: *mut libc::itimerspec,
-) -> libc::c_int {
-    // SAFETY: the caller's contract.
-    let at = unsafe { (*new).it_value };
+/// Each call of `timerfd_settime` passes through here.
+pub(crate) fn note_setting(fd: libc::c_int, flags: libc::c_int, at: libc::timespec) {
     if flags & libc::TFD_TIMER_ABSTIME != 0 {
-        let at = at.tv_sec as u64 * NS_PER_SEC + at.tv_nsec as u64;
+        let at = (at.tv_sec as u64).saturating_mul(NS_PER_SEC).saturating_add(at.tv_nsec as u64);
         ARMED.set(ARMED.get() + 1);
         LAST_FD.set(fd);
-        LAST.with_borrow_mut(|last| last.insert(fd, at));
+        // (An ending thread may set an alarm after its map is gone.)
+        let _ = LAST.try_with(|last| last.borrow_mut().insert(fd, at));
         lock(&ALARMS).get_or_insert_default().insert(fd, at);
     }
-    // SAFETY: the same call with the same arguments.
-    unsafe { libc::syscall(libc::SYS_timerfd_settime, fd, flags, new, old) as libc::c_int }
 }
 
 /// # Safety

@@ -9,10 +9,6 @@
 // stands in for two functions of the C library; sets the clock to its own value; limits
 #![allow(unsafe_code)]
 
-#[path = "../support/mod.rs"]
-#[allow(dead_code)] // this binary uses a part of it
-mod support;
-
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::SystemTime;
@@ -25,29 +21,17 @@ use timerqueue::{Alarm, Changed, Runtime, RuntimeBuilder, RuntimeClock, Waited, 
 /// The number of calls that set a timer to be cancelled by a step of the wall clock.
 static TOLD_OF_STEPS: AtomicU64 = AtomicU64::new(0);
 
-/// # Safety
-/// As the function of the C library.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn timerfd_settime(
-    fd: libc::c_int,
-    flags: libc::c_int,
-    new: *const libc::itimerspec,
-    old: *mut libc::itimerspec,
-) -> libc::c_int {
+/// Each call of `timerfd_settime` passes through here. False: it is refused.
+pub(crate) fn allow_setting(flags: libc::c_int) -> bool {
     SET.fetch_add(1, Ordering::SeqCst);
     if flags == libc::TFD_TIMER_ABSTIME {
         SET_TO_INSTANT.fetch_add(1, Ordering::SeqCst);
     }
     if flags & libc::TFD_TIMER_CANCEL_ON_SET != 0 {
         TOLD_OF_STEPS.fetch_add(1, Ordering::SeqCst);
-        if REFUSED.load(Ordering::SeqCst) {
-            // SAFETY: `errno` of this thread.
-            unsafe { *libc::__errno_location() = libc::EINVAL };
-            return -1;
-        }
+        return !REFUSED.load(Ordering::SeqCst);
     }
-    // SAFETY: the same call with the same arguments.
-    unsafe { libc::syscall(libc::SYS_timerfd_settime, fd, flags, new, old) as libc::c_int }
+    true
 }
 
 /// Whether the system refuses timers that a step of the wall clock cancels.
