@@ -76,30 +76,13 @@
 //! - `stream`: [`Interval`] and the deliveries of a [`DelayQueue`] as a `futures_core::Stream`;
 //!   `FusedFuture` and `FusedStream` for the futures and streams of this crate, so that
 //!   `futures::select!` takes them as they are.
-//! - `tracing`: spans of callbacks and events of a runtime, for subscribers of the crate `tracing`.
 //!
-//! # Tracing
+//! # Observers
 //!
-//! With the feature `tracing`, a timer keeps the span in which it is made, as .NET's execution
-//! context flows. Each of its callbacks runs in a span `callback` of its own (level `INFO`, target
-//! `timerqueue`), which follows from that span, and with the subscriber of that span as the
-//! subscriber of the thread. The fields are `timer.name` and `timer.site` ([`TimerBuilder::name`])
-//! and `timer.late_us`, the lateness in microseconds. This holds for [`Timer`], [`OnceTimer`],
-//! [`WallTimer`] and [`Runtime::execute`]. Futures stay in the spans of their tasks, and callbacks
-//! of tokens in the span of the thread that cancels. The span in which a timer was made stays open
-//! until the callback is dropped: when the timer is disposed, or when a once timer has fired.
-//!
-//! Events, with the target `timerqueue`: `ERROR` for each panic in user code; `WARN` for a callback
-//! that ran for longer than the limit of [`RuntimeBuilder::on_slow_callback`], or than 100 ms
-//! without that hook, and for threads that the system refused; `INFO` for threads that were added.
-//! Those of a callback with a span are in its span. Growth and refusals are told by a job of the
-//! pool, a single one at a time, which is counted as a callback.
-//!
-//! A subscriber runs on the thread of the callback, outside of all locks. It may block, as a
-//! callback may, and its panics end there. A timer that a subscriber makes while the crate calls it
-//! keeps no span. Without a subscriber, making a timer and a callback costs some instructions:
-//! about 8 of 500 for a pair of create and dispose. In a span, a timer costs two further
-//! allocations.
+//! An [`Observer`] of a runtime is told of panics, slow callbacks, growth of the pool and refused
+//! threads. It may also give new timers a context for their callbacks, such as the span in which a
+//! timer is made. The crate `timerqueue-adapters` has one for the crate tracing, behind the feature
+//! `tracing-0_1`.
 //!
 //! # How it works
 //!
@@ -169,8 +152,9 @@ pub use future::{
 pub use histogram::Histogram;
 pub use queue::MissedTicks;
 pub use runtime::{
-    Alarm, CallbackJob, CallbackPanic, ManualClock, Metrics, PendingTimer, Runtime, RuntimeBuilder, RuntimeClock,
-    RuntimeError, Scoped, ShutdownError, SlowCallback, StartError, ThreadMetrics, TimerDump,
+    Alarm, CallbackContext, CallbackJob, CallbackPanic, ManualClock, Metrics, ObservedCallback, Observer, PendingTimer,
+    Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, Scoped, ShutdownError, SlowCallback, StartError,
+    ThreadMetrics, ThreadsChanged, TimerDump,
 };
 pub use time::{Deadline, Timestamp};
 pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, TimerBuilder, TimerId, Waited, WallTick, WallTimer};

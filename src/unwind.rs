@@ -3,8 +3,7 @@
 //! Ground rules. Callbacks, wakers, hooks, and destructors of values owned by them run through
 //! here, never with a lock held. Each panic of theirs surfaces once: in the call of the program
 //! that ran the code, or by [`Tell`] at the panic handler of a runtime, which counts it. Only the
-//! panics of the panic handler itself, and of subscribers of `tracing`, are told to no code
-//! ([`catch_all`]).
+//! panics of the panic handler itself are told to no code ([`catch_all`]).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -40,7 +39,7 @@ pub(crate) fn contain_drop<T>(to: &impl Tell, values: impl IntoIterator<Item = T
     values.into_iter().for_each(|value| drop_one(to, value));
 }
 
-/// Runs a panic handler, or a subscriber of `tracing`. A panic ends here, and no handler is told.
+/// Runs a panic handler. A panic ends here, and no handler is told.
 pub(crate) fn catch_all(action: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
         discard(payload);

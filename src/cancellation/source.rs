@@ -362,8 +362,8 @@ impl CancellationTokenSource {
         Ok(())
     }
 
-    /// The timer is the crate's own and keeps no span: a subscriber of `tracing` is code of the
-    /// program's, and the caller holds a lock.
+    /// The timer is the crate's own and has no context: an observer is code of the program's, and
+    /// the caller holds a lock.
     fn timer(&self, after: Duration) -> Result<OwnedEntry, RuntimeError> {
         let inner = Arc::downgrade(&self.handle.0);
         let fire = move |_: &Firing| {

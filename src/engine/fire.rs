@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::entry::{Begun, Firing, inside};
 use super::ops::finish_disposal;
 use super::wall_registry::leave_lists;
-use super::{Engine, EntryRef, Label, Slow, dispose, trace};
+use super::{Engine, EntryRef, Label, Slow, dispose, observe};
 use crate::queue::state::End;
 use crate::sync::Arc;
 use crate::unwind::{Payload, contain};
@@ -159,7 +159,7 @@ impl Engine {
             }
             Begun::Refused => return false,
         };
-        let limit = self.hooks.slow.as_ref().map(|slow| slow.limit).or_else(trace::slow_limit);
+        let limit = self.hooks.slow.as_ref().map(|slow| slow.limit);
         let begun = limit.map(|limit| (limit, Instant::now(), self.clock.now()));
         let panicked = inside(node.address(), || catch_unwind(AssertUnwindSafe(|| running.call())).err());
         let slow = begun.and_then(|(limit, begun, at)| {
@@ -167,7 +167,8 @@ impl Engine {
             (took > limit).then_some((took, Duration::from_nanos(late)))
         });
         if slow.is_some() || panicked.is_some() {
-            inside(node.address(), || self.ended_badly(node, running.label(), slow, panicked));
+            let slow = slow.filter(|_| !observe::was_told(node.address()));
+            inside(node.address(), || self.ended_badly(running.label(), slow, panicked));
         }
         match running.end() {
             End::Done => {}
@@ -181,25 +182,17 @@ impl Engine {
 impl Engine {
     /// A callback took long (`slow`: how long, and how late it began), or panicked.
     #[cold]
-    fn ended_badly(
+    pub(super) fn ended_badly(
         &self,
-        node: &EntryRef,
         label: Option<Arc<Label>>,
         slow: Option<(Duration, Duration)>,
         panicked: Option<Payload>,
     ) {
-        let told = trace::was_told(node.address());
-        if let Some((took, late)) = slow {
-            let slow = Slow { took, late, label: label.clone() };
-            if !told {
-                trace::slow(&slow);
-            }
-            if let Some(hook) = &self.hooks.slow {
-                contain(self, || (hook.handler)(slow));
-            }
+        if let (Some((took, late)), Some(hook)) = (slow, &self.hooks.slow) {
+            contain(self, || (hook.handler)(Slow { took, late, label: label.clone() }));
         }
         if let Some(payload) = panicked {
-            self.handle_panic(payload, label, told);
+            self.handle_panic(payload, label);
         }
     }
 }

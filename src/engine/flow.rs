@@ -1,28 +1,19 @@
-//! New timers of the program: with the span in which they are made, if there is one.
+//! New timers of the program: in the context of an observer, if there is one.
 //!
-//! Ground rules. Timers of the crate's own are made by [`entry`] directly, and keep no span. A
-//! timer made in a span has a payload of a type of its own: the callback in a box, and the span
-//! beside it. So a timer made outside of all spans pays nothing when it fires.
+//! Ground rules. Timers of the crate's own are made by [`entry`] directly, in no context. A timer
+//! in a context has a payload of a type of its own: the callback in a box, and the context beside
+//! it. So a timer without a context pays nothing when it fires.
 
 use std::time::{Duration, SystemTime};
 
 use super::Engine;
 use super::entry::{self, Firing, OwnedEntry};
 use super::label::Settings;
-use super::trace::Context;
+use super::observe::Context;
 use super::wall_registry::{WallEntry, WallFiring};
 use crate::sync::Arc;
 
-impl Context {
-    /// Runs the callback of a timer in the context of its making.
-    fn fire(&self, firing: &Firing, callback: impl FnOnce()) {
-        let now = firing.entry.shard().clock.now();
-        let late = Duration::from_nanos(now.saturating_sub(firing.scheduled));
-        self.run(firing.entry.address(), Some(late), callback);
-    }
-}
-
-/// As [`entry::overlapping`], in the context of the calling thread.
+/// As [`entry::overlapping`], in the observer's context of the calling thread.
 #[inline]
 pub(crate) fn overlapping(
     engine: &Engine,
@@ -37,7 +28,7 @@ pub(crate) fn overlapping(
     }
 }
 
-/// As [`entry::exclusive`], in the context of the calling thread.
+/// As [`entry::exclusive`], in the observer's context of the calling thread.
 #[inline]
 pub(crate) fn exclusive(
     engine: &Engine,
@@ -52,7 +43,7 @@ pub(crate) fn exclusive(
     }
 }
 
-/// As [`entry::once`], in the context of the calling thread.
+/// As [`entry::once`], in the observer's context of the calling thread.
 #[inline]
 pub(crate) fn once(
     engine: &Engine,
@@ -67,7 +58,7 @@ pub(crate) fn once(
     }
 }
 
-/// As [`WallEntry::start`], in the context of the calling thread.
+/// As [`WallEntry::start`], in the observer's context of the calling thread.
 pub(crate) fn wall(
     engine: &Arc<Engine>,
     at: SystemTime,
@@ -79,7 +70,7 @@ pub(crate) fn wall(
     let context = context.of(&settings);
     WallEntry::start(engine, at, settings, move |tick| {
         let late = tick.now().duration_since(tick.at).ok();
-        context.run(tick.entry().address(), late, || callback(tick));
+        context.run(tick.entry(), late, || callback(tick));
     })
 }
 

@@ -9,6 +9,7 @@ use std::mem::offset_of;
 use std::panic::Location;
 use std::time::Duration;
 
+use super::observe::{CallbackContext, ThreadNews};
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
 use crate::sync::Arc;
@@ -109,9 +110,17 @@ pub(crate) struct SlowHandler {
     pub(crate) handler: Box<dyn Fn(Slow) + Send + Sync>,
 }
 
+/// Called by a thread that makes a timer: the context for the callbacks.
+pub(crate) type ContextHook = dyn Fn() -> Option<CallbackContext> + Send + Sync;
+
+/// Called by a timer on the pool.
+pub(crate) type ThreadsHook = dyn Fn(ThreadNews) + Send + Sync;
+
 /// What the program wants to be told.
 #[derive(Default)]
 pub(crate) struct Hooks {
     pub(crate) panicked: Option<Box<PanicHandler>>,
     pub(crate) slow: Option<SlowHandler>,
+    pub(crate) context: Option<Box<ContextHook>>,
+    pub(crate) threads: Option<Box<ThreadsHook>>,
 }

@@ -20,6 +20,8 @@ pub(crate) use self::entry::{inside, is_inside};
 pub(crate) use self::fire::{Executor, Expired, HandedOver, InOrder};
 pub(crate) use self::label::{Hooks, Label, Panicked, Settings, Slow, SlowHandler};
 use self::number::EngineNumber;
+use self::observe::PoolNews;
+pub use self::observe::{CallbackContext, ObservedCallback};
 pub(crate) use self::ops::{Notice, Rescheduled, change, dispose, restart, restart_under_lock};
 pub(crate) use self::outlook::Outline;
 #[cfg(all(test, timerqueue_loom))]
@@ -29,7 +31,6 @@ use self::shard::{ShardRef, ShardState};
 use self::shared_alarm::SharedAlarms;
 pub(crate) use self::sweep::Job;
 pub(crate) use self::tally::{ByHand, Tally};
-use self::trace::Reports;
 pub(crate) use self::waits::Waits;
 pub(crate) use self::waker_entry::{Looked, WakerEntry};
 use self::wall_registry::WallRegistry;
@@ -58,6 +59,7 @@ mod label;
 mod lead;
 mod lost;
 mod number;
+mod observe;
 mod ops;
 mod outlook;
 mod shard;
@@ -65,8 +67,6 @@ mod shard_refs;
 mod shared_alarm;
 mod sweep;
 mod tally;
-#[cfg_attr(not(feature = "tracing"), path = "trace_off.rs")]
-mod trace;
 mod waiters;
 mod waits;
 mod waker_entry;
@@ -94,8 +94,7 @@ pub(crate) struct Engine {
     /// Of these, the handed-over callbacks that wait in [`Self::wait_for_driver`].
     waiting_by_hand: AtomicUsize,
     hooks: Hooks,
-    /// What subscribers of `tracing` are still to be told of the pool.
-    reports: Reports,
+    pool_news: PoolNews,
     panics: AtomicU64,
     /// The firings on the driver of a manual clock, or on an executor of the program's.
     by_hand: ByHand,
@@ -149,7 +148,7 @@ impl Engine {
                 running_by_hand: AtomicUsize::new(0),
                 waiting_by_hand: AtomicUsize::new(0),
                 hooks,
-                reports: Reports::default(),
+                pool_news: PoolNews::default(),
                 panics: AtomicU64::new(0),
                 by_hand: ByHand::default(),
                 closed: AtomicBool::new(false),
@@ -339,12 +338,8 @@ impl Engine {
     }
 
     /// As [`Tell::tell`]. `label`: of the timer whose callback, or whose destructor, has panicked.
-    /// `told`: a subscriber of `tracing` knows.
-    fn handle_panic(&self, payload: Payload, label: Option<Arc<Label>>, told: bool) {
+    fn handle_panic(&self, payload: Payload, label: Option<Arc<Label>>) {
         self.panics.fetch_add(1, Ordering::Relaxed);
-        if !told {
-            trace::tell_panic(&*payload, label.as_deref());
-        }
         let place = self.address().wrapping_byte_add(1);
         match &self.hooks.panicked {
             // What panics inside of the handler is not told: else there might be no end.
@@ -479,7 +474,7 @@ impl Engine {
 
 impl Tell for Engine {
     fn tell(&self, payload: Payload) {
-        self.handle_panic(payload, None, false);
+        self.handle_panic(payload, None);
     }
 }
 

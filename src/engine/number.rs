@@ -36,11 +36,15 @@ impl EngineNumber {
         drop(gone);
     }
 
+    /// `None`: the runtime is gone.
+    pub(super) fn engine(self) -> Option<Arc<Engine>> {
+        ENGINES.lock().get(&self).and_then(Weak::upgrade)
+    }
+
     /// As [`Tell::tell`], of a timer with this name.
     pub(super) fn tell_of(self, payload: Payload, label: Option<Arc<Label>>) {
-        let engine = ENGINES.lock().get(&self).and_then(Weak::upgrade);
-        match engine {
-            Some(engine) => engine.handle_panic(payload, label, false),
+        match self.engine() {
+            Some(engine) => engine.handle_panic(payload, label),
             None => discard(payload),
         }
     }

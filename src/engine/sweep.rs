@@ -129,7 +129,7 @@ impl Engine {
 
     /// Whether the timer is the crate's own, and runs on the pool in any case.
     fn is_own(&self, node: &EntryRef) -> bool {
-        self.walls.is_own(node) || self.reports.is_own(node)
+        self.walls.is_own(node) || self.pool_news.is_own(node)
     }
 
     /// A thread of the pool has a tick or waker. Returns whether a callback or waker ran here. A
@@ -214,12 +214,8 @@ impl Driver for Engine {
         self.parts().alarms.release();
     }
 
-    fn thread_added(work: &Arc<Self>) {
-        work.reports.added(work);
-    }
-
-    fn thread_refused(work: &Arc<Self>, error: &io::Error) {
-        work.reports.refused(work, error);
+    fn threads_changed(work: &Arc<Self>, refused: Option<&io::Error>) {
+        work.pool_news.send(work, refused);
     }
 
     fn release(&self) {

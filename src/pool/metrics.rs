@@ -133,6 +133,7 @@ impl<J: Send + 'static> Pool<J> {
                 }
             }
         }
+        let refused = self.refused.load(Ordering::Relaxed);
         PoolMetrics {
             useful: sum.useful,
             taken: sum.taken,
@@ -144,8 +145,8 @@ impl<J: Send + 'static> Pool<J> {
             polling: self.idle.pollers(),
             parked: self.idle.parked(),
             limit: self.config.max_threads,
-            started: self.serial.load(Ordering::Relaxed) as u64,
-            refused: self.refused.load(Ordering::Relaxed),
+            started: (self.serial.load(Ordering::Relaxed) as u64).saturating_sub(refused),
+            refused,
             earliest_begin,
         }
     }

@@ -148,11 +148,9 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     /// The pool has stopped, and its last thread waits for no event any more: nor will any. Called
     /// with no lock held.
     fn no_more_waits(&self) {}
-    /// A thread was added to those of the start. Called with no lock held, by a thread that must go
-    /// on.
-    fn thread_added(_: &Arc<Self>) {}
-    /// The system has refused a further thread. Called as [`Self::thread_added`].
-    fn thread_refused(_: &Arc<Self>, _: &io::Error) {}
+    /// A thread was added to those of the start, or the system has refused one with this error.
+    /// Called with no lock held, by a thread that must go on.
+    fn threads_changed(_: &Arc<Self>, _: Option<&io::Error>) {}
     /// Runs a job. Returns whether the job was useful, for the statistics. Does not unwind.
     fn run(&self, job: Self::Job, local: &LocalQueue<Self::Job>) -> bool;
 }

@@ -263,13 +263,13 @@ impl<J: Send + 'static> Pool<J> {
             self.growth.store(0, Ordering::Relaxed);
         }
         if let Err(error) = &started {
-            W::thread_refused(work, error);
             self.refused.fetch_add(1, Ordering::Relaxed);
+            W::threads_changed(work, Some(error));
             self.demand_stall_check(work.as_ref(), None, STALL_CHECK_AFTER_REFUSAL);
         }
         let added = room && started.is_ok();
         if added {
-            W::thread_added(work);
+            W::threads_changed(work, None);
         }
         added
     }

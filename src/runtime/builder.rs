@@ -8,7 +8,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use super::{CallbackPanic, ManualClock, Runtime, SlowCallback, StartError};
+use super::hooks::observe;
+use super::{CallbackPanic, ManualClock, Observer, Runtime, SlowCallback, StartError};
 use crate::alarm::{AlarmSet, Clock, SystemClock};
 use crate::engine::{Engine, Executor, Hooks, NativeParts, SlowHandler};
 use crate::pool::{Pool, PoolConfig};
@@ -118,6 +119,7 @@ pub struct RuntimeBuilder {
     name: Option<String>,
     pin: bool,
     hooks: Hooks,
+    observer: Option<std::sync::Arc<dyn Observer>>,
     manual: Option<ManualClock>,
     clock: RuntimeClock,
     alarm: Alarm,
@@ -188,9 +190,8 @@ impl RuntimeBuilder {
     ///
     /// **Threads.** Called on the thread that has caught the panic, after the code has unwound,
     /// with no lock held. Where a call of the program drops or disposes a timer, a future or a
-    /// source, that is inside of the call. A panic of the handler itself is ignored, and so is one
-    /// of a subscriber of `tracing`. What else panics inside of the handler is counted, and not
-    /// told.
+    /// source, that is inside of the call. A panic of the handler itself is ignored. What else
+    /// panics inside of the handler is counted, and not told.
     ///
     /// **After the end** of the runtime the handler is called all the same: for what a shutdown
     /// wakes and drops, and later. The handler is dropped with the runtime: with the last
@@ -205,8 +206,8 @@ impl RuntimeBuilder {
     ///
     /// Also called, once, when the runtime has ended because foreign code of the process closed its
     /// descriptors, or because a sandbox that the program entered later refuses its calls (S33):
-    /// with a `String` that says so, on a thread of the runtime. Default: the message goes to
-    /// standard error.
+    /// with a `String` that says so, on a thread of the runtime. Default: the message goes to the
+    /// [observer](Self::observer), or else to standard error.
     pub fn on_panic(mut self, handler: impl Fn(CallbackPanic) + Send + Sync + 'static) -> Self {
         self.hooks.panicked = Some(Box::new(move |panicked| handler(CallbackPanic(panicked))));
         self
@@ -217,12 +218,40 @@ impl RuntimeBuilder {
     /// [`Metrics::longest_running`](crate::Metrics::longest_running) shows it. Wakers of futures
     /// are not measured.
     ///
-    /// Default: no hook. With a hook, each callback costs three readings of a clock more. With the
-    /// feature `tracing` the limit also holds for its events, and subscribers that want warnings
-    /// cause the same readings.
+    /// Default: no hook. With a hook, each callback costs three readings of a clock more. The limit
+    /// also holds for the [observer](Self::observer).
     pub fn on_slow_callback(mut self, limit: Duration, hook: impl Fn(&SlowCallback) + Send + Sync + 'static) -> Self {
         let handler = Box::new(move |slow| hook(&SlowCallback(slow)));
         self.hooks.slow = Some(SlowHandler { limit, handler });
+        self
+    }
+
+    /// Is told of panics, slow callbacks and threads, and may give new timers a context: see
+    /// [`Observer`]. Beside the hooks [`on_panic`](Self::on_panic) and
+    /// [`on_slow_callback`](Self::on_slow_callback), and dropped with them. Default: none.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue::{CallbackPanic, Observer, Runtime, ThreadsChanged};
+    ///
+    /// struct ToStderr;
+    ///
+    /// impl Observer for ToStderr {
+    ///     fn panicked(&self, panic: &CallbackPanic) {
+    ///         eprintln!("a timer panicked: {panic}");
+    ///     }
+    ///     fn threads_changed(&self, change: &ThreadsChanged) {
+    ///         eprintln!("callbacks block: {change:?}");
+    ///     }
+    /// }
+    ///
+    /// let runtime = Runtime::builder().observer(ToStderr).start()?;
+    /// # drop(runtime);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observer = Some(std::sync::Arc::new(observer));
         self
     }
 
@@ -279,6 +308,15 @@ impl RuntimeBuilder {
         self.launch()
     }
 
+    /// The hooks, which tell the observer too.
+    fn take_hooks(&mut self) -> Hooks {
+        let mut hooks = std::mem::take(&mut self.hooks);
+        if let Some(observer) = self.observer.take() {
+            observe(&mut hooks, observer);
+        }
+        hooks
+    }
+
     /// As [`Self::start`]. If the start fails, the hooks and the executor stay in `self`: their
     /// destructors are code of the program's, and the caller may hold a lock.
     pub(super) fn launch(&mut self) -> Result<Runtime, StartError> {
@@ -287,7 +325,7 @@ impl RuntimeBuilder {
             let agenda = clock.agenda();
             let boot = self.clock == RuntimeClock::Boot;
             let ticking = Clock::Manual { virtual_time: agenda.virtual_time.clone(), boot };
-            let engine = Engine::new(queues, &[], ticking, None, std::mem::take(&mut self.hooks));
+            let engine = Engine::new(queues, &[], ticking, None, self.take_hooks());
             engine.join_agenda(agenda.join(&engine, boot));
             return Ok(Runtime::of(engine, Some(clock)));
         }
@@ -320,7 +358,7 @@ impl RuntimeBuilder {
         };
         let alarms = alarms.map_err(StartError::Alarm)?;
         let native = NativeParts { alarms, pool: Pool::new(config), executor: self.executor.take() };
-        let hooks = std::mem::take(&mut self.hooks);
+        let hooks = self.take_hooks();
         let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(native), hooks);
         if let Err(error) = Pool::start(&engine) {
             engine.close();

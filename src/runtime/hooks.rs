@@ -1,11 +1,15 @@
-//! What the hooks of a runtime are told: panics, and callbacks that take long.
+//! The hooks and the observer of a runtime: what they are told.
 
 use std::any::Any;
 use std::fmt;
+use std::io;
 use std::panic::Location;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::{Label, Panicked, Slow};
+use super::ThreadMetrics;
+use crate::engine::{CallbackContext, Hooks, Label, Panicked, Slow, SlowHandler};
+use crate::unwind::{catch_all, discard};
 
 /// A panic that the runtime has caught: see
 /// [`RuntimeBuilder::on_panic`](crate::RuntimeBuilder::on_panic).
@@ -166,4 +170,137 @@ impl fmt::Debug for SlowCallback {
             .field("timer_site", &self.timer_site().map(ToString::to_string))
             .finish()
     }
+}
+
+/// Is told what a runtime does, and may give the callbacks of new timers a context: see
+/// [`RuntimeBuilder::observer`](crate::RuntimeBuilder::observer).
+///
+/// The crate `timerqueue-adapters` has an observer for subscribers of the crate tracing. Every
+/// method has a default that does nothing.
+///
+/// **Threads.** An observer runs with no lock held. It may block and make timers, as a callback
+/// may. Panics of [`panicked`](Self::panicked) are ignored; those of the other methods are panics
+/// of the code that calls: see each.
+///
+/// # Examples
+///
+/// The tenant that makes a timer is the tenant of its callbacks:
+///
+/// ```
+/// use std::cell::Cell;
+/// use std::time::Duration;
+/// use timerqueue::{CallbackContext, ManualClock, ObservedCallback, Observer, Runtime};
+///
+/// thread_local! { static TENANT: Cell<u32> = const { Cell::new(0) } }
+///
+/// struct Tenants;
+///
+/// impl Observer for Tenants {
+///     fn timer_created(&self) -> Option<CallbackContext> {
+///         let tenant = TENANT.get();
+///         (tenant != 0).then(|| -> CallbackContext {
+///             Box::new(move |callback: ObservedCallback<'_>| {
+///                 let outer = TENANT.replace(tenant);
+///                 callback.run();
+///                 TENANT.set(outer);
+///             })
+///         })
+///     }
+/// }
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).observer(Tenants).start()?;
+/// TENANT.set(7);
+/// let timer = runtime.once(Duration::from_secs(1), |_| assert_eq!(TENANT.get(), 7));
+/// TENANT.set(0);
+/// clock.advance(Duration::from_secs(1));
+/// assert_eq!((runtime.fired(), runtime.panics(), TENANT.get()), (1, 0, 0));
+/// # drop(timer);
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+pub trait Observer: Send + Sync + 'static {
+    /// The calling thread makes a timer, or calls [`Runtime::execute`](crate::Runtime::execute).
+    /// `Some`: the context in which the callbacks run. Futures and tokens have no context, and the
+    /// timers of this crate itself have none. A panic goes to the caller of the constructor.
+    fn timer_created(&self) -> Option<CallbackContext> {
+        None
+    }
+
+    /// The runtime has caught a panic: told when and where
+    /// [`on_panic`](crate::RuntimeBuilder::on_panic) is, right before that.
+    fn panicked(&self, panic: &CallbackPanic) {
+        let _ = panic;
+    }
+
+    /// A callback ran for longer than the limit of
+    /// [`on_slow_callback`](crate::RuntimeBuilder::on_slow_callback), or without that hook for
+    /// longer than [`slow_limit`](Self::slow_limit). Called on the thread of the callback, right
+    /// before that hook. A panic is told as one of that hook.
+    fn slow_callback(&self, slow: &SlowCallback) {
+        let _ = slow;
+    }
+
+    /// The limit for [`slow_callback`](Self::slow_callback) where the runtime has no hook of its
+    /// own; asked once, at the start. `None`: nothing is measured. With a limit each callback costs
+    /// three readings of a clock more.
+    fn slow_limit(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The pool has grown since callbacks block, or the system has refused it a thread. Called by a
+    /// timer of the runtime, a single one at a time, which is counted as a callback: so an observer
+    /// that blocks takes one thread, and a panic is one of a callback.
+    fn threads_changed(&self, change: &ThreadsChanged) {
+        let _ = change;
+    }
+}
+
+/// Threads of a pool that were added or refused: see [`Observer::threads_changed`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ThreadsChanged {
+    /// Threads added since the last call.
+    pub added: u64,
+    /// Threads refused by the system since the last call.
+    pub refused: u64,
+    /// The reason for the last of these refusals, if the system gave one.
+    pub error: Option<io::Error>,
+    /// The threads *now*.
+    pub threads: ThreadMetrics,
+}
+
+/// Tells the observer too.
+pub(super) fn observe(hooks: &mut Hooks, observer: Arc<dyn Observer>) {
+    let (told, handler) = (Arc::clone(&observer), hooks.panicked.take());
+    hooks.panicked = Some(Box::new(move |panicked| {
+        let panic = CallbackPanic(panicked);
+        catch_all(|| told.panicked(&panic));
+        match &handler {
+            Some(handler) => handler(panic.0),
+            None => discard(panic.0.payload),
+        }
+    }));
+    let hook = hooks.slow.take();
+    if let Some(limit) = hook.as_ref().map(|hook| hook.limit).or_else(|| observer.slow_limit()) {
+        let told = Arc::clone(&observer);
+        let handler = Box::new(move |slow| {
+            let slow = SlowCallback(slow);
+            told.slow_callback(&slow);
+            if let Some(hook) = &hook {
+                (hook.handler)(slow.0);
+            }
+        });
+        hooks.slow = Some(SlowHandler { limit, handler });
+    }
+    let told = Arc::clone(&observer);
+    hooks.context = Some(Box::new(move || told.timer_created()));
+    hooks.threads = Some(Box::new(move |news| {
+        let threads = ThreadMetrics::of(&news.pool);
+        observer.threads_changed(&ThreadsChanged {
+            added: news.added,
+            refused: news.refused,
+            error: news.error,
+            threads,
+        });
+    }));
 }

@@ -116,6 +116,20 @@ pub struct ThreadMetrics {
     pub refused: u64,
 }
 
+impl ThreadMetrics {
+    pub(super) fn of(pool: &PoolMetrics) -> Self {
+        Self {
+            alive: pool.threads,
+            busy: pool.busy,
+            polling: pool.polling,
+            parked: pool.parked,
+            limit: pool.limit,
+            started: pool.started,
+            refused: pool.refused,
+        }
+    }
+}
+
 /// Some lines, for logs.
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -184,15 +198,7 @@ impl Runtime {
             wake_ups: pool.wake_ups,
             active: engine.active(),
             waiting: if engine.is_closed() { 0 } else { (tally.claimed + by_hand.claimed()).saturating_sub(taken) },
-            threads: ThreadMetrics {
-                alive: pool.threads,
-                busy: pool.busy,
-                polling: pool.polling,
-                parked: pool.parked,
-                limit: pool.limit,
-                started: pool.started,
-                refused: pool.refused,
-            },
+            threads: ThreadMetrics::of(&pool),
             longest_running: pool
                 .earliest_begin
                 .map_or(Duration::ZERO, |begin| Duration::from_nanos(now.saturating_sub(begin))),

@@ -21,6 +21,7 @@ mod fused;
 mod interval;
 mod metrics;
 mod names;
+mod observer;
 mod queues;
 mod shutdown;
 mod threads;

@@ -21,7 +21,7 @@ use crate::ledger::{Ledger, start};
 use crate::support::child::{in_child, skip};
 use crate::support::process::{open_descriptors, threads_named};
 use crate::support::{Count, Gate, NEVER, OnDrop, PATIENCE, blocked, blocking, eventually, ms, secs, within};
-use timerqueue::{Alarm, ManualClock, Runtime, StartError, Timer, Waited};
+use timerqueue::{Alarm, ManualClock, Observer, Runtime, StartError, ThreadsChanged, Timer, Waited};
 
 // ------------------------------------------------------------------------------------------------ numbers out of range
 
@@ -345,7 +345,9 @@ fn s31_growth_that_is_refused_loses_no_timer() {
             return;
         }
         for lifted in [true, false] {
-            let runtime = Runtime::builder().queues(1).workers(2).start().expect("two threads");
+            let told = Count::new();
+            let builder = Runtime::builder().queues(1).workers(2).observer(Refusals(told.clone()));
+            let runtime = builder.start().expect("two threads");
             works(&runtime);
             // All threads that the pool has, or could have, are blocked or must poll.
             allow_threads(0);
@@ -366,6 +368,8 @@ fn s31_growth_that_is_refused_loses_no_timer() {
             }
             assert_eq!(entered.get(), threads - 1);
             assert_eq!(fired.get(), 0, "no thread is there to run them");
+            eventually("a thread is refused", || runtime.metrics().threads.refused > 0);
+            eventually("between two tries", || runtime.metrics().threads.started == threads as u64);
             if lifted {
                 soft_limit(libc::RLIMIT_NPROC, None);
                 eventually("threads are to be had again", || fired.get() == 50 && entered.get() == 20);
@@ -375,10 +379,22 @@ fn s31_growth_that_is_refused_loses_no_timer() {
                 eventually("the one thread comes back", || fired.get() == 50 && entered.get() == 20);
                 soft_limit(libc::RLIMIT_NPROC, None);
             }
+            eventually("the refusals are told", || told.get() > 0);
             drop((blocked, waiting));
             assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
         }
     });
+}
+
+/// Counts the refusals of threads that it is told, with their reason (S77).
+struct Refusals(Count);
+
+impl Observer for Refusals {
+    fn threads_changed(&self, change: &ThreadsChanged) {
+        if change.refused > 0 && change.error.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            self.0.bump();
+        }
+    }
 }
 
 // ----------------------------------------------------------------------------------------------- unusual sets of cores

@@ -13,6 +13,7 @@
 //! | `tokio-util-0_7` | `tokio_util_0_7` | links between cancellation tokens: one cancels the other |
 //! | `tower-0_5` | `tower_0_5` | `TimeoutLayer`: a limit for each call of a service; `HedgeLayer`: a second request when the answer takes long |
 //! | `tower-retry-0_5` | `tower_retry_0_5` | `DelayBackoffMaker`: the pauses of a retry policy |
+//! | `tracing-0_1` | `tracing_0_1` | `TracingObserver`: spans of callbacks and events of a runtime, for subscribers of the crate tracing |
 //!
 //! # Which runtime
 //!
@@ -54,6 +55,8 @@ pub mod tokio_util_0_7;
 pub mod tower_0_5;
 #[cfg(feature = "tower-retry-0_5")]
 pub mod tower_retry_0_5;
+#[cfg(feature = "tracing-0_1")]
+pub mod tracing_0_1;
 
 #[cfg(any(feature = "hyper-1", feature = "quinn-0_11"))]
 mod instant;

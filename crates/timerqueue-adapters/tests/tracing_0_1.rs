@@ -1,18 +1,15 @@
-//! The feature `tracing`: spans of callbacks, and events of a runtime (S76, S77). A process of its
-//! own, since one test sets the subscriber of the process.
-
-#[path = "../support/mod.rs"]
-#[allow(dead_code)] // this binary uses a part of it
-mod support;
+//! Spans of callbacks, and events of a runtime (S76, S77). One test sets the subscriber of the
+//! process, another the default runtime.
+#![cfg(feature = "tracing-0_1")]
 
 use std::fmt::{Debug, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use support::eventually;
 use timerqueue::{ManualClock, Runtime, RuntimeBuilder, Timer, TimerBuilder};
+use timerqueue_adapters::tracing_0_1::TracingObserver;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
 use tracing::subscriber::{set_global_default, with_default};
@@ -21,6 +18,31 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, Registry};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Generous enough for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Threads wait until it is opened, once and for all.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    fn wait(&self) {
+        drop(self.0.1.wait_while(self.0.0.lock().unwrap(), |open| !*open).unwrap());
+    }
+}
 
 /// What a subscriber was told: a line for each new span, link, event and closed span.
 #[derive(Clone, Default)]
@@ -86,7 +108,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
 fn told(set: impl FnOnce(RuntimeBuilder) -> RuntimeBuilder, test: impl FnOnce(&Runtime, &ManualClock)) -> Vec<String> {
     let lines = Lines::default();
     let clock = ManualClock::new();
-    let runtime = set(Runtime::builder().manual_clock(&clock)).start().unwrap();
+    let runtime = set(Runtime::builder().manual_clock(&clock).observer(TracingObserver::new())).start().unwrap();
     with_default(lines.subscriber(), || test(&runtime, &clock));
     lines.take()
 }
@@ -210,6 +232,7 @@ fn s76_without_a_span_nothing_is_opened() {
 
 #[test]
 fn s76_on_the_pool_the_callback_runs_with_the_subscriber_of_its_maker() {
+    Runtime::builder().observer(TracingObserver::new()).start_global().unwrap();
     let lines = Lines::default();
     let (send, receive) = mpsc::channel();
     let timer = with_default(lines.subscriber(), || {
@@ -260,8 +283,8 @@ fn s77_panics_and_slow_callbacks_are_events_in_their_span_and_told_once() {
         [
             "WARN message=a callback took long timer.took_us timer.late_us timer.name=\"plain\" timer.site in none",
             "ERROR message=user code panicked panic.message=\"why 7\" timer.name=\"plain\" timer.site in none",
-            "ERROR message=user code panicked panic.message=\"why 7\" in callback",
             "WARN message=a callback took long timer.took_us timer.late_us in callback",
+            "ERROR message=user code panicked panic.message=\"why 7\" in callback",
         ]
     );
     assert_eq!(hooked.load(Ordering::Relaxed), 22);
@@ -355,7 +378,7 @@ fn with_hostile(runtime: &Runtime, clock: &ManualClock, hostile: &Hostile) -> us
 #[test]
 fn s77_a_subscriber_that_panics_hurts_no_callback_and_no_thread() {
     let clock = ManualClock::new();
-    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let runtime = Runtime::builder().manual_clock(&clock).observer(TracingObserver::new()).start().unwrap();
     assert!(with_hostile(&runtime, &clock, &Hostile::default()) >= 4);
 }
 
@@ -365,7 +388,7 @@ fn s77_a_subscriber_that_panics_hurts_no_callback_and_no_thread() {
 fn s77_a_subscriber_may_panic_at_each_step_and_again_when_the_span_closes() {
     for first in 1..=5 {
         let clock = ManualClock::new();
-        let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+        let runtime = Runtime::builder().manual_clock(&clock).observer(TracingObserver::new()).start().unwrap();
         assert!(with_hostile(&runtime, &clock, &Hostile { first, ..Hostile::default() }) >= 3, "{first}");
     }
 }
@@ -373,7 +396,7 @@ fn s77_a_subscriber_may_panic_at_each_step_and_again_when_the_span_closes() {
 #[test]
 fn s77_a_subscriber_that_makes_timers_does_not_call_itself() {
     let clock = ManualClock::new();
-    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let runtime = Runtime::builder().manual_clock(&clock).observer(TracingObserver::new()).start().unwrap();
     let hostile = Hostile { runtime: Some(runtime.clone()), ..Hostile::default() };
     let calls = with_hostile(&runtime, &clock, &hostile);
     assert_eq!(runtime.active_timers(), calls, "a timer for each call");
@@ -383,9 +406,9 @@ fn s77_a_subscriber_that_makes_timers_does_not_call_itself() {
 #[test]
 fn s77_growth_is_an_event_and_a_subscriber_that_blocks_stops_no_growth() {
     const LIMIT: usize = 23;
-    let (lines, gate) = (Lines::default(), support::Gate::new());
+    let (lines, gate) = (Lines::default(), Gate::default());
     /// Blocks the thread that tells of growth.
-    struct Blocks(support::Gate);
+    struct Blocks(Gate);
     impl<S: Subscriber> Layer<S> for Blocks {
         fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
             if event.metadata().target() == "timerqueue" {
@@ -394,7 +417,8 @@ fn s77_growth_is_an_event_and_a_subscriber_that_blocks_stops_no_growth() {
         }
     }
     set_global_default(Registry::default().with(lines.clone()).with(Blocks(gate.clone()))).unwrap();
-    let runtime = Runtime::builder().queues(1).workers(2).max_threads(LIMIT).start().unwrap();
+    let runtime =
+        Runtime::builder().queues(1).workers(2).max_threads(LIMIT).observer(TracingObserver::new()).start().unwrap();
     let running = Arc::new(AtomicUsize::new(0));
     for _ in 0..8 {
         let (running, gate) = (Arc::clone(&running), gate.clone());
@@ -413,5 +437,5 @@ fn s77_growth_is_an_event_and_a_subscriber_that_blocks_stops_no_growth() {
     let alive = runtime.metrics().threads.alive;
     assert!(alive < LIMIT, "news of growth makes no threads without end: {alive}");
     gate.open();
-    runtime.shutdown(support::PATIENCE).unwrap();
+    runtime.shutdown(PATIENCE).unwrap();
 }
