@@ -110,7 +110,7 @@ fn names_a_primitive_of_its_own(text: &str) -> bool {
     named.iter().any(|name| code.contains(name))
 }
 
-/// So models see them, and an audit counts them (DESIGN.md section 7).
+/// So models see them, and an audit counts them (`tests/process/audit.md`).
 #[test]
 fn atomics_and_locks_come_from_one_file() {
     let wrong = |path: &str, text: &str| !path.starts_with("src/sync") && names_a_primitive_of_its_own(text);

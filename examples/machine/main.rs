@@ -2,7 +2,7 @@
 //! pollers, sweeps, wake-ups and steals.
 //!
 //! ```text
-//! cargo run --release --example machine tables                # 16 to 256 cores, the design that ships beside groups: docs/SCALE.md
+//! cargo run --release --example machine tables                # 16 to 256 cores, the design that ships beside groups (DESIGN.md, section 10)
 //! cargo run --release --example machine check                 # the model beside the crate itself, at one core and two (Linux)
 //! cargo run --release --example machine predict               # the model's half of that alone
 //! cargo run --release --example machine measure               # the costs of single steps on this machine (Linux)

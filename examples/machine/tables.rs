@@ -1,4 +1,4 @@
-//! The tables of docs/SCALE.md.
+//! The tables of the model: each load, at 16 to 256 cores, on the design that ships and on others.
 
 use crate::costs::Costs;
 use crate::load::{Load, Spread};

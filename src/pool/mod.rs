@@ -98,7 +98,7 @@ impl PoolConfig {
     /// The most pollers. Three on most machines: the first takes an expiry, the second takes the
     /// next expiry, the third stays. With more pollers the kernel would spread expiries over
     /// threads with cold caches. But from 96 workers on three pollers are late, since the pollers
-    /// sweep all queues (docs/SCALE.md).
+    /// sweep all queues (DESIGN.md, section 10).
     fn max_pollers(&self) -> usize {
         (1 + self.workers / (2 * SHARE)).max(3).min(self.workers)
     }

@@ -3,7 +3,7 @@
 //!
 //! Ground rules. A word is known by the place in the source where it was made. A lock counts as two
 //! read-modify-writes: one to take it, one to release it. Reference counts of std, and the deques
-//! of the pool, are not counted here: DESIGN.md names them.
+//! of the pool, are not counted here: `tests/process/audit.md` names them.
 
 use std::collections::BTreeMap;
 use std::fmt;

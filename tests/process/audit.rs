@@ -1,6 +1,6 @@
-//! How often each operation touches words that threads share: the table of DESIGN.md section 7,
-//! measured. Built with `RUSTFLAGS="--cfg timerqueue_audit"` (`.ci/audit`): each atomic and each
-//! lock of the crate counts its accesses.
+//! How often each operation touches words that threads share: the table of `audit.md` beside this
+//! file, measured. Built with `RUSTFLAGS="--cfg timerqueue_audit"` (`.ci/audit`): each atomic and
+//! each lock of the crate counts its accesses.
 //!
 //! A cell is *loads stores updates*; an update is a read-modify-write, and a lock is two of these.
 //! What a single thread does is compared exactly, with the median of many rounds. Where several
@@ -88,8 +88,7 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 
 /// The table of the document: the operation, and whether its numbers are limits.
 fn promised() -> BTreeMap<String, (bool, [Cell; COLUMNS.len()])> {
-    let design = fs::read_to_string("DESIGN.md").expect("DESIGN.md");
-    let table = design.split("<!-- audit -->").nth(1).expect("the table between two marks");
+    let table = fs::read_to_string("tests/process/audit.md").expect("audit.md");
     let rows = table.lines().filter(|line| line.starts_with('|')).skip(2);
     rows.map(|line| {
         let mut cells = line.trim_matches('|').split('|').map(str::trim);
@@ -141,7 +140,7 @@ impl Audit {
                 wrong.push(format!("| {name} | {} |", show(measured)));
             }
         }
-        assert!(wrong.is_empty(), "DESIGN.md section 7 says otherwise; measured:\n{}", wrong.join("\n"));
+        assert!(wrong.is_empty(), "audit.md says otherwise; measured:\n{}", wrong.join("\n"));
     }
 }
 
