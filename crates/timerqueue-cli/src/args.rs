@@ -264,7 +264,7 @@ pub(crate) enum State {
     Recurring,
 }
 
-/// Lists jobs, in the order of their numbers
+/// Lists jobs, those that are due first at the beginning
 #[derive(Debug, Args)]
 #[command(
     visible_alias = "list",
@@ -294,7 +294,7 @@ pub(crate) struct Ls {
     #[arg(long)]
     pub(crate) paused: bool,
 
-    /// Only jobs with greater numbers than this
+    /// Only jobs with greater numbers than this, in the order of their numbers
     #[arg(long, value_name = "NUMBER")]
     pub(crate) after: Option<u64>,
 

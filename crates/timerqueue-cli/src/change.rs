@@ -193,7 +193,7 @@ fn all<T>(
         query = query.name(handler);
     }
     let mut ids = Vec::new();
-    pages(&Reader::open(place)?, &query, None, |job| {
+    pages(&Reader::open(place)?, &query, |job| {
         ids.push(job.id);
         Ok(true)
     })?;

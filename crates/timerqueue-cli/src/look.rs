@@ -195,15 +195,10 @@ pub(crate) fn row(job: &JobInfo) -> String {
 pub(crate) fn pages(
     reader: &Reader,
     query: &Query,
-    mut after: Option<JobId>,
     mut each: impl FnMut(&JobInfo) -> Result<bool, Fail>,
 ) -> Result<(), Fail> {
+    let mut page = query.clone().limit(PAGE);
     loop {
-        let page = query.clone().limit(PAGE);
-        let page = match after {
-            Some(after) => page.after(after),
-            None => page,
-        };
         let jobs = reader.list(&page)?;
         for job in &jobs {
             if !each(job)? {
@@ -211,7 +206,7 @@ pub(crate) fn pages(
             }
         }
         match jobs.last() {
-            Some(last) if jobs.len() == PAGE => after = Some(last.id),
+            Some(last) if jobs.len() == PAGE => page = page.after_job(last),
             _ => return Ok(()),
         }
     }
@@ -240,7 +235,15 @@ pub(crate) fn ls(place: &Place, ls: &args::Ls, out: &mut Out) -> Result<(), Fail
     if left == 0 {
         return Ok(());
     }
-    pages(&reader, &query, ls.after.map(JobId), |job| {
+    query = match ls.after {
+        Some(after) => query.after(JobId(after)),
+        None => query.soonest_first(),
+    };
+    let is_by_due = ls.after.is_none();
+    pages(&reader, &query, |job| {
+        if is_by_due && job.due.is_some() && !is_soon(job) {
+            return Ok(false); // and so are all that follow
+        }
         let listed = (states.is_empty() || states.contains(&job.state)) && (!ls.paused || job.paused) && is_soon(job);
         if listed {
             out.thing(&job_json(job), |_| row(job))?;
@@ -261,7 +264,7 @@ pub(crate) fn dead(place: &Place, dead: &args::Dead, out: &mut Out) -> Result<()
     if left == 0 {
         return Ok(());
     }
-    pages(&reader, &query, None, |job| {
+    pages(&reader, &query, |job| {
         out.thing(&job_json(job), |_| row(job))?;
         left -= 1;
         Ok(left > 0)

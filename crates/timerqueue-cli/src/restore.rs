@@ -112,7 +112,7 @@ fn show(place: &Place, progress: bool, out: &mut Out) -> Result<(), Fail> {
     let mut seen = Seen::new(progress, &counts, None);
     let mut overdue: BTreeMap<String, Overdue> = BTreeMap::new();
     let (mut rows, mut all) = (Vec::new(), 0_u64);
-    pages(&reader, &Query::new(), None, |job| {
+    pages(&reader, &Query::new(), |job| {
         seen.one();
         if is_overdue(job, now, hold.as_ref()) {
             let of = overdue.entry(job.name.to_string()).or_default();
@@ -256,7 +256,7 @@ fn skip(place: &Place, restore: &args::Restore, out: &mut Out) -> Result<(), Fai
     if let Some(handler) = handler {
         query = query.name(handler);
     }
-    pages(&reader, &query, None, |job| {
+    pages(&reader, &query, |job| {
         seen.one();
         if is_overdue(job, now, Some(&hold)) {
             match skip_one(&scheduler, job) {

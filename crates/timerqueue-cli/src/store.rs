@@ -15,7 +15,7 @@ use timerqueue_scheduler::store::PostgresReader;
 
 /// Reads the jobs of a place, and writes nothing.
 pub(crate) enum Reader {
-    File(SqliteReader),
+    File(Box<SqliteReader>),
     #[cfg(feature = "postgres")]
     Server(Box<PostgresReader>),
 }
@@ -42,7 +42,7 @@ impl Reader {
     pub(crate) fn open(place: &Place) -> Result<Self, Fail> {
         let opened = match place {
             Place::File(file) => {
-                exists(file).and_then(|()| SqliteReader::open(file).map(Self::File).map_err(Fail::from))
+                exists(file).and_then(|()| SqliteReader::open(file).map(Box::new).map(Self::File).map_err(Fail::from))
             }
             #[cfg(feature = "postgres")]
             Place::Server(server) => {

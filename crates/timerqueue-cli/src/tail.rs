@@ -119,7 +119,7 @@ impl Tail {
         let (seen, watched, last_runs) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         let mut tail = Self { reader, last_id, seen, watched, last_runs, within };
         if !tail.reader.is_in_order() {
-            pages(&tail.reader, &Query::new(), Some(tail.first()), |job| {
+            pages(&tail.reader, &Query::new().after(tail.first()), |job| {
                 tail.seen.insert(job.id);
                 Ok(true)
             })?;
@@ -157,7 +157,7 @@ impl Tail {
         let given = self.reader.last_id()?;
         let mut new = BTreeSet::new();
         let first = self.first();
-        pages(&self.reader, &Query::new(), Some(first), |job| {
+        pages(&self.reader, &Query::new().after(first), |job| {
             new.insert(job.id);
             if self.seen.contains(&job.id) {
                 return Ok(true);

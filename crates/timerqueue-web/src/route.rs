@@ -1,8 +1,10 @@
 //! Paths and their queries.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use timerqueue_scheduler::{JobId, State};
+use timerqueue_scheduler::{JobId, JobInfo, Query, State};
 
 /// A list of jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,13 +88,54 @@ impl Span {
     }
 }
 
+/// Where a part of a list begins: behind a job. In the order of due times its due time counts too,
+/// in microseconds since 1970, unless it has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct After {
+    pub(crate) due: Option<u64>,
+    pub(crate) id: JobId,
+}
+
+impl After {
+    pub(crate) fn of(job: &JobInfo) -> Self {
+        let micros = |due: SystemTime| due.duration_since(UNIX_EPOCH).ok()?.as_micros().try_into().ok();
+        Self { due: job.due.and_then(micros), id: job.id }
+    }
+
+    /// Behind this job, in the order of due times or of numbers.
+    pub(crate) fn narrow(self, query: Query, by_due: bool) -> Query {
+        match (by_due, self.due) {
+            (true, due) => {
+                query.after_due(due.and_then(|due| UNIX_EPOCH.checked_add(Duration::from_micros(due))), self.id)
+            }
+            (false, _) => query.after(self.id),
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        match text.split_once('-') {
+            Some((due, id)) => Some(Self { due: Some(due.parse().ok()?), id: JobId(id.parse().ok()?) }),
+            None => Some(Self { due: None, id: JobId(text.parse().ok()?) }),
+        }
+    }
+}
+
+impl fmt::Display for After {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.due {
+            Some(due) => write!(f, "{due}-{}", self.id.0),
+            None => write!(f, "{}", self.id.0),
+        }
+    }
+}
+
 /// Which jobs a list shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Filter {
     pub(crate) tab: Tab,
     pub(crate) handler: Option<String>,
     pub(crate) key: Option<String>,
-    pub(crate) after: Option<JobId>,
+    pub(crate) after: Option<After>,
 }
 
 /// A change of a job.
@@ -137,7 +180,7 @@ impl Action {
 pub(crate) enum Route {
     Overview(Span),
     Jobs(Filter),
-    Schedules { after: Option<JobId> },
+    Schedules { after: Option<After> },
     Nodes,
     Job(JobId),
     Icon,
@@ -163,8 +206,8 @@ impl Fields {
         self.get(name).filter(|value| !value.is_empty()).map(str::to_owned)
     }
 
-    fn id(&self, name: &str) -> Option<JobId> {
-        self.get(name)?.parse().ok().map(JobId)
+    fn after(&self) -> Option<After> {
+        After::read(self.get("after")?)
     }
 }
 
@@ -182,9 +225,9 @@ impl Route {
                 tab: query.get("state").and_then(Tab::of).unwrap_or(Tab::Waiting),
                 handler: query.text("handler"),
                 key: query.text("key"),
-                after: query.id("after"),
+                after: query.after(),
             }),
-            [Some("schedules"), None, ..] => Self::Schedules { after: query.id("after") },
+            [Some("schedules"), None, ..] => Self::Schedules { after: query.after() },
             [Some("nodes"), None, ..] => Self::Nodes,
             [Some("icon.svg"), None, ..] => Self::Icon,
             [Some("login"), None, ..] => Self::Login,

@@ -164,20 +164,26 @@ fn the_overview_has_counts_plots_and_handlers() {
 #[test]
 fn jobs_are_listed_by_state_with_parts() {
     let rig = Rig::new();
-    for n in 0..120 {
-        rig.put("mail", &format!("user/{n:03}"), 60);
+    // Many are due at the same instant, and the last one is due first.
+    for n in 0..120_u64 {
+        rig.put("mail", &format!("user/{n:03}"), 60 + (119 - n) / 40);
     }
     let page = rig.page();
-    let (mut path, mut seen) = ("/jobs?state=waiting".to_owned(), 0);
-    loop {
-        let html = show(&page, &path);
-        let keys = html.matches("<bdi>user/").count();
-        seen += keys;
-        let Some((before, _)) = html.split_once("\">Next part") else { break };
-        path = before.rsplit("href=\"").next().unwrap().replace("&amp;", "&");
-        assert_eq!(keys, 50);
-    }
-    assert_eq!(seen, 120);
+    let parts = |mut path: String, list: &str| {
+        let mut keys: Vec<String> = Vec::new();
+        loop {
+            let html = show(&page, &path);
+            let before = keys.len();
+            keys.extend(html.split("<bdi>user/").skip(1).map(|rest| rest[..3].to_owned()));
+            let Some((link, _)) = html.split_once("\">Next part") else { return keys };
+            path = link.rsplit("href=\"").next().unwrap().replace("&amp;", "&");
+            assert!(keys.len() == before + 50 && path.starts_with(list));
+        }
+    };
+    let by_due = (80..120).chain(40..80).chain(0..40).map(|n| format!("{n:03}"));
+    assert_eq!(parts("/jobs?state=waiting".to_owned(), "/jobs?state=waiting"), by_due.collect::<Vec<_>>());
+    let newest = (0..120).rev().map(|n| format!("{n:03}"));
+    assert_eq!(parts("/jobs?state=all".to_owned(), "/jobs?state=all"), newest.collect::<Vec<_>>());
     assert_eq!(show(&page, "/jobs?state=waiting&key=user/11").matches("<bdi>user/11").count(), 10);
     assert!(show(&page, "/jobs?state=waiting&handler=none").contains("No job."));
     for state in ["running", "failing", "dead", "queued", "all", "nonsense"] {

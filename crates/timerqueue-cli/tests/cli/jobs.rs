@@ -250,15 +250,17 @@ fn lists_are_filtered(folder: Folder) {
     for (key, handler, due) in [("a/1", "x", "1s"), ("a/2", "y", "2h"), ("b/1", "x", "2h"), ("b/2", "y", "1h")] {
         folder.ok(["put", handler, "--key", key, "--in", due]);
     }
-    folder.ok(["cron", "x", "every 1h", "--key", "b/3"]);
+    folder.ok(["cron", "x", "0 0 29 2 *", "--zone", "UTC", "--key", "b/3"]);
     folder.ok(["pause", "b/1"]);
     let keys = |arguments: &[&str]| -> Vec<String> {
         let listed = folder.json([&["ls"], arguments].concat());
         listed.iter().map(|job| job["key"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(keys(&[]), ["a/1", "a/2", "b/1", "b/2", "b/3"]);
+    assert_eq!(keys(&[]), ["a/1", "b/2", "a/2", "b/1", "b/3"], "what is due first");
     assert_eq!(keys(&["--handler", "x"]), ["a/1", "b/1", "b/3"]);
-    assert_eq!(keys(&["--prefix", "b/"]), ["b/1", "b/2", "b/3"]);
+    assert_eq!(keys(&["--prefix", "b/"]), ["b/2", "b/1", "b/3"]);
+    assert_eq!(keys(&["-n", "2"]), ["a/1", "b/2"]);
+    assert_eq!(keys(&["--due-within", "90m"]), ["a/1", "b/2"]);
     assert_eq!(keys(&["--state", "recurring"]), ["b/3"]);
     assert_eq!(keys(&["-s", "recurring", "-s", "dead"]), ["b/3"]);
     assert_eq!(keys(&["--due-within", "90m", "--state", "waiting"]), ["a/1", "b/2"]);

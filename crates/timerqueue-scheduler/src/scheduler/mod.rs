@@ -506,8 +506,8 @@ impl Scheduler {
         })
     }
 
-    /// The jobs of a query, in the order of their numbers. The list is no snapshot: jobs may come
-    /// and go while it is made.
+    /// The jobs of a query, in the order of their numbers unless the query says otherwise. The list
+    /// is no snapshot: jobs may come and go while it is made.
     ///
     /// # Errors
     ///
@@ -726,10 +726,11 @@ impl Core {
         pick: impl FnOnce(Scanned) -> Option<T> + Send + 'static,
     ) -> Pending<T> {
         let (completer, pending) = Pending::new(&self.runtime);
+        let is_awaited = completer.watch();
         let reply = Reply::new(move |scanned: Result<Scanned, Error>| {
             completer.complete(scanned.and_then(|scanned| pick(scanned).ok_or_else(wrong_answer)));
         });
-        self.store.scan(scan, reply);
+        self.store.scan(scan, reply.awaited_while(is_awaited));
         pending
     }
 }

@@ -1,7 +1,8 @@
 //! The answer to an operation: awaited, or waited for.
 //!
 //! Ground rules. The operation is under way when the value is made; dropping the value does not
-//! undo it. No thread polls: the store completes the value, which wakes the task or the thread.
+//! undo it. The store is told only that no caller waits for a look any more. No thread polls: the
+//! store completes the value, which wakes the task or the thread.
 
 use std::fmt;
 use std::future::Future;
@@ -19,7 +20,8 @@ use super::job::quietly;
 /// [`wait`](Self::wait) for it on any thread.
 ///
 /// The operation has begun when the method returns. Dropping the answer does not undo the
-/// operation. On a [`MemoryStore`](crate::store::MemoryStore) the answer of every operation but
+/// operation; a look, which changes nothing, is given up. On a
+/// [`MemoryStore`](crate::store::MemoryStore) the answer of every operation but
 /// [`close`](crate::Scheduler::close) is there at once, and neither form blocks.
 ///
 /// # Examples
@@ -142,6 +144,15 @@ impl<T> Future for Pending<T> {
 impl<T> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pending").finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + 'static> Completer<T> {
+    /// Whether the answer is still awaited.
+    pub(crate) fn watch(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let slot = self.slot.as_ref().map(Arc::downgrade);
+        // One is the completer's.
+        move || slot.as_ref().is_some_and(|slot| slot.strong_count() > 1)
     }
 }
 

@@ -52,6 +52,9 @@ pub enum Fault {
     /// Reading, writing or flushing failed. Whether the operation was done is known only once the
     /// file works again.
     Io,
+    /// Too many lists and other looks wait for their answers, or the store is about to end and the
+    /// look took too long. Nothing was read.
+    Busy,
     /// This process is a fork of the one that opened the store, whose threads are that one's alone.
     /// Nothing was done. The fork opens a store of its own.
     Forked,
@@ -85,6 +88,7 @@ impl fmt::Display for Fault {
             Self::NoTls => f.write_str("the server offers no TLS"),
             Self::CannotOpen => f.write_str("the file cannot be opened"),
             Self::Io => f.write_str("reading or writing failed"),
+            Self::Busy => f.write_str("the store is busy"),
             Self::Forked => f.write_str("the store was opened by the process that this one was forked from"),
             Self::Other => f.write_str("the store failed"),
         }

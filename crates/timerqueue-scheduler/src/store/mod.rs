@@ -26,7 +26,9 @@ mod op;
 mod origin;
 #[cfg(feature = "postgres")]
 mod postgres;
-mod reply;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod questions;
+pub(crate) mod reply;
 mod row;
 mod rules;
 #[cfg(feature = "sqlite")]
@@ -210,7 +212,7 @@ pub type Watcher = Arc<dyn Fn(Notice) -> bool + Send + Sync>;
 /// `PostgresStore`.
 ///
 /// All answers come by [`Reply`]. A scan has a lane of its own: settling and renewal never wait for
-/// a scan.
+/// a scan. A scan whose caller waits no longer ends early.
 pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// Applies all operations in one commit, in their order.
     fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>);

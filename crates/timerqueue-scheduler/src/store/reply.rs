@@ -4,6 +4,7 @@
 //! with the reply (J11). A dropped reply answers [`Error::Closed`], so no caller waits for ever.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::Error;
 
@@ -26,12 +27,39 @@ type Callback<T> = Box<dyn FnOnce(Result<T, Error>) + Send>;
 #[must_use = "a dropped reply answers that the store is closed"]
 pub struct Reply<T> {
     callback: Option<Callback<T>>,
+    /// Whether a caller waits for the answer. `None`: the engine does.
+    awaited: Option<Awaited>,
 }
+
+/// Whether a caller waits for an answer. Asked with locks of a store held.
+pub(crate) type Awaited = Arc<dyn Fn() -> bool + Send + Sync>;
 
 impl<T> Reply<T> {
     /// A reply that calls `callback`.
     pub fn new(callback: impl FnOnce(Result<T, Error>) + Send + 'static) -> Self {
-        Self { callback: Some(Box::new(callback)) }
+        Self { callback: Some(Box::new(callback)), awaited: None }
+    }
+
+    /// The answer is for a caller, who may give up.
+    pub(crate) fn awaited_while(mut self, is_awaited: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.awaited = Some(Arc::new(is_awaited));
+        self
+    }
+
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn awaited(&self) -> Option<Awaited> {
+        self.awaited.clone()
+    }
+
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited.as_ref().is_none_or(|is_awaited| is_awaited())
+    }
+
+    /// Whether the answer is for a caller, and not for the engine.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn is_callers(&self) -> bool {
+        self.awaited.is_some()
     }
 
     /// Gives the answer.

@@ -335,6 +335,11 @@ pub struct ClaimedSchedule {
     pub runs: u64,
 }
 
+/// The place of a due time in the order of due times.
+fn due_key(due: Option<SystemTime>) -> i64 {
+    due.map_or(i64::MAX, |due| Micros::floor(due).as_i64())
+}
+
 /// Which jobs a list has. Made by [`Query::new`]; the default is all jobs.
 ///
 /// # Examples
@@ -352,9 +357,12 @@ pub struct Query {
     pub(crate) name: Option<Arc<str>>,
     pub(crate) prefix: Option<Arc<str>>,
     pub(crate) after: Option<JobId>,
+    /// With `after`, in the order of due times: [`due_key`].
+    pub(crate) after_due: Option<i64>,
     pub(crate) limit: Option<usize>,
     pub(crate) failing: bool,
     pub(crate) newest_first: bool,
+    pub(crate) soonest_first: bool,
 }
 
 impl Query {
@@ -397,15 +405,68 @@ impl Query {
 
     /// The jobs with the greatest numbers first: those that were put last.
     pub fn newest_first(mut self) -> Self {
-        self.newest_first = true;
+        (self.newest_first, self.soonest_first) = (true, false);
+        self
+    }
+
+    /// The jobs that are due first come first, and so those that are overdue: in the order of
+    /// [`JobInfo::due`], those without a due time last, ties in the order of the numbers. Of the
+    /// jobs that wait, a store on a file or a server reads no more than the list shows.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).start()?;
+    /// for (key, seconds) in [("a", 30), ("b", 10), ("c", 20)] {
+    ///     let _ = scheduler.put_to("h", &()).key(key).due(Duration::from_secs(seconds)).send().wait()?;
+    /// }
+    /// let soonest = Query::new().state(State::Waiting).soonest_first();
+    /// let first = scheduler.list(soonest.clone().limit(2)).wait()?;
+    /// assert_eq!([&*first[0].key, &*first[1].key], ["b", "c"]);
+    /// let next = scheduler.list(soonest.after_job(&first[1])).wait()?;
+    /// assert_eq!(&*next[0].key, "a");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn soonest_first(mut self) -> Self {
+        (self.soonest_first, self.newest_first) = (true, false);
         self
     }
 
     /// Only jobs behind this one in the order of the list: to go on after the last job of a list
-    /// with a limit.
+    /// with a limit. For lists in the order of the numbers.
     pub fn after(mut self, id: JobId) -> Self {
-        self.after = Some(id);
+        (self.after, self.after_due) = (Some(id), None);
         self
+    }
+
+    /// Only jobs behind the job with this due time and number, in the order of due times.
+    pub fn after_due(mut self, due: Option<SystemTime>, id: JobId) -> Self {
+        (self.after, self.after_due) = (Some(id), Some(due_key(due)));
+        self
+    }
+
+    /// Whether the list has jobs that wait.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn waits(&self) -> bool {
+        self.state.is_none_or(|state| state == State::Waiting)
+    }
+
+    /// Only jobs behind this one in the order of the list: to go on after the last job of a list
+    /// with a limit. The job may have left by now.
+    pub fn after_job(self, last: &JobInfo) -> Self {
+        if self.soonest_first { self.after_due(last.due, last.id) } else { self.after(last.id) }
+    }
+
+    /// The due key and the number behind which a list in the order of due times begins.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn cursor(&self) -> (i64, i64) {
+        let id = self.after.filter(|_| self.after_due.is_some());
+        (self.after_due.unwrap_or(i64::MIN), id.map_or(-1, |JobId(id)| i64::try_from(id).unwrap_or(i64::MAX)))
     }
 
     /// At most this number of jobs, the first ones in the order of the list.

@@ -205,3 +205,62 @@ pub(crate) fn lists_begin_with_the_newest_on_request<R: Rig>() {
         }
     }
 }
+
+pub(crate) fn lists_begin_with_the_soonest_on_request<R: Rig>() {
+    let store = Bench::<R>::new();
+    let one = |n: i64| {
+        let new = new_job(&n.to_string(), When::At(at(n % 7)));
+        let name = if n % 3 == 0 { "other" } else { "h" };
+        let affinity = (n % 5 == 0).then(|| format!("{}", n % 4).into());
+        Op::Put(Box::new(NewJob { affinity, name: name.into(), ..new }))
+    };
+    let _ = store.apply((0..700).map(one).collect());
+    // Jobs of each kind, some of them without a due time.
+    for n in 0..20 {
+        let _ = store.change(&(n * 3).to_string(), Mutation::Pause);
+        let _ = store.change(&(n * 3 + 1).to_string(), Mutation::Pause);
+    }
+    store.clock(3);
+    for (n, job) in store.claim_as(1, &[("h", 40), ("other", 40)], 80, None).jobs.iter().enumerate() {
+        let verdicts = [Verdict::Dead, Verdict::Retry(secs(n as u64 % 9)), Verdict::Again(When::At(at(5)))];
+        if let Some(verdict) = verdicts.get(n % 4) {
+            let _ = store.settle(job, verdict.clone());
+        }
+    }
+    for (key, second) in [("r", 4), ("s", 60), ("t", 5)] {
+        let _ = store.put_recurring(key, Overlap::QueueOne, second);
+    }
+    store.clock(4);
+    let _ = store.advance(&[1, 2], 40);
+    let _ = store.change("t", Mutation::Pause);
+    let place = |job: &JobInfo| (job.due.is_none(), job.due, job.id);
+    let filters = [
+        Query::new(),
+        Query::new().name("h"),
+        Query::new().name("other"),
+        Query::new().name("none"),
+        Query::new().key_prefix("1"),
+        Query::new().failing(),
+    ];
+    let states = State::ALL.map(|state| Query::new().state(state));
+    let named = State::ALL.map(|state| Query::new().state(state).name("h").key_prefix("10"));
+    for query in filters.into_iter().chain(states).chain(named) {
+        let mut expected = store.list(query.clone());
+        expected.sort_by_key(place);
+        let query = query.soonest_first();
+        assert_eq!(store.list(query.clone()), expected, "{query:?}");
+        for part in [1, 7, 600] {
+            let mut parts: Vec<JobInfo> = Vec::new();
+            // The first parts, of single jobs.
+            for _ in 0..6 {
+                let next = match parts.last() {
+                    Some(last) => query.clone().after_due(last.due, last.id),
+                    None => query.clone(),
+                };
+                parts.extend(store.list(next.limit(part)));
+            }
+            let most = expected.len().min(6 * part);
+            assert_eq!(parts, expected[..most], "{query:?} in parts of {part}");
+        }
+    }
+}

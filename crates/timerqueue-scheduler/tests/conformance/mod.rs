@@ -286,6 +286,7 @@ macro_rules! conformance {
             counts_by_handler_and_state
             failing_jobs_are_listed_and_counted
             lists_begin_with_the_newest_on_request
+            lists_begin_with_the_soonest_on_request
             j17_ends_of_runs_are_counted_by_minute_and_handler
             j17_each_end_counts_once
             j17_a_week_is_kept

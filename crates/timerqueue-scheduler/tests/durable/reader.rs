@@ -1,11 +1,14 @@
 //! Looks from outside, which take no part.
 
-use std::time::{Duration, SystemTime};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant, SystemTime};
 
 use timerqueue::Runtime;
 use timerqueue_scheduler::rusqlite::Connection;
 use timerqueue_scheduler::store::{Fault, SqliteOptions, SqliteReader};
-use timerqueue_scheduler::{Error, JobId, Query, Scheduler, State};
+use timerqueue_scheduler::{Error, JobId, JobInfo, Pending, Query, Scheduler, State};
 
 use crate::support::{Folder, Log, until};
 
@@ -153,4 +156,69 @@ fn a_reader_leaves_the_log_of_a_killed_process() {
     assert!(files() == before, "neither file has changed");
     let scheduler = Scheduler::open(copy.file()).start().unwrap();
     assert_eq!(scheduler.list(Query::new()).wait().unwrap().len(), 1);
+}
+
+/// A file with this number of jobs that wait.
+fn many(folder: &Folder, jobs: u32) -> Scheduler {
+    let scheduler = Scheduler::open(folder.file()).start().unwrap();
+    let _ = scheduler.put_to("h", &()).key("first").due(HOUR).send().wait().unwrap();
+    let db = Connection::open(folder.file()).unwrap();
+    let rows = format!(
+        "INSERT INTO timerqueue_jobs (id, key, handler, payload, state, due, wake, recurs, holds_key, paused, cancelled, attempt, \
+         claims, turn, owner, died)
+         WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {jobs})
+         SELECT n + 1000, 'k' || n, 1, 'null', 0, 9000000000000000 - n, 9000000000000000 - n, 0, 1, 0, 0, 0, 0, 0, 0, 0 FROM n;
+         UPDATE timerqueue_store SET last_id = {jobs} + 2000; UPDATE timerqueue_handlers SET waiting = {jobs} + 1"
+    );
+    db.execute_batch(&rows).unwrap();
+    scheduler
+}
+
+#[test]
+fn j14_a_long_list_holds_up_no_other_look_and_no_close() {
+    let folder = Folder::new();
+    let scheduler = many(&folder, 150_000);
+    let is_ready =
+        |list: &mut Pending<Vec<JobInfo>>| Pin::new(list).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    let mut list = scheduler.list(Query::new());
+    assert!(scheduler.get("first").wait().unwrap().is_some());
+    assert!(!is_ready(&mut list), "the look has passed the list");
+    assert!(scheduler.close(Duration::from_millis(1)).wait().unwrap().is_drained());
+    assert!(!is_ready(&mut list), "and so has the close");
+    assert_eq!(list.wait().unwrap().len(), 150_001);
+}
+
+#[test]
+fn j13_a_look_that_nobody_waits_for_is_given_up() {
+    let folder = Folder::new();
+    let scheduler = many(&folder, 150_000);
+    let walk = || scheduler.list(Query::new().key_prefix("none"));
+    let begun = Instant::now();
+    assert!(walk().wait().unwrap().is_empty());
+    let one = begun.elapsed();
+    let begun = Instant::now();
+    drop((0..100).map(|_| walk()).collect::<Vec<_>>());
+    assert!(scheduler.get("first").wait().unwrap().is_some());
+    assert!(begun.elapsed() < one * 10, "{one:?} for one, {:?} for a hundred", begun.elapsed());
+}
+
+#[test]
+fn j13_the_first_jobs_of_a_long_list_are_those_that_are_due_first() {
+    let folder = Folder::new();
+    let scheduler = many(&folder, 150_000);
+    let begun = Instant::now();
+    let all = scheduler.list(Query::new().state(State::Waiting)).wait().unwrap();
+    let whole = begun.elapsed();
+    assert_eq!(all.len(), 150_001);
+    let begun = Instant::now();
+    let mut query = Query::new().soonest_first().limit(50);
+    let mut keys: Vec<String> = Vec::new();
+    for _ in 0..4 {
+        let page = scheduler.list(query.clone()).wait().unwrap();
+        query = query.after_due(page[49].due, page[49].id);
+        keys.extend(page.iter().map(|job| job.key.to_string()));
+    }
+    assert!(begun.elapsed() < whole / 2, "{:?} for four parts, {whole:?} for all", begun.elapsed());
+    let expected = ["first".to_owned()].into_iter().chain((0..199).map(|n| format!("k{}", 150_000 - n)));
+    assert_eq!(keys, expected.collect::<Vec<_>>());
 }

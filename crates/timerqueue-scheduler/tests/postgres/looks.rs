@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use timerqueue_scheduler::store::PostgresReader;
-use timerqueue_scheduler::{Query, State};
+use timerqueue_scheduler::{Query, Scheduler, State};
 
 use crate::server::{Server, new_schema, until};
 use crate::{HOUR, Log, connect, logging, options};
@@ -44,6 +44,13 @@ fn j13_lists_of_few_jobs_do_not_read_those_that_wait() {
         Query::new().state(State::Running),
         Query::new().state(State::Queued),
     ];
+    let soonest = read(&|reader| {
+        let list = |query: Query| reader.list(&query.state(State::Waiting).soonest_first().limit(20)).unwrap();
+        let first = list(Query::new());
+        assert_eq!((&*first[0].key, &*first[19].key), ("31", "50"));
+        assert_eq!(&*list(Query::new().after_due(first[19].due, first[19].id))[0].key, "51");
+    });
+    assert!(soonest < 200, "{soonest} rows are read for the soonest");
     for (query, found) in queries.into_iter().zip([30, 30, 0, 0, 0]) {
         for query in [query.clone(), query.clone().newest_first()] {
             let rows = read(&|reader| assert_eq!(reader.list(&query).unwrap().len(), found));
@@ -77,4 +84,35 @@ fn j17_minutes_of_an_hour_ago_are_one_row_for_each_handler() {
             .sum();
         assert_eq!(done, 30);
     }
+}
+
+/// A look that its caller has given up leaves no statement behind on the server.
+#[test]
+fn j13_a_look_that_nobody_waits_for_is_cancelled() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let address = format!("{} application_name={schema}", server.address());
+    let patient = options(&schema).patience(HOUR);
+    // Without a handler the engine looks at nothing for itself.
+    let store = patient.connect(timerqueue::Runtime::global(), &address).unwrap();
+    let node = Scheduler::builder().store(store).start().unwrap();
+    let _ = node.put_to("log", &1).key("a").due(HOUR).send().wait().unwrap();
+    let waits = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock' \
+         AND query LIKE 'SELECT job.id%'"
+    );
+    let locks = format!("BEGIN; LOCK TABLE {schema}.jobs IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(7); COMMIT");
+    let locker = std::thread::spawn(move || server.psql(&locks));
+    let held = format!(
+        "SELECT count(*) FROM pg_locks WHERE relation = '{schema}.jobs'::regclass AND mode = 'AccessExclusiveLock'"
+    );
+    until("the table is locked", || server.psql(&held) == "1");
+    let lists = [(); 3].map(|()| node.list(Query::new()));
+    until("a list waits", || server.psql(&waits) == "1");
+    drop(lists);
+    let begun = std::time::Instant::now();
+    until("no list waits", || server.psql(&waits) == "0");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    locker.join().unwrap();
+    assert!(node.get("a").wait().unwrap().is_some());
 }

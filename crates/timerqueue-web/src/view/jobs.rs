@@ -4,12 +4,13 @@ use maud::{Markup, html};
 use timerqueue_scheduler::{Error, JobInfo, Query};
 
 use super::{Frame, HANDLERS, PAGE, Place, state};
-use crate::route::{Action, Filter, Tab};
+use crate::route::{Action, After, Filter, Tab};
 use crate::text;
 
-/// Those that are about to run first, or else those that came last.
-fn newest_first(tab: Tab) -> bool {
-    matches!(tab, Tab::Dead | Tab::Failing | Tab::All)
+/// Those that are about to run first, the overdue ones before all others, or else those that came
+/// last.
+fn is_by_due(tab: Tab) -> bool {
+    !matches!(tab, Tab::Dead | Tab::All)
 }
 
 pub(super) async fn show(frame: &Frame<'_>, filter: &Filter) -> Result<Markup, Error> {
@@ -20,9 +21,8 @@ pub(super) async fn show(frame: &Frame<'_>, filter: &Filter) -> Result<Markup, E
     if filter.tab == Tab::Failing {
         query = query.failing();
     }
-    if newest_first(filter.tab) {
-        query = query.newest_first();
-    }
+    let by_due = is_by_due(filter.tab);
+    query = if by_due { query.soonest_first() } else { query.newest_first() };
     if let Some(handler) = &filter.handler {
         query = query.name(handler);
     }
@@ -30,7 +30,7 @@ pub(super) async fn show(frame: &Frame<'_>, filter: &Filter) -> Result<Markup, E
         query = query.key_prefix(key);
     }
     if let Some(after) = filter.after {
-        query = query.after(after);
+        query = after.narrow(query, by_due);
     }
     let mut jobs = frame.page.scheduler.list(query).await?;
     let more = jobs.len() > PAGE;
@@ -59,7 +59,8 @@ fn base(filter: &Filter) -> String {
 
 fn pager(frame: &Frame<'_>, filter: &Filter, jobs: &[JobInfo], more: bool) -> Markup {
     let first = filter.after.map(|_| frame.link(&base(filter)));
-    let next = jobs.last().filter(|_| more).map(|job| frame.link(&format!("{}&after={}", base(filter), job.id.0)));
+    let next =
+        jobs.last().filter(|_| more).map(|job| frame.link(&format!("{}&after={}", base(filter), After::of(job))));
     html! {
         @if first.is_some() || next.is_some() {
             nav.pager #pager data-live aria-label="Parts of the list" {

@@ -1,19 +1,19 @@
 //! Recurring jobs.
 
 use maud::{Markup, html};
-use timerqueue_scheduler::{Error, JobId, JobInfo, Query, Schedule, State};
+use timerqueue_scheduler::{Error, JobInfo, Query, Schedule, State};
 
 use super::{Frame, PAGE, Place, end};
-use crate::route::Action;
+use crate::route::{Action, After};
 use crate::text;
 
-pub(super) async fn show(frame: &Frame<'_>, after: Option<JobId>) -> Result<Markup, Error> {
-    let mut query = Query::new().state(State::Recurring).limit(PAGE + 1);
+pub(super) async fn show(frame: &Frame<'_>, after: Option<After>) -> Result<Markup, Error> {
+    let mut query = Query::new().state(State::Recurring).soonest_first().limit(PAGE + 1);
     if let Some(after) = after {
-        query = query.after(after);
+        query = after.narrow(query, true);
     }
     let mut jobs = frame.page.scheduler.list(query).await?;
-    let next = (jobs.len() > PAGE).then(|| jobs[PAGE - 1].id.0);
+    let next = (jobs.len() > PAGE).then(|| After::of(&jobs[PAGE - 1]));
     jobs.truncate(PAGE);
     let main = html! {
         h1 { "Schedules" }

@@ -9,6 +9,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Bound;
@@ -18,7 +19,7 @@ use parking_lot::Mutex;
 use timerqueue::Runtime;
 
 use self::table::Table;
-use super::rules::{Changes, Claims, Effects, Runs};
+use super::rules::{Changes, Claims, Effects, Row, Runs};
 use super::{
     Applied, Claim, Claimed, Counts, Entry, JobId, JobInfo, KindCounts, Micros, Op, Query, Reply, Scan, Scanned,
     Settled, Store, Watcher, sealed,
@@ -121,12 +122,48 @@ impl MemoryStore {
         }
     }
 
+    /// In the order of due times. Keeps the places of the first ones alone while it walks.
+    fn list_soonest(&self, query: &Query) -> Vec<JobInfo> {
+        let behind = query.after_due.zip(query.after);
+        let all = Query { limit: None, after: None, soonest_first: false, ..query.clone() };
+        let limit = query.limit.unwrap_or(usize::MAX);
+        let mut first = BTreeSet::new();
+        self.walk(&all, |row, _| {
+            let place = (row.due_key(), row.id);
+            if behind.is_none_or(|behind| place > behind) {
+                first.insert(place);
+                if first.len() > limit {
+                    first.pop_last();
+                }
+            }
+        });
+        let mut found = Vec::with_capacity(first.len());
+        let mut first = first.into_iter().peekable();
+        while first.peek().is_some() {
+            let table = self.inner.table.lock();
+            let rows = first.by_ref().take(SECTION).filter_map(|(_, id)| table.rows.get(&id));
+            found.extend(rows.map(|row| row.info(&table.kinds[row.kind].name)));
+        }
+        found
+    }
+
     fn list(&self, query: &Query) -> Vec<JobInfo> {
+        if query.soonest_first {
+            return self.list_soonest(query);
+        }
         let mut found = Vec::new();
+        self.walk(query, |row, name| found.push(row.info(name)));
+        found
+    }
+
+    /// Calls `each` for the rows of a query, in the order of their numbers, with the names of their
+    /// handlers. The lock is held during each call.
+    fn walk(&self, query: &Query, mut each: impl FnMut(&Row, &Arc<str>)) {
+        let mut found = 0;
         let limit = query.limit.unwrap_or(usize::MAX);
         let newest = query.newest_first;
         let mut after = query.after.map_or(Bound::Unbounded, Bound::Excluded);
-        while found.len() < limit {
+        while found < limit {
             let table = self.inner.table.lock();
             let mut last = None;
             let range = if newest { (Bound::Unbounded, after) } else { (after, Bound::Unbounded) };
@@ -136,8 +173,9 @@ impl MemoryStore {
                 last = Some(id);
                 let name = &table.kinds[row.kind].name;
                 let fits = query.takes(row) && query.name.as_ref().is_none_or(|wanted| wanted == name);
-                if fits && found.len() < limit {
-                    found.push(row.info(name));
+                if fits && found < limit {
+                    found += 1;
+                    each(row, name);
                 }
             }
             match last {
@@ -145,7 +183,6 @@ impl MemoryStore {
                 None => break,
             }
         }
-        found
     }
 
     fn get(&self, key: &str) -> Option<JobInfo> {

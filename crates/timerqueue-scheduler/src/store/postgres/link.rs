@@ -18,6 +18,7 @@ use super::Settings;
 use super::error::Failure;
 use super::params::Param;
 use super::wire::{self, Answers, Step, Wire, limited};
+use crate::store::reply::Awaited;
 
 /// How long an answer may take that the end of a store waits for.
 pub(super) const HURRY: Duration = Duration::from_secs(1);
@@ -34,6 +35,8 @@ pub(super) struct Link {
     pub(super) limit: Cell<Duration>,
     /// Set when the store is about to end: then an answer may take [`HURRY`].
     pub(super) hurry: Option<Arc<AtomicBool>>,
+    /// Whether a caller waits for the answer: if not, the statement is cancelled.
+    pub(super) awaited: RefCell<Option<Awaited>>,
     pub(super) is_pooled: bool,
     /// How long each statement of a transaction waits for a lock of another session.
     pub(super) lock_wait: Cell<Duration>,
@@ -65,7 +68,18 @@ impl Link {
         let (lock_wait, is_careful) = (Cell::new(wire::lock_wait(limit)), Cell::new(false));
         let limit = Cell::new(limit);
         let (handlers, pruned) = (RefCell::default(), Cell::new(i64::MIN));
-        Ok(Self { runtime, wire, limit, hurry: None, is_pooled, lock_wait, handlers, is_careful, pruned })
+        Ok(Self {
+            runtime,
+            wire,
+            limit,
+            hurry: None,
+            awaited: RefCell::default(),
+            is_pooled,
+            lock_wait,
+            handlers,
+            is_careful,
+            pruned,
+        })
     }
 
     /// Waits for an answer.
@@ -82,6 +96,12 @@ impl Link {
                 }
                 if left.is_zero() {
                     return Err(Failure::lost("the server does not answer"));
+                }
+                let is_abandoned = self.awaited.borrow().as_ref().is_some_and(|is_awaited| !is_awaited());
+                if is_abandoned {
+                    // The server would go on for as long as the patience.
+                    let _ = tokio::time::timeout(HURRY, self.wire.cancel()).await;
+                    return Err(Failure::lost("the answer is awaited no longer"));
                 }
             }
         })

@@ -45,11 +45,12 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use self::address::{Address, Place};
 pub use self::check::{ServerReport, Standby};
 use self::error::Failure;
-use self::reader::{Question, Reader};
+use self::reader::Reader;
 use self::sleepers::Sleep;
 pub use self::view::PostgresReader;
 use self::writer::{Back, Message, Write, Writer};
 use super::origin::Origin;
+use super::questions::Questions;
 use super::{
     Applied, Claim, Claimed, Entry, Fault, Held, Hold, Invalid, Limits, Micros, Mutation, Notice, Op, Reply, Room,
     Scan, Scanned, Settled, Store, Watcher, sealed,
@@ -398,8 +399,7 @@ struct Inner {
     shared: Arc<Shared>,
     origin: Origin,
     messages: Sender<Message>,
-    /// Taken when the store is dropped, so that the reader ends.
-    questions: Option<Sender<Question>>,
+    questions: Questions,
     stop: Option<oneshot::Sender<()>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -430,7 +430,8 @@ impl PostgresStore {
             leaving: Arc::default(),
         });
         let (messages, incoming) = channel();
-        let (questions, asked) = channel();
+        let questions = Questions::default();
+        let asked = questions.clone();
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = channel();
         let (told, to_tell) = channel();
@@ -460,14 +461,7 @@ impl PostgresStore {
             named("timerqueue-pgkp", move || keeper::run(&keeping, stopped))?,
         ];
         Ok(Self {
-            inner: Arc::new(Inner {
-                shared,
-                origin: Origin::here(),
-                messages,
-                questions: Some(questions),
-                stop: Some(stop),
-                threads,
-            }),
+            inner: Arc::new(Inner { shared, origin: Origin::here(), messages, questions, stop: Some(stop), threads }),
         })
     }
 }
@@ -491,12 +485,12 @@ impl Drop for Inner {
         if self.origin.refusal().is_some() {
             // The last sender of a channel would take a lock to close it.
             let threads = std::mem::take(&mut self.threads);
-            return std::mem::forget((self.messages.clone(), self.questions.take(), self.stop.take(), threads));
+            return std::mem::forget((self.messages.clone(), self.stop.take(), threads));
         }
         self.shared.closing.store(true, Ordering::Release);
         self.shared.leaving.store(true, Ordering::Release);
         let _ = self.messages.send(Message::Close);
-        self.questions = None;
+        self.questions.close();
         self.stop.take().map(|stop| stop.send(()));
         for thread in self.threads.drain(..) {
             // The last handle may be dropped by a reply.
@@ -558,9 +552,7 @@ impl Store for PostgresStore {
         if let Some(refusal) = self.inner.origin.refusal() {
             return reply.send(Err(refusal));
         }
-        if let Some(questions) = &self.inner.questions {
-            let _ = questions.send((scan, reply));
-        }
+        self.inner.questions.ask(scan, reply);
     }
 
     fn enter(&self, entry: Arc<Entry>) {

@@ -1,25 +1,22 @@
 //! The thread that reads: lists and counts, beside the writer.
 //!
 //! Ground rules. A connection of its own, so that no settle waits for a list. A list is read in
-//! sections. Once all schedulers of the store have left, each answer may take no longer than
+//! sections, between which other questions are answered. A statement whose caller waits no longer
+//! is cancelled. Once all schedulers of the store have left, each answer may take no longer than
 //! [`HURRY`]: their ends wait for counts.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
 
 use super::Shared;
 use super::error::{Failure, Remedy};
 use super::link::{HURRY, Link};
 use super::{members, minutes, rows};
 use crate::scheduler::quietly;
+use crate::store::questions::{Asked, Listing, Question, Questions};
 use crate::store::rules::{WRONG_BY, span_of};
-use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Reply, Scan, Scanned, State};
-
-/// The rows of a section.
-const SECTION: usize = 512;
-
-pub(super) type Question = (Scan, Reply<Scanned>);
+use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Scan, Scanned, State};
 
 pub(super) struct Reader {
     pub(super) shared: Arc<Shared>,
@@ -64,23 +61,28 @@ macro_rules! lists {
 }
 
 impl Reader {
-    pub(super) fn run(mut self, questions: &Receiver<Question>) {
-        while let Ok((scan, reply)) = questions.recv() {
-            let mut scanned = self.scan(&scan);
+    pub(super) fn run(mut self, questions: &Questions) {
+        while let Some(question) = questions.next() {
+            let mut scanned = self.scan(&question);
             // A connection may have been lost long ago.
-            let is_hurried = self.shared.leaving.load(Ordering::Acquire);
+            let is_hurried = self.shared.leaving.load(Ordering::Acquire) || !question.reply.is_awaited();
             if scanned.as_ref().is_err_and(|failure| failure.remedy == Remedy::Reconnect) && !is_hurried {
                 self.link = None;
-                scanned = self.scan(&scan);
+                scanned = self.scan(&question);
             }
             if scanned.is_err() {
                 self.link = None;
             }
-            quietly(|| reply.send(scanned.map_err(|failure| failure.error())));
+            match (scanned, &question.asked) {
+                (Ok(Scanned::Jobs(jobs)), Asked::List(_)) => {
+                    quietly(|| question.take_in(jobs).into_iter().for_each(|rest| questions.go_on(rest)));
+                }
+                (scanned, _) => quietly(|| question.reply.send(scanned.map_err(|failure| failure.error()))),
+            }
         }
     }
 
-    fn scan(&mut self, scan: &Scan) -> Result<Scanned, Failure> {
+    fn scan(&mut self, question: &Question) -> Result<Scanned, Failure> {
         let link = match self.link.take() {
             Some(link) => link,
             None => {
@@ -93,12 +95,17 @@ impl Reader {
             }
         };
         let link = self.link.insert(link);
+        *link.awaited.borrow_mut() = question.reply.awaited();
+        let scan = match &question.asked {
+            Asked::List(listing) => {
+                let (query, most) = listing.rest();
+                return section(link, query, most).map(Scanned::Jobs);
+            }
+            Asked::Scan(scan) => scan,
+        };
         match scan {
             // No text of the server has a NUL.
             Scan::Get(key) if key.contains('\0') => Ok(Scanned::Jobs(Vec::new())),
-            Scan::List(query) if [&query.name, &query.prefix].into_iter().flatten().any(|text| text.contains('\0')) => {
-                Ok(Scanned::Jobs(Vec::new()))
-            }
             Scan::Zoned { name, .. } if name.contains('\0') => Ok(Scanned::Jobs(Vec::new())),
             Scan::Zoned { name, after, limit } => zoned(link, name, *after, *limit).map(Scanned::Jobs),
             Scan::Get(key) => get(link, key).map(|job| Scanned::Jobs(job.into_iter().collect())),
@@ -145,6 +152,19 @@ pub(super) fn near(link: &Link, within: Micros, limit: usize) -> Result<Vec<JobI
 }
 
 pub(super) fn list(link: &Link, query: &Query) -> Result<Vec<JobInfo>, Failure> {
+    Listing::new(query.clone()).read(|rest, most| section(link, rest, most))
+}
+
+/// The next jobs of a list, at most this number.
+fn section(link: &Link, query: &Query, most: usize) -> Result<Vec<JobInfo>, Failure> {
+    // No text of the server has a NUL.
+    let is_none = [&query.name, &query.prefix].into_iter().flatten().any(|text| text.contains('\0'));
+    if is_none || most == 0 {
+        return Ok(Vec::new());
+    }
+    if query.soonest_first {
+        return soonest(link, query, most);
+    }
     let lists = match query.state {
         _ if query.failing => lists!("job.state = 0 AND job.error IS NOT NULL"),
         Some(State::Queued) => lists!("job.state = 1"),
@@ -154,21 +174,74 @@ pub(super) fn list(link: &Link, query: &Query) -> Result<Vec<JobInfo>, Failure> 
         Some(State::Waiting) | None => lists!("true"),
     };
     let (first, sql) = if query.newest_first { (i64::MAX, lists[1]) } else { (-1, lists[0]) };
-    let mut found = Vec::new();
-    let limit = query.limit.unwrap_or(usize::MAX);
-    let mut after = query.after.map_or(first, |JobId(id)| i64::try_from(id).unwrap_or(i64::MAX));
+    let after = query.after.map_or(first, |JobId(id)| i64::try_from(id).unwrap_or(i64::MAX));
     let state = query.state.map(|state| state as i64);
     let (name, prefix) = (query.name.as_deref(), query.prefix.as_deref());
-    while found.len() < limit {
-        let section = SECTION.min(limit - found.len());
-        let rows = link.ask(sql, &[&after, &state, &name, &prefix, &(section as i64), &query.failing])?;
-        found.extend(rows.iter().map(info));
-        match found.last().filter(|_| rows.len() == section) {
-            Some(last) => after = last.id.0 as i64,
-            None => break,
+    let rows = link.ask(sql, &[&after, &state, &name, &prefix, &(most as i64), &query.failing])?;
+    Ok(rows.iter().map(info).collect())
+}
+
+/// The places and numbers of rows in the order of due times, from their place and their condition.
+macro_rules! places {
+    ($due:literal, $condition:literal) => {
+        concat!(
+            "SELECT ",
+            $due,
+            ", job.id FROM jobs AS job WHERE ",
+            $condition,
+            " AND ($1::text IS NULL OR job.handler = (SELECT id FROM handlers WHERE name = $1)) \
+             AND ($2::text IS NULL OR starts_with(job.key, $2)) AND (",
+            $due,
+            ", job.id) > ($3::bigint, $4::bigint) ORDER BY 1, 2 LIMIT $5"
+        )
+    };
+}
+
+/// The first jobs of a list in the order of due times. Each source has its rows in that order or is
+/// small, and is asked for no more than the list may still have.
+fn soonest(link: &Link, query: &Query, most: usize) -> Result<Vec<JobInfo>, Failure> {
+    const OF_HANDLERS: &str = "SELECT near.wake, near.id FROM handlers AS h CROSS JOIN LATERAL (SELECT job.wake, job.id \
+         FROM jobs AS job WHERE job.handler = h.id AND NOT job.recurs AND job.wake IS NOT NULL AND job.state = 0 \
+         AND job.wake = job.due AND ($2::text IS NULL OR starts_with(job.key, $2)) \
+         AND (job.wake, job.id) > ($3::bigint, $4::bigint) ORDER BY job.wake, job.id LIMIT $5) AS near \
+         WHERE $1::text IS NULL OR h.name = $1 ORDER BY 1, 2 LIMIT $5";
+    const APART: &str = places!("job.apart", "job.state = 0 AND job.apart IS NOT NULL AND job.apart = job.due");
+    const REST: &str = places!("job.due", "job.state = 0 AND coalesce(job.wake, job.apart) IS DISTINCT FROM job.due");
+    const FAILING: &str = places!("job.due", "job.state = 0 AND job.error IS NOT NULL");
+    const QUEUED: &str = places!("job.due", "job.state = 1");
+    const RUNNING: &str = places!("job.due", "job.state = 2");
+    const DEAD: &str = places!("9223372036854775807", "job.state = 3");
+    const RECURRING: &str = places!(
+        "coalesce(substring(job.recurring FROM '\"next\": ?\\[[0-9]{1,18}, ?([0-9]{1,18})\\]')::bigint, 9223372036854775807)",
+        "job.state = 4"
+    );
+    let sources: &[&'static str] = match query.state {
+        _ if query.failing => &[FAILING],
+        Some(State::Waiting) => &[OF_HANDLERS, APART, REST],
+        Some(State::Queued) => &[QUEUED],
+        Some(State::Running) => &[RUNNING],
+        Some(State::Dead) => &[DEAD],
+        Some(State::Recurring) => &[RECURRING],
+        None => &[OF_HANDLERS, APART, REST, QUEUED, RUNNING, RECURRING, DEAD],
+    };
+    let (due, id) = query.cursor();
+    let (name, prefix) = (query.name.as_deref(), query.prefix.as_deref());
+    let mut first: BTreeSet<(i64, i64)> = BTreeSet::new();
+    for &sql in sources {
+        if sql == DEAD && first.len() >= most {
+            break; // they are the last ones
+        }
+        let rows = link.ask(sql, &[&name, &prefix, &due, &id, &(most as i64)])?;
+        first.extend(rows.iter().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1))));
+        while first.len() > most {
+            first.pop_last();
         }
     }
-    Ok(found)
+    let ids: Vec<i64> = first.iter().map(|&(_, id)| id).collect();
+    // Between two statements a job may leave.
+    let rows = link.ask(infos!("job.id = ANY($1::bigint[])"), &[&ids])?;
+    let mut jobs: HashMap<i64, JobInfo> = rows.iter().map(|row| (row.get(0), info(row))).collect();
+    Ok(ids.iter().filter_map(|id| jobs.remove(id)).collect())
 }
 
 /// The numbers come from the index of recurring rows that wait.

@@ -138,9 +138,6 @@ impl PostgresReader {
     ///
     /// [`Error::Store`].
     pub fn list(&self, query: &Query) -> Result<Vec<JobInfo>, Error> {
-        if [&query.name, &query.prefix].into_iter().flatten().any(|text| text.contains('\0')) {
-            return Ok(Vec::new());
-        }
         self.ask(|link| reader::list(link, query))
     }
 

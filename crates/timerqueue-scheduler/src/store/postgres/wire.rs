@@ -60,6 +60,7 @@ pub(super) use run;
 
 pub(super) struct Wire {
     client: Client,
+    tls: MakeRustlsConnect,
     /// None of them behind a pooler.
     statements: RefCell<HashMap<&'static str, Statement>>,
     /// Begins a transaction.
@@ -122,7 +123,9 @@ impl Wire {
             let isolation = "SET SESSION default_transaction_isolation = 'read committed'";
             client.batch_execute(&format!("{isolation}; {}", set("SESSION"))).await?;
         }
-        Ok(Self { client, statements: RefCell::default(), begin, is_pooled: settings.is_pooled })
+        let used = settings.used.load(Ordering::Relaxed);
+        let tls = settings.places[used].1.clone();
+        Ok(Self { client, tls, statements: RefCell::default(), begin, is_pooled: settings.is_pooled })
     }
 
     pub(super) async fn prepare(&self, sql: &'static str) -> Result<Ready, tokio_postgres::Error> {
@@ -213,6 +216,11 @@ impl Wire {
 
     pub(super) async fn begin(&self) -> Result<(), tokio_postgres::Error> {
         self.batch(&self.begin).await
+    }
+
+    /// Asks the server to end the statement under way, on a connection of its own.
+    pub(super) async fn cancel(&self) -> Result<(), tokio_postgres::Error> {
+        self.client.cancel_token().cancel_query(self.tls.clone()).await
     }
 
     pub(super) async fn batch(&self, sql: &str) -> Result<(), tokio_postgres::Error> {

@@ -322,12 +322,26 @@ impl Row {
         Some(self.wake()?.as_i64().saturating_sub(self.span.filter(|_| waits)?))
     }
 
+    /// When the job is due, as users see it.
+    fn due(&self) -> Option<Micros> {
+        match &self.recurring {
+            _ if self.state == State::Dead => None,
+            Some(recurring) => recurring.next.map(|next| next.due),
+            None => Some(self.due),
+        }
+    }
+
+    /// The place in the order of due times, as a cursor of a list has it.
+    pub(crate) fn due_key(&self) -> i64 {
+        self.due().map_or(i64::MAX, Micros::as_i64)
+    }
+
     /// The row as users see it.
     pub(crate) fn info(&self, name: &Arc<str>) -> JobInfo {
         let recurring = self.recurring.as_deref();
-        let (due, nominal) = match recurring {
-            Some(recurring) => (recurring.next.map(|next| next.due), recurring.next.map(|next| next.nominal)),
-            None => (Some(self.due), self.nominal),
+        let nominal = match recurring {
+            Some(recurring) => recurring.next.map(|next| next.nominal),
+            None => self.nominal,
         };
         JobInfo {
             id: self.id,
@@ -337,7 +351,7 @@ impl Row {
             payload: Arc::clone(&self.payload),
             state: self.state,
             paused: self.paused,
-            due: due.filter(|_| self.state != State::Dead).map(Micros::to_system),
+            due: self.due().map(Micros::to_system),
             nominal: nominal.map(Micros::to_system),
             parent: self.parent,
             attempt: self.attempt,

@@ -22,6 +22,7 @@ mod watch;
 mod work;
 mod writer;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,12 +35,13 @@ use parking_lot::Mutex;
 use timerqueue::Runtime;
 
 use self::error::Failure;
-use self::reader::{Question, Reader};
+use self::reader::{Guard, Reader};
 pub use self::view::SqliteReader;
 use self::watch::{Stop, Watch};
 use self::work::Keep;
 use self::writer::{Checked, Message, Write, Writer};
 use super::origin::Origin;
+use super::questions::Questions;
 use super::{
     Applied, Claim, Claimed, Entry, Hold, Invalid, JobId, LastRun, Micros, Mutation, Notice, Op, Reply, Scan, Scanned,
     Settled, Store, Watcher, sealed, text,
@@ -121,8 +123,10 @@ struct Inner {
     shared: Arc<Shared>,
     origin: Origin,
     messages: Sender<Message>,
-    /// Taken when the store is dropped, so that the reader ends.
-    questions: Option<Sender<Question>>,
+    questions: Questions,
+    guard: Arc<Guard>,
+    /// The schedulers that have not left.
+    owners: Mutex<HashSet<u64>>,
     stop: Stop,
     threads: Vec<JoinHandle<()>>,
 }
@@ -339,6 +343,7 @@ impl SqliteStore {
             path: path.clone(),
             busy: options.busy,
             runtime: runtime.clone(),
+            guard: Arc::default(),
         };
         let shared = Arc::new(Shared {
             path,
@@ -354,7 +359,8 @@ impl SqliteStore {
         let writer = Writer::new(db, Arc::clone(&shared), alive, options.busy)?;
         let (messages, incoming) = channel();
         let (number, changes) = (writer.alive.number(), messages.clone());
-        let (questions, asked) = channel();
+        let (questions, guard) = (Questions::default(), Arc::clone(&reader.guard));
+        let asked = questions.clone();
         let threads = vec![
             named("timerqueue-write", move || writer.run(&incoming))?,
             named("timerqueue-read", move || reader.run(&asked))?,
@@ -365,7 +371,9 @@ impl SqliteStore {
                 shared,
                 origin: Origin::here(),
                 messages,
-                questions: Some(questions),
+                questions,
+                guard,
+                owners: Mutex::default(),
                 stop,
                 threads,
             }),
@@ -402,11 +410,12 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if self.origin.refusal().is_some() {
             // The last sender of a channel would take a lock to close it.
-            let inherited = (self.messages.clone(), self.questions.take(), std::mem::take(&mut self.threads));
+            let inherited = (self.messages.clone(), std::mem::take(&mut self.threads));
             return std::mem::forget(inherited);
         }
         let _ = self.messages.send(Message::Close);
-        self.questions = None;
+        self.guard.leaving.store(true, Ordering::Release);
+        self.questions.close();
         self.stop.stop();
         for thread in self.threads.drain(..) {
             // The last handle may be dropped by a reply.
@@ -461,16 +470,23 @@ impl Store for SqliteStore {
         if let Some(refusal) = self.inner.origin.refusal() {
             return reply.send(Err(refusal));
         }
-        if let Some(questions) = &self.inner.questions {
-            let _ = questions.send((scan, reply));
-        }
+        self.inner.questions.ask(scan, reply);
     }
 
     fn enter(&self, entry: Arc<Entry>) {
+        if self.inner.origin.refusal().is_none() {
+            self.inner.owners.lock().insert(entry.owner);
+            self.inner.guard.leaving.store(false, Ordering::Release);
+        }
         self.inner.tell(Message::Write(Write::Enter(entry)));
     }
 
     fn leave(&self, owner: u64) {
+        if self.inner.origin.refusal().is_none() {
+            let mut owners = self.inner.owners.lock();
+            owners.remove(&owner);
+            self.inner.guard.leaving.store(owners.is_empty(), Ordering::Release);
+        }
         self.inner.tell(Message::Write(Write::Leave(owner)));
     }
 

@@ -1,25 +1,33 @@
 //! The thread that reads: lists and counts, beside the writer.
 //!
 //! Ground rules. A connection of its own: a long list holds no lock that a commit needs. A list is
-//! read in sections, so that the log of SQLite can be written back in between.
+//! read in sections, so that the log of SQLite can be written back in between, and other questions
+//! are answered. A statement whose caller waits no longer is interrupted. Once all schedulers of
+//! the store have left, so is one that takes longer than [`HURRY`]: their ends wait for counts.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, params};
 use timerqueue::Runtime;
 
 use super::error::Failure;
 use super::{FinishedJob, members, minutes, place, rows, schema, text};
 use crate::scheduler::quietly;
+use crate::store::questions::{Asked, Listing, Questions, SECTION};
+use crate::store::reply::Awaited;
 use crate::store::rules::{WRONG_BY, span_of};
-use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Reply, Scan, Scanned, State};
+use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Scan, Scanned, State};
 
-/// The rows of a section.
-const SECTION: usize = 512;
+/// How long a statement may take that the end of a store waits for.
+const HURRY: Duration = Duration::from_secs(1);
 
-pub(super) type Question = (Scan, Reply<Scanned>);
+/// The instructions of SQLite between two looks whether a statement is to go on: some milliseconds.
+const INSTRUCTIONS: std::ffi::c_int = 50_000;
 
 pub(super) struct Reader {
     pub(super) path: PathBuf,
@@ -29,26 +37,61 @@ pub(super) struct Reader {
     pub(super) runtime: Runtime,
     /// Opened again after a failure.
     pub(super) db: Option<Connection>,
+    pub(super) guard: Arc<Guard>,
+}
+
+/// Whether the statement under way is to go on.
+#[derive(Default)]
+pub(super) struct Guard {
+    /// All schedulers of the store have left.
+    pub(super) leaving: AtomicBool,
+    /// When the question was taken, and whether its caller waits.
+    current: Mutex<Option<(Instant, Option<Awaited>)>>,
+}
+
+impl Guard {
+    fn is_over(&self) -> bool {
+        self.current.lock().as_ref().is_some_and(|(begun, is_awaited)| {
+            let hurries = self.leaving.load(Ordering::Acquire) && begun.elapsed() > HURRY;
+            hurries || is_awaited.as_ref().is_some_and(|is_awaited| !is_awaited())
+        })
+    }
 }
 
 impl Reader {
-    pub(super) fn run(mut self, questions: &Receiver<Question>) {
-        while let Ok((scan, reply)) = questions.recv() {
-            let scanned = self.scan(&scan);
+    pub(super) fn run(mut self, questions: &Questions) {
+        while let Some(question) = questions.next() {
+            *self.guard.current.lock() = Some((Instant::now(), question.reply.awaited()));
+            let scanned = self.answer(&question.asked);
+            *self.guard.current.lock() = None;
             if scanned.is_err() {
                 self.db = None;
             }
-            quietly(|| reply.send(scanned.map_err(|failure| failure.error())));
+            match (scanned, &question.asked) {
+                (Ok(Scanned::Jobs(jobs)), Asked::List(_)) => {
+                    quietly(|| question.take_in(jobs).into_iter().for_each(|rest| questions.go_on(rest)));
+                }
+                (scanned, _) => quietly(|| question.reply.send(scanned.map_err(|failure| failure.error()))),
+            }
         }
     }
 
-    fn scan(&mut self, scan: &Scan) -> Result<Scanned, Failure> {
+    fn answer(&mut self, asked: &Asked) -> Result<Scanned, Failure> {
         place::is_still(&self.path, self.file)?;
         let db = match self.db.take() {
             Some(db) => db,
             None => schema::open_reader(&self.path, self.busy)?,
         };
+        let guard = Arc::clone(&self.guard);
+        db.progress_handler(INSTRUCTIONS, Some(move || guard.is_over()))?;
         let db = self.db.insert(db);
+        let scan = match asked {
+            Asked::List(listing) => {
+                let (query, most) = listing.rest();
+                return section(db, query, most).map(Scanned::Jobs);
+            }
+            Asked::Scan(scan) => scan,
+        };
         match scan {
             Scan::Get(key) => get(db, key).map(|job| Scanned::Jobs(job.into_iter().collect())),
             Scan::List(query) => list(db, query).map(Scanned::Jobs),
@@ -89,25 +132,112 @@ pub(super) fn get(db: &Connection, key: &str) -> Result<Option<JobInfo>, Failure
 }
 
 pub(super) fn list(db: &Connection, query: &Query) -> Result<Vec<JobInfo>, Failure> {
-    let mut found = Vec::new();
-    let limit = query.limit.unwrap_or(usize::MAX);
-    let first = if query.newest_first { i64::MAX } else { -1 };
-    let mut after = query.after.map_or(first, |JobId(id)| i64::try_from(id).unwrap_or(i64::MAX));
-    let sql = list_sql(query, limit);
-    while found.len() < limit {
-        let section = SECTION.min(limit - found.len());
-        let mut statement = db.prepare_cached(&sql)?;
-        let state = query.state.map(|state| state as i64);
-        let params = params![after, state, query.name, query.prefix, section as i64];
-        let jobs = statement.query_map(params, info)?.collect::<Result<Vec<_>, _>>()?;
-        let whole = jobs.len() == section;
-        found.extend(jobs);
-        match found.last().filter(|_| whole) {
-            Some(last) => after = last.id.0 as i64,
-            None => break,
-        }
+    Listing::new(query.clone()).read(|rest, most| section(db, rest, most))
+}
+
+/// The next jobs of a list, at most this number.
+fn section(db: &Connection, query: &Query, most: usize) -> Result<Vec<JobInfo>, Failure> {
+    if most == 0 {
+        return Ok(Vec::new());
     }
-    Ok(found)
+    if query.soonest_first {
+        return soonest(db, query, most);
+    }
+    let first = if query.newest_first { i64::MAX } else { -1 };
+    let after = query.after.map_or(first, |JobId(id)| i64::try_from(id).unwrap_or(i64::MAX));
+    let mut statement = db.prepare_cached(&list_sql(query, query.limit.unwrap_or(usize::MAX)))?;
+    let state = query.state.map(|state| state as i64);
+    let params = params![after, state, query.name, query.prefix, most as i64];
+    Ok(statement.query_map(params, info)?.collect::<Result<Vec<_>, _>>()?)
+}
+
+/// The first jobs of a list in the order of due times. Each source has its rows in that order or is
+/// small, and is asked for no more than the list may still have.
+fn soonest(db: &Connection, query: &Query, most: usize) -> Result<Vec<JobInfo>, Failure> {
+    let (due, id) = query.cursor();
+    let mut first: BTreeSet<(i64, i64)> = BTreeSet::new();
+    let mut ask = |sql: &str, handler: Option<i64>| -> Result<(), Failure> {
+        let last = first.last().filter(|_| first.len() >= most).map_or(i64::MAX, |&(due, _)| due);
+        let mut statement = db.prepare_cached(sql)?;
+        let params = params![handler, query.prefix, due, id, last, most as i64];
+        for row in statement.query_map(params, |row| Ok((row.get(0)?, row.get(1)?)))? {
+            first.insert(row?);
+        }
+        while first.len() > most {
+            first.pop_last();
+        }
+        Ok(())
+    };
+    let mut handlers =
+        db.prepare_cached("SELECT id, waiting FROM timerqueue_handlers WHERE ?1 IS NULL OR name = ?1")?;
+    let handlers: Vec<(i64, i64)> =
+        handlers.query_map([&query.name], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+    let one = match (&query.name, &*handlers) {
+        (None, _) => None,
+        (Some(_), &[(id, _)]) => Some(id),
+        (Some(_), _) => return Ok(Vec::new()), // no such handler
+    };
+    if query.waits() && !query.failing {
+        let waiting = handlers.iter().filter(|&&(_, waiting)| waiting > 0);
+        waiting.map(|&(id, _)| id).try_for_each(|id| ask(&source(OF_HANDLER), Some(id)))?;
+    }
+    let others = sources(query);
+    others.iter().try_for_each(|sql| ask(sql, one))?;
+    let mut job = db.prepare_cached(&format!("{} WHERE job.id = ?1", columns("")))?;
+    // Between two statements a job may leave.
+    let jobs = first.iter().filter_map(|(_, id)| job.query_row([id], info).optional().transpose());
+    Ok(jobs.collect::<Result<_, _>>()?)
+}
+
+/// An index, the place of its rows in the order of due times, and its condition.
+type Source = (&'static str, &'static str, &'static str);
+
+const OF_HANDLER: Source =
+    ("timerqueue_due", "job.wake", "job.handler = ?1 AND job.recurs = 0 AND job.state = 0 AND job.wake = job.due");
+
+/// All sources but the waiting jobs of each handler. What waits is in one of the first three.
+fn sources(query: &Query) -> Vec<String> {
+    const APART: Source =
+        ("timerqueue_apart_due", "job.apart", "job.state = 0 AND job.apart IS NOT NULL AND job.apart = job.due");
+    const REST: Source =
+        ("timerqueue_unlooked", "job.due", "job.state = 0 AND coalesce(job.wake, job.apart) IS NOT job.due");
+    const FAILING: Source = ("timerqueue_failing_list", "job.due", "job.state = 0 AND job.error IS NOT NULL");
+    const QUEUED: Source = ("timerqueue_queued_list", "job.due", "job.state = 1");
+    const RUNNING: Source = ("timerqueue_held", "job.due", "job.process IS NOT NULL AND job.state = 2");
+    const DEAD: Source = ("timerqueue_dead_list", LAST, "job.state = 3");
+    /// A text that is no JSON has no occurrence.
+    const RECURRING: Source = (
+        "timerqueue_recurring",
+        "coalesce(CASE WHEN json_valid(job.recurring) THEN json_extract(job.recurring, '$.next[1]') END, 9223372036854775807)",
+        "job.state = 4",
+    );
+    let all: &[Source] = match query.state {
+        _ if query.failing => &[FAILING],
+        Some(State::Waiting) => &[APART, REST],
+        Some(State::Queued) => &[QUEUED],
+        Some(State::Running) => &[RUNNING],
+        Some(State::Dead) => &[DEAD],
+        Some(State::Recurring) => &[RECURRING],
+        None => &[APART, REST, QUEUED, RUNNING, RECURRING, DEAD],
+    };
+    all.iter().map(|&one| source(one)).collect()
+}
+
+/// Behind those that are due some day.
+const LAST: &str = "9223372036854775807";
+
+fn source((index, due, condition): Source) -> String {
+    // Each place is a number of a row, so an index of a constant has its rows in their order.
+    let (behind, order) = match due {
+        LAST => {
+            ("(?3 < 9223372036854775807 OR job.id > ?4) AND ?5 = 9223372036854775807".to_owned(), "job.id".to_owned())
+        }
+        _ => (format!("({due}, job.id) > (?3, ?4) AND {due} <= ?5"), format!("{due}, job.id")),
+    };
+    format!(
+        "SELECT {due}, job.id FROM timerqueue_jobs AS job INDEXED BY {index} WHERE {condition} AND (?1 IS NULL OR job.handler = ?1) \
+         AND (?2 IS NULL OR substr(job.key, 1, length(?2)) = ?2) AND {behind} ORDER BY {order} LIMIT ?6"
+    )
 }
 
 fn zoned(db: &Connection, name: &str, JobId(after): JobId, limit: usize) -> Result<Vec<JobInfo>, Failure> {
@@ -244,6 +374,11 @@ mod tests {
     fn no_list_reads_or_sorts_more_than_it_shows() {
         let path = std::env::temp_dir().join(format!("timerqueue-plans-{}.db", std::process::id()));
         let db = schema::open_writer(&path, Duration::from_secs(30), None).unwrap();
+        let waits = [source(OF_HANDLER)].into_iter().chain(sources(&Query::new().state(State::Waiting)));
+        for sql in waits.chain(sources(&Query::new().state(State::Dead))) {
+            let plan = plan(&db, &sql);
+            assert!(plan.contains("SEARCH job USING") && !plan.contains("TEMP B-TREE"), "{sql}: {plan}");
+        }
         for sql in due_soon().into_iter().chain([running()]) {
             let plan = plan(&db, &sql);
             assert!(plan.contains("SEARCH job USING") && !plan.contains("SCAN job"), "{sql}: {plan}");
