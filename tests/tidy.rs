@@ -526,6 +526,46 @@ fn figures_of_the_readme_are_those_of_the_documents() {
     assert!(is_rounded("1.1 ms", "1,095 us") && is_rounded("2 s", "1,999.2 ms") && !is_rounded("23 us", "24 us"));
 }
 
+/// The anchor that a heading has in a rendered document.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim_start_matches('#').trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+/// The links of a document to files and headings that there are not. `read`: the text of a file,
+/// or of a folder nothing.
+fn broken_links(path: &str, text: &str, read: impl Fn(&Path) -> Option<String>) -> Vec<String> {
+    let outside_code = text.split("```").step_by(2).collect::<String>();
+    let targets = outside_code.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let folder = Path::new(path).parent().unwrap_or(Path::new(""));
+    let is_broken = |target: &&str| {
+        let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+        let file = if file.is_empty() { PathBuf::from(path) } else { folder.join(file) };
+        let Some(text) = read(&file) else { return true };
+        !heading.is_empty() && !text.lines().any(|line| line.starts_with('#') && anchor(line) == heading)
+    };
+    let local = targets.filter(|target| !target.contains("://") && !target.contains([' ', '\n']));
+    local.filter(is_broken).map(|target| format!("{path}: {target}")).collect()
+}
+
+#[test]
+fn links_of_documents_lead_somewhere() {
+    let read = |path: &Path| {
+        let path = root().join(path);
+        path.exists().then(|| fs::read_to_string(path).unwrap_or_default())
+    };
+    let mut documents = files("docs", ".md");
+    documents.extend(files("crates", ".md"));
+    for path in ["README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+        documents.insert(path.to_owned(), self::read(path));
+    }
+    let broken: Vec<String> = documents.iter().flat_map(|(path, text)| broken_links(path, text, read)).collect();
+    assert_eq!(broken, [""; 0]);
+    let there = |path: &Path| (path == Path::new("docs/a.md")).then(|| String::from("## One: `two`, 3\n"));
+    let text = "[a](a.md) [b](b.md) [c](a.md#one-two-3) [d](#one)\n```\n[e](e.md)\n```\n[f](https://f.md)";
+    assert_eq!(broken_links("docs/a.md", text, there), ["docs/a.md: b.md", "docs/a.md: #one"]);
+}
+
 /// The numbers after a letter at the beginning of lines such as `**S32**` and `| I7 |`.
 fn numbers(text: &str, before: &str) -> BTreeSet<u32> {
     text.lines()
