@@ -102,7 +102,7 @@ mod imp {
     }
     pub(crate) use local_to_threads as thread_local;
 
-    /// loom's lock behind parking_lot's signatures. No code panics with a lock held.
+    /// loom's lock behind parking_lot's signatures. No model panics with a lock held.
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 

@@ -10,10 +10,9 @@
 //! nothing, and is armed anew.
 //!
 //! Arming can ring on the same thread: if the runtime has just ended, the engine disposes the entry
-//! at once and wakes its task. The lock of the queue is held, so [`Bell`] only makes a note
-//! ([`ARMING`]), and the arming thread looks again.
+//! at once and wakes its task. The caller of [`Alarms::arm`] sees to it that such a ring does not
+//! wait for the lock.
 
-use std::cell::Cell;
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
@@ -26,18 +25,13 @@ use crate::time::{END, NEVER};
 
 /// The receiver of rings.
 pub(super) trait Ring: Send + Sync + 'static {
-    /// A core timer has fired, or the runtime has ended. No lock is held.
+    /// A core timer has fired, or the runtime has ended. No lock is held but, on a thread that arms
+    /// or compares keys, the queue's own.
     fn ring(&self, axis: Axis);
 }
 
 /// The waker of the timer on the runtime's clock.
 struct Bell<R>(Weak<R>);
-
-crate::sync::thread_local! {
-    /// The queue whose timer this thread arms, by the address of its bell; null, or the address
-    /// plus 1 after a ring.
-    static ARMING: Cell<usize> = const { Cell::new(0) };
-}
 
 impl<R: Ring> Wake for Bell<R> {
     fn wake(self: Arc<Self>) {
@@ -45,11 +39,7 @@ impl<R: Ring> Wake for Bell<R> {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let own = Arc::as_ptr(self).addr();
-        let arming = ARMING.try_with(Cell::get).unwrap_or(0);
-        if arming & !1 == own {
-            let _ = ARMING.try_with(|arming| arming.set(own | 1));
-        } else if let Some(queue) = self.0.upgrade() {
+        if let Some(queue) = self.0.upgrade() {
             queue.ring(Axis::Running);
         }
     }
@@ -70,8 +60,6 @@ pub(super) enum Armed {
 /// See the module's ground rules.
 pub(super) struct Alarms {
     waker: Waker,
-    /// The address of the bell.
-    bell: usize,
     running: Option<WakerEntry>,
     /// [`NEVER`]: not armed.
     running_at: u64,
@@ -85,7 +73,7 @@ type MakeWall = dyn Fn(&Arc<Engine>, u64) -> WallEntry + Send + Sync;
 
 impl Alarms {
     pub(super) fn new<R: Ring>(queue: &Weak<R>) -> Self {
-        let bell = Arc::new(Bell(Weak::clone(queue)));
+        let waker = Waker::from(Arc::new(Bell(Weak::clone(queue))));
         let queue = Weak::clone(queue);
         let make_wall = move |engine: &Arc<Engine>, at: u64| {
             let queue = Weak::clone(&queue);
@@ -95,15 +83,7 @@ impl Alarms {
                 }
             })
         };
-        Self {
-            bell: Arc::as_ptr(&bell).addr(),
-            waker: Waker::from(bell),
-            running: None,
-            running_at: NEVER,
-            wall: None,
-            wall_at: NEVER,
-            make_wall: Box::new(make_wall),
-        }
+        Self { waker, running: None, running_at: NEVER, wall: None, wall_at: NEVER, make_wall: Box::new(make_wall) }
     }
 
     /// The instant for which the timer of an axis is armed; [`NEVER`]: not armed.
@@ -128,7 +108,6 @@ impl Alarms {
             return Armed::InTime;
         }
         let Ok(engine) = runtime.engine() else { return Armed::Ended };
-        ARMING.with(|arming| arming.set(self.bell));
         let looked = if running < self.running_at { self.arm_running(engine, running, now) } else { Looked::Waits };
         if wall != END && wall < self.wall_at {
             match &self.wall {
@@ -137,11 +116,10 @@ impl Alarms {
             }
             self.wall_at = wall;
         }
-        let rung = ARMING.with(|arming| arming.replace(0)) & 1 == 1;
         match looked {
             Looked::Closed => Armed::Ended,
-            Looked::Waits if !rung => Armed::InTime,
-            Looked::Waits | Looked::HasCome => {
+            Looked::Waits => Armed::InTime,
+            Looked::HasCome => {
                 self.running_at = NEVER;
                 Armed::HasCome
             }

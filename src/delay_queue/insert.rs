@@ -6,9 +6,8 @@ use std::hash::{BuildHasher, Hash};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::lookup::hash_of;
-use super::shared::{Section, Shared};
-use super::state::{Body, Entry, Keyed};
+use super::shared::{Shared, hash_of};
+use super::state::{Body, Entry, Keyed, parts};
 use super::types::{due_at, wall_instant};
 use super::{Due, Refusal, Refused};
 use crate::budget;
@@ -32,14 +31,9 @@ pub(super) struct New<K, V> {
 }
 
 impl<K, V> New<K, V> {
-    fn into_parts(self) -> (K, V) {
-        let Ok((keyed, body)) = self.entry.into_parts() else { unreachable!("no thread knows a new entry") };
-        (keyed.key, body.value.expect("a new entry has its value"))
-    }
-
     pub(super) fn refused(self, reason: Refusal) -> Refused<K, V> {
         let due = due_at(self.due);
-        let (key, value) = self.into_parts();
+        let (key, value) = parts(self.entry);
         Refused { key, value, due, reason }
     }
 }
@@ -68,7 +62,7 @@ impl<K, V> Shared<K, V> {
     }
 }
 
-impl<K: Eq + 'static, V> Shared<K, V> {
+impl<K: Eq, V> Shared<K, V> {
     /// Inserts or replaces. On success: the former value.
     pub(super) fn put(&self, new: New<K, V>, now: u64, occupied: IfOccupied) -> Result<Option<V>, Refused<K, V>> {
         if self.is_refused(new.due, now) {
@@ -84,33 +78,29 @@ impl<K: Eq + 'static, V> Shared<K, V> {
     fn put_any(&self, new: &mut Option<New<K, V>>, now: u64, occupied: IfOccupied) -> Result<Option<V>, Refusal> {
         let here = new.as_ref().expect("a new entry");
         let (due, keyed) = (here.due, here.entry.shared());
-        let (mut section, found) = self.find(keyed.hash, &keyed.key);
+        let mut section = self.lock();
+        let found = section.find(keyed.hash, &keyed.key);
         if section.closed || self.has_ended() {
-            give_back(section, found);
             return Err(Refusal::Closed);
         }
-        match found {
-            None if section.is_full() => Err(Refusal::Full),
-            found @ Some(_) if occupied == IfOccupied::Refuse => {
-                give_back(section, found);
-                Err(Refusal::Occupied)
+        let Some(found) = found else {
+            if section.is_full() {
+                return Err(Refusal::Full);
             }
-            None => {
-                let new = new.take().expect("seen above");
-                section.link(new.entry, due, &self.clock, now);
-                section.settle_for(due);
-                Ok(None)
-            }
-            Some(found) => {
-                let (key, value) = new.take().expect("seen above").into_parts();
-                let before = section.value(&found).replace(value);
-                section.reschedule(&found, due, &self.clock, now);
-                drop(found);
-                section.settle_for(due);
-                drop(key); // after the lock: the entry keeps its own
-                Ok(before)
-            }
+            section.link(new.take().expect("seen above").entry, due, &self.clock, now);
+            section.settle_for(due);
+            return Ok(None);
+        };
+        if occupied == IfOccupied::Refuse {
+            return Err(Refusal::Occupied);
         }
+        let (key, value) = parts(new.take().expect("seen above").entry);
+        let before = std::mem::replace(section.value(&found), value);
+        section.reschedule(&found, due, &self.clock, now);
+        drop(found);
+        section.settle_for(due);
+        drop(key); // after the lock: the entry keeps its own
+        Ok(Some(before))
     }
 
     /// Inserts entries with few lock sections. Returns those refused.
@@ -131,12 +121,6 @@ impl<K: Eq + 'static, V> Shared<K, V> {
         }
         slow.into_iter().filter_map(|new| self.put(new, now, IfOccupied::Refuse).err()).collect()
     }
-}
-
-/// Gives a reference back before the section ends.
-pub(super) fn give_back<K, V>(section: Section<'_, K, V>, found: Option<Entry<K, V>>) {
-    drop(found);
-    drop(section);
 }
 
 /// Inserts an entry once the queue has room. Made by
@@ -177,7 +161,7 @@ impl<'a, K, V> InsertWait<'a, K, V> {
     }
 }
 
-impl<K: Eq + 'static, V> Future for InsertWait<'_, K, V> {
+impl<K: Eq, V> Future for InsertWait<'_, K, V> {
     type Output = Result<(), Refused<K, V>>;
 
     /// # Panics
@@ -225,7 +209,7 @@ impl<K: Eq + 'static, V> Future for InsertWait<'_, K, V> {
 /// Terminated when a poll has been ready.
 #[cfg(feature = "stream")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
-impl<K: Eq + 'static, V> futures_core::FusedFuture for InsertWait<'_, K, V> {
+impl<K: Eq, V> futures_core::FusedFuture for InsertWait<'_, K, V> {
     fn is_terminated(&self) -> bool {
         self.new.is_none()
     }

@@ -2,14 +2,13 @@
 //!
 //! Ground rules. A queue is a lock around its entries ([`state`]), which stand in timing wheels of
 //! their own ([`crate::engine::item_wheel`]): one for the runtime's clock, one for the wall clock.
-//! Core timers wake receivers ([`alarms`]); no thread polls. `Hash`, `Eq` and `Drop` of the user's
-//! types, and wakers, run outside of the lock: [`lookup`] for comparing, [`shared`] for the end of
-//! a lock section. The handles are here; [`insert`] and [`receive`] have the futures.
+//! Core timers wake receivers ([`alarms`]); no thread polls. `Hash` and `Drop` of the user's types,
+//! and wakers, run outside of the lock; `Eq` of a key runs under it ([`shared`]). The handles are
+//! here; [`insert`] and [`receive`] have the futures.
 
 mod alarms;
 mod builder;
 mod insert;
-mod lookup;
 mod receive;
 mod shared;
 mod state;
@@ -25,21 +24,17 @@ use std::time::Duration;
 pub use self::builder::DelayQueueBuilder;
 use self::insert::IfOccupied;
 pub use self::insert::InsertWait;
-use self::lookup::{hash_of, is_comparing};
 #[cfg(feature = "stream")]
 pub use self::receive::Expirations;
 pub use self::receive::Recv;
-use self::shared::{Section, Shared};
-use self::state::{Entry, SECTION};
+use self::shared::{Section, Shared, hash_of};
+use self::state::{SECTION, parts};
 pub use self::types::{Due, Expired, Pending, RecvTimeoutError, Refusal, Refused, TryRecvError};
 use self::types::{due_at, wall_instant};
 use crate::engine::item_wheel::Axis;
 use crate::runtime::wait::{NO_LIMIT, wait};
 use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::Arc;
-
-/// How often `drain` looks again for the end of a comparison.
-const LOOK_AGAIN: Duration = Duration::from_micros(20);
 
 /// A queue of values with a key and a due time, each delivered once when it is due.
 ///
@@ -64,20 +59,25 @@ const LOOK_AGAIN: Duration = Duration::from_micros(20);
 /// **At rest** a queue costs nothing. While a receiver waits, the queue has one timer per clock in
 /// use, set to the next due time. Without a receiver it has none.
 ///
-/// **Costs.** Inserting, removing and moving take constant time, with one lock section; with two,
-/// if the queue has the key, and the key is not a number, text, bytes or address of the standard
-/// library. (The table of keys grows at times, as a `HashMap` does.) A step back of the wall clock
-/// costs a visit of each entry on that clock, in short lock sections.
+/// **Costs.** Inserting, removing and moving take constant time, with one lock section. (The table
+/// of keys grows at times, as a `HashMap` does.) A step back of the wall clock costs a visit of
+/// each entry on that clock, in short lock sections.
 ///
-/// **Keys.** `Hash` and `Eq` of a key may panic, block, or call the queue: no lock is held. While a
-/// thread compares a key, its entry is not delivered. Keys and values are dropped outside of the
-/// lock.
+/// **Keys.** `Eq` and `Borrow` of a key run with the queue locked, and only if the queue has a key
+/// with the same hash. All other users of the queue wait meanwhile: a slow `Eq` blocks them. `Hash`
+/// runs before, without the lock. Each of them may panic: the queue is as it was before the call.
+/// Keys and values are dropped outside of the lock.
 ///
 /// **Dropping** the last handle closes the queue, as [`close`](Self::close) does. A stream of a
 /// queue that goes on delivers what is there. Without a stream, the entries are dropped.
 ///
 /// **When its runtime ends**, receivers end with `None` at once, and insertions are refused.
 /// [`drain`](Self::drain) hands back what is there.
+///
+/// # Panics
+///
+/// A call inside of the `Eq` of a key panics if it uses the queue that compares the key: it would
+/// wait for itself. An `Eq` that waits for another thread's call of the queue waits for ever.
 ///
 /// # Examples
 ///
@@ -331,9 +331,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// Closes the queue and hands back all entries, in order of delivery. Receivers end with
     /// `None`. Works on a closed queue too.
     ///
-    /// The call is done in short lock sections. It waits while other threads compare keys of the
-    /// queue. A call inside of a key's own `Eq` is a single lock section, and leaves the entries
-    /// that are being compared in the queue.
+    /// The call is done in short lock sections.
     ///
     /// # Examples
     ///
@@ -356,61 +354,31 @@ impl<K, V, S> DelayQueue<K, V, S> {
     }
 
     /// Takes all entries out of the queue, undelivered, in order of delivery. The queue goes on.
-    /// Entries inserted during the call may stay. Waits as
-    /// [`close_and_drain`](Self::close_and_drain) does.
+    /// Entries inserted during the call may stay.
     pub fn drain(&self) -> Vec<Pending<K, V>> {
         let shared = self.shared();
         let (now, wall) = (shared.clock.now(), wall_instant(shared.clock.wall()));
-        let (mut found, mut pinned) = (Vec::new(), Vec::new());
-        let waits = !is_comparing();
+        let mut found = Vec::with_capacity(self.len());
         let mut section = self.lock();
         for taken in 0..section.len() {
-            if waits && taken % SECTION == SECTION - 1 {
+            if taken % SECTION == SECTION - 1 {
                 section.breathe();
             }
             let Some(entry) = section.pop_any() else { break };
-            if !section.is_pinned(&entry) {
-                section.claim(&entry);
-                found.push((section.own(&entry), entry));
-            } else {
-                if waits {
-                    section.claim(&entry);
-                }
-                pinned.push(entry);
-            }
-        }
-        if !waits {
-            // A comparison of this very thread would never end: such entries stay.
-            pinned.drain(..).for_each(|entry| section.put_back(entry, &shared.clock, now));
+            found.push(entry);
         }
         section.settle();
-        while !pinned.is_empty() {
-            let mut section = self.lock();
-            for entry in std::mem::take(&mut pinned) {
-                if section.is_pinned(&entry) {
-                    pinned.push(entry);
-                } else {
-                    found.push((section.own(&entry), entry));
-                }
-            }
-            drop(section);
-            if !pinned.is_empty() {
-                std::thread::sleep(LOOK_AGAIN);
-            }
-        }
         let left = |(axis, due): (Axis, u64)| i128::from(due) - i128::from(if axis == Axis::Wall { wall } else { now });
-        found.sort_by_key(|&((due, number), _)| (left(due), number));
-        found.into_iter().map(|((due, _), entry)| pending(entry, due)).collect()
+        found.sort_by_key(|&(_, due, number)| (left(due), number));
+        let pending = |(entry, due, _)| {
+            let (key, value) = parts(entry);
+            Pending { key, value, due: due_at(due) }
+        };
+        found.into_iter().map(pending).collect()
     }
 }
 
-/// An entry that is the caller's own.
-fn pending<K, V>(entry: Entry<K, V>, due: (Axis, u64)) -> Pending<K, V> {
-    let Ok((keyed, body)) = entry.into_parts() else { unreachable!("claimed, without pins") };
-    Pending { key: keyed.key, value: body.value.expect("an entry in the queue has its value"), due: due_at(due) }
-}
-
-impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
+impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// Inserts a value with a key.
     ///
     /// # Errors
@@ -518,30 +486,23 @@ impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
         shared.put_many(entries.into_iter().map(new).collect(), now)
     }
 
-    fn find<Q: Hash + Eq + ?Sized + 'static>(&self, key: &Q) -> (Section<'_, K, V>, Option<Entry<K, V>>)
-    where
-        K: Borrow<Q>,
-    {
-        self.shared().find(hash_of(&self.hasher, key), key)
-    }
-
     /// Removes an entry, which will never be delivered, and returns its value. `None`: the queue
     /// does not have the key, or the entry was delivered.
     #[doc(alias = "cancel")]
-    pub fn remove<Q: Hash + Eq + ?Sized + 'static>(&self, key: &Q) -> Option<V>
+    pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
-        let (mut section, found) = self.find(key);
-        let found = found?;
-        let value = section.remove(&found);
+        let hash = hash_of(&self.hasher, key);
+        let mut section = self.lock();
+        let found = section.find(hash, key)?;
+        section.remove(&found);
         if section.is_over() {
             section.settle(); // receivers end
         } else {
             drop(section);
         }
-        drop(found); // perhaps with the key
-        value
+        Some(parts(found).1)
     }
 
     /// Gives an entry a new due time, in one step; it then counts as inserted now. False: the queue
@@ -565,15 +526,16 @@ impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// ```
     #[doc(alias = "reset")]
     #[doc(alias = "change")]
-    pub fn move_to<Q: Hash + Eq + ?Sized + 'static>(&self, key: &Q, due: impl Into<Due>) -> bool
+    pub fn move_to<Q: Hash + Eq + ?Sized>(&self, key: &Q, due: impl Into<Due>) -> bool
     where
         K: Borrow<Q>,
     {
         let shared = self.shared();
         let now = shared.clock.now();
         let due = shared.instant_of(due.into(), now);
-        let (mut section, found) = self.find(key);
-        let Some(found) = found else { return false };
+        let hash = hash_of(&self.hasher, key);
+        let mut section = self.lock();
+        let Some(found) = section.find(hash, key) else { return false };
         section.reschedule(&found, due, &shared.clock, now);
         drop(found);
         section.settle_for(due);
@@ -582,14 +544,14 @@ impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
 
     /// The due time of an entry: [`Due::At`] or [`Due::Wall`]. `None`: the queue does not have the
     /// key.
-    pub fn due<Q: Hash + Eq + ?Sized + 'static>(&self, key: &Q) -> Option<Due>
+    pub fn due<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Due>
     where
         K: Borrow<Q>,
     {
-        let (section, found) = self.find(key);
-        let due = found.as_ref().map(|found| due_at(section.due(found)));
-        insert::give_back(section, found);
-        due
+        let hash = hash_of(&self.hasher, key);
+        let mut section = self.lock();
+        let found = section.find(hash, key)?;
+        Some(due_at(section.due(&found)))
     }
 
     /// Whether the queue has the key.
@@ -606,7 +568,7 @@ impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// assert!(queue.contains_key("key") && !queue.contains_key("other"));
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
-    pub fn contains_key<Q: Hash + Eq + ?Sized + 'static>(&self, key: &Q) -> bool
+    pub fn contains_key<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
     {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::shared::{Section, Shared};
-use super::state::{Take, Taken};
+use super::state::{Take, Taken, parts};
 use super::types::due_at;
 use super::{Expired, TryRecvError};
 use crate::budget;
@@ -22,11 +22,8 @@ impl<K, V> Taken<K, V> {
     /// Called without the lock.
     fn into_expired(self) -> Expired<K, V> {
         let Self { entry, due, lateness } = self;
-        let Ok((keyed, body)) = entry.into_parts() else {
-            unreachable!("taken without pins, hence the only reference")
-        };
-        let value = body.value.expect("an entry in the queue has its value");
-        Expired { key: keyed.key, value, due: due_at(due), lateness }
+        let (key, value) = parts(entry);
+        Expired { key, value, due: due_at(due), lateness }
     }
 }
 

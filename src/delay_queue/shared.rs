@@ -1,8 +1,8 @@
 //! A delay queue as its handles, receivers and core timers share it: the lock, and its sections.
 //!
-//! Ground rules. A [`Section`] is a lock section. What its state has put into the outbox is woken
-//! and dropped when the section ends, with the lock released; the end of a section does not unwind.
-//! A thread that has changed what is due, or has taken a wake-up, ends its section by
+//! Ground rules. A [`Section`] is a lock section. The wakers that its state has put into the outbox
+//! are woken or dropped when the section ends, with the lock released; the end of a section does
+//! not unwind. A thread that has changed what is due, or has taken a wake-up, ends its section by
 //! [`Section::settle`]. So this holds whenever the lock is free, and keeps receivers from sleeping
 //! too long:
 //!
@@ -10,25 +10,46 @@
 //! - while a receiver sleeps, each core timer is armed for the next due point of its clock, or
 //!   earlier.
 //!
+//! The `Eq` of a key runs in a section, and arming may ring on the same thread. In both cases the
+//! thread is marked as inside of the queue ([`inside`]). A marked thread that wants the lock would
+//! wait for itself: an operation of the queue panics then (S79), and a ring leaves a note, for the
+//! end of the section.
+//!
 //! A notified receiver that is dropped settles too, and so passes its wake-up on. An inserter that
 //! sleeps has a core timer queued as well, which finds the inserter at the end of the runtime.
 
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 
 use super::alarms::{Alarms, Armed, Ring};
-use super::state::{Outbox, State};
+use super::state::{Entry, Outbox, State};
 use crate::alarm::Clock;
-use crate::engine::item_wheel::Axis;
+use crate::engine::item_wheel::{AXES, Axis};
+use crate::engine::{inside, is_inside};
 use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::RuntimeHandle;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::unmodelled::AtomicU8;
+use crate::sync::{Mutex, MutexGuard, Ordering};
 use crate::time::END;
 use crate::unwind::{catch_first, contain, contain_drop, resume};
+
+/// The hash of a key for the table. Mixed, since the table uses the low and the high bits, and a
+/// hasher may be weak. Called without the lock.
+#[inline]
+pub(super) fn hash_of<Q: Hash + ?Sized>(hasher: &impl BuildHasher, key: &Q) -> u64 {
+    let hash = hasher.hash_one(key);
+    let hash = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash ^ hash >> 29
+}
 
 /// See the module's ground rules.
 pub(super) struct Shared<K, V> {
     state: Mutex<State<K, V>>,
+    /// The core timers that have rung on a thread with the lock, a bit for each axis. Used with the
+    /// lock held.
+    notes: AtomicU8,
     pub(super) runtime: RuntimeHandle,
     pub(super) clock: Clock,
     pub(super) policy: TickPolicy,
@@ -45,14 +66,34 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Shared<K, V> {
     ) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<Self>| {
             let state = Mutex::new(State::new(capacity, Alarms::new(me)));
-            Self { state, runtime, clock, policy, refuses_overdue }
+            Self { state, notes: AtomicU8::new(0), runtime, clock, policy, refuses_overdue }
         })
     }
 }
 
 impl<K, V> Shared<K, V> {
+    /// # Panics
+    /// On a thread that compares a key of this queue, which has the lock.
+    #[inline]
     pub(super) fn lock(&self) -> Section<'_, K, V> {
-        Section { shared: self, guard: Some(self.state.lock()), must_settle: false }
+        let guard = self.state.try_lock().unwrap_or_else(|| self.lock_when_free());
+        Section { shared: self, guard: Some(guard), must_settle: false }
+    }
+
+    #[cold]
+    fn lock_when_free(&self) -> MutexGuard<'_, State<K, V>> {
+        assert!(!self.is_own(), "`Eq` of a key has called the delay queue that compares the key");
+        self.state.lock()
+    }
+
+    /// The address under which a thread with the lock is marked.
+    fn address(&self) -> *const () {
+        std::ptr::from_ref(self).cast()
+    }
+
+    /// Whether this thread has the lock, and compares or arms.
+    fn is_own(&self) -> bool {
+        is_inside(self.address())
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -70,6 +111,10 @@ impl<K, V> Shared<K, V> {
 
 impl<K: Send + Sync + 'static, V: Send + 'static> Ring for Shared<K, V> {
     fn ring(&self, axis: Axis) {
+        if self.is_own() {
+            self.notes.fetch_or(1 << axis as u8, Ordering::Relaxed);
+            return;
+        }
         let mut section = self.lock();
         section.alarms.fired(axis);
         section.settle();
@@ -80,8 +125,7 @@ impl<K, V> Drop for Shared<K, V> {
     fn drop(&mut self) {
         let Self { state, runtime, .. } = self;
         let (state, mut first) = (state.get_mut(), None);
-        while let Some(entry) = state.pop_any() {
-            state.claim(&entry);
+        while let Some((entry, ..)) = state.pop_any() {
             catch_first(&mut first, runtime, || drop(entry));
         }
         // Of futures that were forgotten.
@@ -111,8 +155,7 @@ impl<K, V> Section<'_, K, V> {
         if guard.outbox.is_empty() {
             return;
         }
-        let Outbox { wake, wakers, entries } = &mut guard.outbox;
-        let (wake, wakers, entries) = (std::mem::take(wake), std::mem::take(wakers), std::mem::take(entries));
+        let Outbox { wake, wakers } = std::mem::take(&mut guard.outbox);
         drop(guard);
         let runtime = &self.shared.runtime;
         match runtime.engine_if_started() {
@@ -120,7 +163,29 @@ impl<K, V> Section<'_, K, V> {
             None => wake.into_iter().for_each(|waker| contain(runtime, || waker.wake())),
         }
         contain_drop(runtime, wakers);
-        contain_drop(runtime, entries);
+    }
+
+    /// The entry with this key. Runs `Eq` and `Borrow` of the user, with the thread marked.
+    #[inline]
+    pub(super) fn find<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Entry<K, V>>
+    where
+        K: Borrow<Q>,
+    {
+        let first = self.first_with(hash)?.clone();
+        let queue = self.shared.address();
+        inside(queue, || (**self).find(first, |other| other.borrow() == key))
+    }
+
+    fn has_notes(&self) -> bool {
+        self.shared.notes.load(Ordering::Relaxed) != 0
+    }
+
+    /// The core timers that have rung meanwhile have fired.
+    fn take_notes(&mut self) {
+        let notes = self.shared.notes.swap(0, Ordering::Relaxed);
+        for axis in AXES.into_iter().filter(|&axis| notes & 1 << axis as u8 != 0) {
+            self.alarms.fired(axis);
+        }
     }
 
     /// Ends the section by settling.
@@ -137,13 +202,9 @@ impl<K, V> Section<'_, K, V> {
         self.must_settle |= self.receivers.asleep() > 0 && is_earlier();
     }
 
-    /// The section must settle at its end.
-    pub(super) fn will_settle(&mut self) {
-        self.must_settle = true;
-    }
-
     /// Wakes the receivers of due entries, and arms or disarms the core timers.
     fn serve(&mut self) {
+        self.take_notes();
         if self.receivers.is_empty() && self.inserters.is_empty() {
             return self.alarms.disarm();
         }
@@ -165,9 +226,9 @@ impl<K, V> Section<'_, K, V> {
                     return;
                 }
             }
-            match self.alarms.arm(&shared.runtime, next, now) {
-                Armed::InTime => return,
-                Armed::HasCome => {}
+            match inside(shared.address(), || self.alarms.arm(&shared.runtime, next, now)) {
+                Armed::InTime if !self.has_notes() => return,
+                Armed::InTime | Armed::HasCome => self.take_notes(),
                 Armed::Ended => return self.wake_all(),
             }
         }
@@ -190,7 +251,7 @@ impl<K, V> DerefMut for Section<'_, K, V> {
 
 impl<K, V> Drop for Section<'_, K, V> {
     fn drop(&mut self) {
-        if self.must_settle {
+        if self.must_settle || self.has_notes() {
             self.serve();
         }
         self.unlock();

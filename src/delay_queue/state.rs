@@ -1,27 +1,17 @@
 //! The state of a delay queue under its lock: entries on two axes, the table of keys, waiters, core
 //! timers.
 //!
-//! Ground rules. All code here runs with the lock of the queue held, and calls no user code: hashes
-//! come from the caller, the keys of users' types are compared by [`super::lookup`], and whatever
-//! must be woken or dropped goes into the [`Outbox`], for after the lock.
+//! Ground rules. All code here runs with the lock of the queue held. It calls no user code but the
+//! `Eq` of keys, in [`State::find`]: hashes come from the caller, and wakers go into the
+//! [`Outbox`], for after the lock. An entry that has left the queue goes to the caller, for after
+//! the lock as well.
 //!
-//! An entry is in one of these stages:
+//! An entry in the queue waits in a wheel until it is due. Then it is *ready*, in a map in order of
+//! delivery, until a receiver takes it. At either place it can be removed and moved.
 //!
-//! ```text
-//!              due                taken by a receiver
-//!   Waiting ---------> Ready ----------------------------> (with the user)
-//!   in a wheel         | ^
-//!      |               v | its key is not being compared any more
-//!      |              Parked: due, while a thread compares its key
-//!      +------+--------+
-//!             | removed, or claimed by `drain`
-//!             v
-//!      Removed, Claimed
-//! ```
-//!
-//! While a thread compares a key, the entry is *pinned*: the thread holds a reference, and the key
-//! cannot be moved out to a receiver. References for comparing are made and given back with the
-//! lock held, so an entry without pins, taken out of wheel and table, has a single reference.
+//! References to an entry in the queue are made and given back with the lock held: one by the
+//! table, one by wheel or map, one by the caller of `find`. So an entry that has left the queue has
+//! a single reference, and [`parts`] takes it apart.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -51,36 +41,28 @@ pub(super) struct Keyed<K> {
 
 /// The part of an entry under the lock.
 pub(super) struct Body<K, V> {
-    /// `None`: handed back by `remove`.
-    pub(super) value: Option<V>,
+    value: V,
     /// The next entry with the same hash, linked before this one.
     next: Option<Entry<K, V>>,
     /// The number of insertion: ties are delivered in this order.
     number: u64,
-    /// Threads that compare the key.
-    pins: u32,
-    stage: Stage,
+    /// The entry is in a map of [`State::ready`], not in a wheel.
+    is_ready: bool,
 }
 
 impl<K, V> Body<K, V> {
     pub(super) fn new(value: V) -> Self {
-        Self { value: Some(value), next: None, number: 0, pins: 0, stage: Stage::Removed }
+        Self { value, next: None, number: 0, is_ready: false }
     }
 }
 
-/// See the module's ground rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Waiting,
-    Ready,
-    Parked,
-    /// In no table; `drain` holds it until the last pin has gone.
-    Claimed,
-    /// In no table; the last reference drops it.
-    Removed,
-}
-
 pub(super) type Entry<K, V> = ItemRef<Keyed<K>, Body<K, V>>;
+
+/// Key and value of an entry that is new or has left the queue. Called without the lock.
+pub(super) fn parts<K, V>(entry: Entry<K, V>) -> (K, V) {
+    let Ok((keyed, body)) = entry.into_parts() else { unreachable!("references are made under the lock") };
+    (keyed.key, body.value)
+}
 
 /// The hashes of the table are mixed already.
 #[derive(Default)]
@@ -103,20 +85,16 @@ impl Hasher for Mixed {
 /// From the hash of a key to the first entry with that hash.
 type Table<K, V> = HashMap<u64, Entry<K, V>, BuildHasherDefault<Mixed>>;
 
-/// Whatever must be woken or dropped after the lock.
-pub(super) struct Outbox<K, V> {
+/// Wakers to be woken, and wakers to be dropped, after the lock.
+#[derive(Default)]
+pub(super) struct Outbox {
     pub(super) wake: Vec<Waker>,
     pub(super) wakers: Vec<Waker>,
-    pub(super) entries: Vec<Entry<K, V>>,
 }
 
-impl<K, V> Outbox<K, V> {
-    fn new() -> Self {
-        Self { wake: Vec::new(), wakers: Vec::new(), entries: Vec::new() }
-    }
-
+impl Outbox {
     pub(super) fn is_empty(&self) -> bool {
-        self.wake.is_empty() && self.wakers.is_empty() && self.entries.is_empty()
+        self.wake.is_empty() && self.wakers.is_empty()
     }
 }
 
@@ -126,6 +104,9 @@ pub(super) struct Taken<K, V> {
     pub(super) due: (Axis, u64),
     pub(super) lateness: Duration,
 }
+
+/// An entry that has left the queue, its due point, and its number of insertion.
+type Popped<K, V> = (Entry<K, V>, (Axis, u64), u64);
 
 /// Outcome of [`State::take`].
 pub(super) enum Take<K, V> {
@@ -139,11 +120,9 @@ pub(super) enum Take<K, V> {
 /// See the module's ground rules.
 pub(super) struct State<K, V> {
     entries: ItemWheel<Keyed<K>, Body<K, V>>,
-    /// Entries that are [`Stage::Ready`], in order of delivery: by due point and number of
-    /// insertion. One map for each axis.
+    /// Entries that are ready, in order of delivery: by due point and number of insertion. One map
+    /// for each axis.
     ready: [BTreeMap<(u64, u64), Entry<K, V>>; 2],
-    /// Entries that are [`Stage::Parked`], by number of insertion.
-    parked: BTreeMap<u64, Entry<K, V>>,
     table: Table<K, V>,
     len: usize,
     /// Entries due by the wall clock: without any, the wall clock is not read.
@@ -158,7 +137,7 @@ pub(super) struct State<K, V> {
     pub(super) receivers: WaitList,
     pub(super) inserters: WaitList,
     pub(super) alarms: Alarms,
-    pub(super) outbox: Outbox<K, V>,
+    pub(super) outbox: Outbox,
 }
 
 impl<K, V> State<K, V> {
@@ -166,7 +145,6 @@ impl<K, V> State<K, V> {
         Self {
             entries: ItemWheel::new(),
             ready: [BTreeMap::new(), BTreeMap::new()],
-            parked: BTreeMap::new(),
             table: HashMap::default(),
             len: 0,
             on_wall: 0,
@@ -178,7 +156,7 @@ impl<K, V> State<K, V> {
             receivers: WaitList::default(),
             inserters: WaitList::default(),
             alarms,
-            outbox: Outbox::new(),
+            outbox: Outbox::default(),
         }
     }
 
@@ -202,17 +180,14 @@ impl<K, V> State<K, V> {
         self.table.get(&hash)
     }
 
-    /// The next entry with the same hash.
-    pub(super) fn next_with(&mut self, entry: &Entry<K, V>) -> Option<Entry<K, V>> {
-        self.entries.body(entry).next.clone()
-    }
-
-    /// The entry with this hash whose key `is_equal`, which calls no user code.
+    /// The entry whose key `is_equal`, from the first with its hash on. `is_equal` is user code,
+    /// which may panic. The caller gives the reference back before the lock, unless it takes the
+    /// entry out of the queue.
     #[inline]
-    pub(super) fn first_equal(&mut self, hash: u64, is_equal: impl Fn(&K) -> bool) -> Option<Entry<K, V>> {
-        let mut entry = self.table.get(&hash)?.clone();
+    pub(super) fn find(&mut self, first: Entry<K, V>, is_equal: impl Fn(&K) -> bool) -> Option<Entry<K, V>> {
+        let mut entry = first;
         while !is_equal(&entry.shared().key) {
-            entry = self.next_with(&entry)?;
+            entry = self.entries.body(&entry).next.clone()?;
         }
         Some(entry)
     }
@@ -263,7 +238,7 @@ impl<K, V> State<K, V> {
         let number = self.next_number;
         self.next_number += 1;
         let body = self.entries.body(&entry);
-        (body.number, body.stage) = (number, Stage::Waiting);
+        (body.number, body.is_ready) = (number, false);
         let now = if axis == Axis::Wall {
             self.on_wall += 1;
             self.wall_now(clock)
@@ -276,14 +251,9 @@ impl<K, V> State<K, V> {
     /// Takes an entry out of wheel or map.
     fn unschedule(&mut self, entry: &Entry<K, V>) {
         let (axis, due) = self.entries.due(entry);
-        let &mut Body { stage, number, .. } = self.entries.body(entry);
+        let &mut Body { is_ready, number, .. } = self.entries.body(entry);
         // The reference of wheel or map goes; the caller has another.
-        match stage {
-            Stage::Waiting => drop(self.entries.unlink(entry)),
-            Stage::Ready => drop(self.ready[axis as usize].remove(&(due, number))),
-            Stage::Parked => drop(self.parked.remove(&number)),
-            Stage::Claimed | Stage::Removed => return,
-        }
+        drop(if is_ready { self.ready[axis as usize].remove(&(due, number)) } else { self.entries.unlink(entry) });
         self.on_wall -= usize::from(axis == Axis::Wall);
     }
 
@@ -293,19 +263,16 @@ impl<K, V> State<K, V> {
         self.schedule(entry.clone(), due, clock, now);
     }
 
-    /// Removes an entry for good, and returns its value. The caller drops its reference after the
-    /// lock, and the key with it.
-    pub(super) fn remove(&mut self, entry: &Entry<K, V>) -> Option<V> {
+    /// Removes an entry, which is the caller's own.
+    pub(super) fn remove(&mut self, entry: &Entry<K, V>) {
         self.unschedule(entry);
-        self.unlink_key(entry);
-        self.left();
-        let body = self.entries.body(entry);
-        body.stage = Stage::Removed;
-        body.value.take()
+        self.leave(entry);
     }
 
-    /// An entry has left the queue.
-    fn left(&mut self) {
+    /// Makes an entry that has left wheel and map the caller's own.
+    fn leave(&mut self, entry: &Entry<K, V>) {
+        self.unlink_key(entry);
+        self.entries.disown(entry);
         self.len -= 1;
         if !self.inserters.is_empty() {
             self.admit(1);
@@ -323,7 +290,7 @@ impl<K, V> State<K, V> {
         }
     }
 
-    pub(super) fn value<'a>(&'a mut self, entry: &'a Entry<K, V>) -> &'a mut Option<V> {
+    pub(super) fn value<'a>(&'a mut self, entry: &'a Entry<K, V>) -> &'a mut V {
         &mut self.entries.body(entry).value
     }
 
@@ -331,46 +298,16 @@ impl<K, V> State<K, V> {
         self.entries.due(entry)
     }
 
-    /// Whether the entry can be found by its key.
-    pub(super) fn is_in(&mut self, entry: &Entry<K, V>) -> bool {
-        !matches!(self.entries.body(entry).stage, Stage::Claimed | Stage::Removed)
-    }
-
-    // ---------------------------------------------------------------- pins
-
-    pub(super) fn pin(&mut self, entry: &Entry<K, V>) {
-        self.entries.body(entry).pins += 1;
-    }
-
-    /// Gives back a pin, and the reference that goes with it. True: an entry that was due meanwhile
-    /// is ready.
-    pub(super) fn unpin(&mut self, entry: Entry<K, V>) -> bool {
-        let body = self.entries.body(&entry);
-        body.pins -= 1;
-        match body.stage {
-            Stage::Parked if body.pins == 0 => {
-                drop(self.parked.remove(&body.number)); // the table has another reference
-                self.make_ready(entry);
-                true
-            }
-            Stage::Removed => {
-                self.outbox.entries.push(entry); // perhaps the last reference
-                false
-            }
-            _ => false,
-        }
-    }
+    // ---------------------------------------------------------------- delivery
 
     fn make_ready(&mut self, entry: Entry<K, V>) {
         let (axis, due) = self.entries.due(&entry);
         let body = self.entries.body(&entry);
-        body.stage = Stage::Ready;
+        body.is_ready = true;
         let number = body.number;
         self.ready[axis as usize].insert((due, number), entry);
         self.fresh += 1;
     }
-
-    // ---------------------------------------------------------------- delivery
 
     /// The reading of the wall clock, as an instant of the wall axis. Begins a new wheel after a
     /// step back.
@@ -416,41 +353,30 @@ impl<K, V> State<K, V> {
                 }
             }
         }
-        loop {
-            // By lateness: an instant of the wall clock counts by the present distance of both
-            // clocks.
-            let mut best = None;
-            for axis in AXES {
-                let (Some(now), Some((due, number))) = (nows[axis as usize], self.first_ready(axis)) else {
-                    continue;
-                };
-                // After a step back of the wall clock, ready entries may not be due any more.
-                if axis == Axis::Running || due <= now {
-                    best = best.max(Some((now.saturating_sub(due), std::cmp::Reverse(number), axis as usize)));
-                }
-            }
-            let Some((lateness, _, axis)) = best else { return Take::Nothing };
-            let Some((_, entry)) = self.ready[axis].pop_first() else { return Take::Nothing };
-            let body = self.entries.body(&entry);
-            if body.pins > 0 {
-                body.stage = Stage::Parked;
-                let number = body.number;
-                self.parked.insert(number, entry);
+        // By lateness: an instant of the wall clock counts by the present distance of both clocks.
+        let mut best = None;
+        for axis in AXES {
+            let (Some(now), Some((due, number))) = (nows[axis as usize], self.first_ready(axis)) else {
                 continue;
+            };
+            // After a step back of the wall clock, ready entries may not be due any more.
+            if axis == Axis::Running || due <= now {
+                best = best.max(Some((now.saturating_sub(due), std::cmp::Reverse(number), axis as usize)));
             }
-            let due = self.release(&entry);
-            self.fresh = self.fresh.saturating_sub(1);
-            return Take::Taken(Taken { entry, due, lateness: Duration::from_nanos(lateness) });
         }
+        let Some((lateness, _, axis)) = best else { return Take::Nothing };
+        let Some((_, entry)) = self.ready[axis].pop_first() else { return Take::Nothing };
+        let due = self.release(&entry);
+        self.fresh = self.fresh.saturating_sub(1);
+        Take::Taken(Taken { entry, due, lateness: Duration::from_nanos(lateness) })
     }
 
-    /// Makes an entry that has left wheel or map, and has no pins, the caller's own.
+    /// As [`Self::leave`], for an entry that was taken out of wheel or map by their order. Returns
+    /// its due point.
     fn release(&mut self, entry: &Entry<K, V>) -> (Axis, u64) {
         let due = self.entries.due(entry);
         self.on_wall -= usize::from(due.0 == Axis::Wall);
-        self.unlink_key(entry);
-        self.entries.disown(entry);
-        self.left();
+        self.leave(entry);
         due
     }
 
@@ -506,8 +432,7 @@ impl<K, V> State<K, V> {
             let Some(now) = self.now(axis, clock, now) else { continue };
             let wheel = self.entries.earliest_due(axis, now, &mut work).ok_or(())?;
             let ready = self.first_ready(axis).map_or(END, |(due, _)| due);
-            let parked = self.parked.values().map(|entry| self.entries.due(entry)).filter(|(of, _)| *of == axis);
-            let at = wheel.min(ready).min(parked.map(|(_, due)| due).min().unwrap_or(END));
+            let at = wheel.min(ready);
             let left = i128::from(at) - i128::from(now);
             if at < END && best.is_none_or(|(least, _)| left < least) {
                 best = Some((left, (axis, at)));
@@ -518,40 +443,12 @@ impl<K, V> State<K, V> {
 
     // ---------------------------------------------------------------- handing back
 
-    /// Takes any entry out of wheel or map. Its key may be pinned. The caller goes on with
-    /// [`Self::claim`], or puts the entry back by [`Self::put_back`] before it releases the lock.
-    pub(super) fn pop_any(&mut self) -> Option<Entry<K, V>> {
+    /// Takes any entry out of the queue, with its due point and its number of insertion.
+    pub(super) fn pop_any(&mut self) -> Option<Popped<K, V>> {
         let ready = self.ready.iter_mut().find_map(BTreeMap::pop_first).map(|(_, entry)| entry);
-        let parked = || self.parked.pop_first().map(|(_, entry)| entry);
-        let entry = ready.or_else(parked).or_else(|| self.entries.pop_any())?;
-        let axis = self.entries.due(&entry).0;
-        self.on_wall -= usize::from(axis == Axis::Wall);
-        self.entries.body(&entry).stage = Stage::Claimed;
-        Some(entry)
-    }
-
-    /// Puts an entry of [`Self::pop_any`] back, as the latest insertion.
-    pub(super) fn put_back(&mut self, entry: Entry<K, V>, clock: &Clock, now: u64) {
-        let due = self.entries.due(&entry);
-        self.schedule(entry, due, clock, now);
-    }
-
-    /// Takes an entry of [`Self::pop_any`] out of the table. The entry is the caller's once it is
-    /// [unpinned](Self::own).
-    pub(super) fn claim(&mut self, entry: &Entry<K, V>) {
-        self.unlink_key(entry);
-        self.left();
-    }
-
-    pub(super) fn is_pinned(&mut self, entry: &Entry<K, V>) -> bool {
-        self.entries.body(entry).pins > 0
-    }
-
-    /// Makes a claimed entry without pins the caller's own. Returns its due point and its number of
-    /// insertion.
-    pub(super) fn own(&mut self, entry: &Entry<K, V>) -> ((Axis, u64), u64) {
-        let (due, number) = (self.entries.due(entry), self.entries.body(entry).number);
-        self.entries.disown(entry);
-        (due, number)
+        let entry = ready.or_else(|| self.entries.pop_any())?;
+        let number = self.entries.body(&entry).number;
+        let due = self.release(&entry);
+        Some((entry, due, number))
     }
 }

@@ -4,13 +4,14 @@
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::mem::forget;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use super::{due, poll_once};
 use crate::support::poll::{CountingWaker, PanickingWaker, panics, poll, poll_with};
-use crate::support::{PATIENCE, lock, manual, secs, within};
+use crate::support::{PATIENCE, lock, manual, ms, secs, within};
 use timerqueue::{DelayQueue, ManualClock, Refusal, Runtime};
 
 thread_local! {
@@ -73,7 +74,7 @@ fn acting<T>(action: fn(), body: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn a_comparison_that_panics_leaves_the_queue_as_it_was() {
+fn s79_a_comparison_that_panics_leaves_the_queue_as_it_was() {
     with_queue(|clock, _, queue| {
         let panic = || panic!("on purpose");
         assert!(panics(|| acting(panic, || queue.insert(Key(3), 0, secs(1)).is_ok())));
@@ -82,103 +83,116 @@ fn a_comparison_that_panics_leaves_the_queue_as_it_was() {
         assert!(panics(|| acting(panic, || queue.move_to(&Key(3), secs(9)))));
         HASHING.set(Some(panic));
         assert!(panics(|| queue.contains_key(&Key(3))));
-        assert_eq!(queue.len(), 20);
+        assert_eq!(std::thread::scope(|scope| scope.spawn(|| queue.len()).join().unwrap()), 20, "the lock is free");
         clock.advance(secs(1));
         assert_eq!(due(queue).len(), 20, "no entry is held back");
     });
 }
 
+/// The calls that an `Eq` may make by mistake. Each uses the queue that compares the key.
+const CALLS: &[fn()] = &[
+    || _ = shared().insert(Key(3), 33, secs(1)),
+    || _ = shared().replace(Key(4), 44, secs(3)),
+    || _ = shared().insert_many([(Key(99), 99, secs(1))]),
+    || _ = poll_once(&mut shared().insert_wait(Key(3), 33, secs(1))),
+    || _ = shared().remove(&Key(3)),
+    || _ = shared().move_to(&Key(4), secs(2)),
+    || _ = shared().due(&Key(5)),
+    || _ = shared().len(),
+    || _ = shared().next_due(),
+    || _ = shared().try_recv(),
+    || _ = poll_once(&mut shared().recv()),
+    || _ = shared().drain(),
+    || shared().close(),
+];
+
+fn message(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied()).unwrap_or("")
+}
+
 #[test]
-fn a_comparison_that_calls_the_queue_neither_blocks_nor_corrupts() {
+fn s79_a_comparison_that_calls_its_queue_panics_and_leaves_the_queue_as_it_was() {
     with_queue(|clock, _, queue| {
-        // It removes the very entry that it is compared with.
-        let remove = || assert_eq!(shared().remove(&Key(3)), Some(3));
-        assert_eq!(acting(remove, || queue.remove(&Key(3))), None);
-        // It inserts the key that is searched.
-        let insert = || shared().insert(Key(3), 33, secs(1)).unwrap();
-        assert_eq!(acting(insert, || queue.insert(Key(3), 0, secs(1))).unwrap_err().reason, Refusal::Occupied);
-        // It moves, replaces and counts.
-        let several = || {
-            assert!(shared().move_to(&Key(4), secs(2)));
-            assert_eq!(shared().replace(Key(4), 44, secs(3)).unwrap(), Some(4));
-            assert_eq!(shared().len(), 20);
+        let searches: [fn(&DelayQueue<Key, u32>); 4] = [
+            |queue| _ = queue.insert(Key(3), 0, secs(1)),
+            |queue| _ = queue.replace(Key(5), 0, secs(1)),
+            |queue| _ = queue.remove(&Key(3)),
+            |queue| _ = queue.move_to(&Key(5), secs(5)),
+        ];
+        for (i, &call) in CALLS.iter().enumerate() {
+            for search in searches {
+                let panic = catch_unwind(AssertUnwindSafe(|| acting(call, || search(queue)))).unwrap_err();
+                assert!(message(&*panic).contains("has called the delay queue"), "call {i}: {}", message(&*panic));
+            }
+        }
+        assert!(!queue.is_closed() && queue.len() == 20);
+        clock.advance(secs(1));
+        assert_eq!(due(queue).iter().map(|key| key.0).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
+    });
+}
+
+/// The panic of the call is caught inside of `Eq`: the search goes on.
+#[test]
+fn a_comparison_may_catch_the_panic_of_its_call_and_may_call_other_queues() {
+    static OTHER: Mutex<Option<DelayQueue<Key, u32>>> = Mutex::new(None);
+    with_queue(|_, runtime, queue| {
+        *lock(&OTHER) = Some(runtime.delay_queue());
+        let call = || {
+            assert!(panics(|| shared().len()));
+            let other = lock(&OTHER).clone().unwrap();
+            other.insert(Key(3), 3, secs(1)).unwrap();
+            // Inside of the comparison of a second queue the first is still refused.
+            assert!(!acting(|| assert!(panics(|| shared().len())), || other.contains_key(&Key(4))));
+            assert_eq!(other.len(), 1);
         };
-        assert!(acting(several, || queue.move_to(&Key(4), secs(5))));
-        clock.advance(secs(1));
-        // It receives: the entries being compared are not delivered; all others may be.
-        let receive = || {
-            let taken = shared().try_recv().unwrap();
-            assert!(taken.key.0 >= 10, "those of the other hash");
-        };
-        assert_eq!(acting(receive, || queue.remove(&Key(5))), Some(5));
-        assert_eq!(due(queue).len(), 17);
-        clock.advance(secs(4));
-        assert_eq!(queue.try_recv().unwrap().value, 44);
-        assert!(queue.is_empty());
+        assert_eq!(acting(call, || queue.remove(&Key(3))), Some(3));
+        assert_eq!(queue.len(), 19);
+        *lock(&OTHER) = None;
     });
 }
 
+/// The core timers ring on the thread that compares, which has the lock.
 #[test]
-fn an_entry_that_came_due_during_a_comparison_is_delivered_after_it() {
-    with_queue(|clock, _, queue| {
-        let mut receivers: Vec<_> = (0..11).map(|_| queue.recv()).collect();
-        assert!(receivers.iter_mut().all(|receiver| poll_once(receiver).is_none()));
-        clock.advance(secs(1));
-        let receive = || while shared().try_recv().is_ok() {};
-        assert!(acting(receive, || queue.contains_key(&Key(5))));
-        assert_eq!(queue.len(), 10, "those with this hash");
-        let ready = receivers.iter_mut().filter_map(poll_once).count();
-        assert_eq!((ready, queue.len()), (10, 0));
-    });
+fn entries_that_come_due_by_an_advance_inside_of_a_comparison_wake_receivers() {
+    static CLOCK: Mutex<Option<ManualClock>> = Mutex::new(None);
+    for panics_then in [false, true] {
+        with_queue(move |clock, runtime, queue| {
+            *lock(&CLOCK) = Some(clock.clone());
+            queue.insert(Key(20), 20, clock.wall() + secs(1)).unwrap();
+            let counters: Vec<_> = (0..21).map(|_| CountingWaker::new()).collect();
+            let mut receivers: Vec<_> = (0..21).map(|_| queue.recv()).collect();
+            for (receiver, counter) in receivers.iter_mut().zip(&counters) {
+                assert!(poll(receiver, counter).is_pending());
+            }
+            let advance = || _ = lock(&CLOCK).clone().unwrap().advance(secs(1));
+            let advance_and_panic = || {
+                lock(&CLOCK).clone().unwrap().advance(secs(1));
+                panic!("on purpose");
+            };
+            if panics_then {
+                assert!(panics(|| acting(advance_and_panic, || queue.contains_key(&Key(5)))));
+            } else {
+                assert!(acting(advance, || queue.contains_key(&Key(5))));
+            }
+            assert!(counters.iter().all(|counter| counter.wakes() == 1), "one for each entry");
+            assert_eq!(receivers.iter_mut().filter_map(poll_once).count(), 21);
+            assert_eq!((queue.len(), runtime.panics()), (0, 0));
+            *lock(&CLOCK) = None;
+        });
+    }
 }
 
+/// Another thread waits until the comparison ends.
 #[test]
-fn a_drain_inside_of_a_comparison_leaves_the_compared_entries() {
-    with_queue(|clock, _, queue| {
-        let drain = || assert_eq!(shared().drain().len(), 10);
-        assert!(acting(drain, || queue.contains_key(&Key(5))));
-        assert_eq!(queue.len(), 10);
-        let close = || assert!(shared().close_and_drain().is_empty());
-        assert!(acting(close, || queue.contains_key(&Key(5))));
-        clock.advance(secs(1));
-        assert_eq!(due(queue).len(), 10);
-    });
-}
-
-/// A drain on another thread waits for the comparison, and then has the entry too.
-#[test]
-fn a_drain_on_another_thread_has_the_compared_entries() {
+fn a_drain_on_another_thread_waits_for_a_comparison() {
     static DRAINED: Mutex<Option<std::thread::JoinHandle<usize>>> = Mutex::new(None);
     with_queue(|_, _, queue| {
         let drain = || {
             *lock(&DRAINED) = Some(std::thread::spawn(|| shared().drain().len()));
-            while !shared().is_empty() {
-                std::thread::yield_now();
-            }
+            std::thread::sleep(ms(2));
         };
-        assert!(!acting(drain, || queue.contains_key(&Key(5))), "taken meanwhile");
+        assert!(acting(drain, || queue.contains_key(&Key(5))));
         assert_eq!(lock(&DRAINED).take().unwrap().join().unwrap(), 20);
-    });
-}
-
-/// Entries that are due, and have been passed over by a receiver since their keys are being
-/// compared.
-#[test]
-fn a_drain_has_the_entries_that_a_comparison_keeps_from_delivery() {
-    static DRAINED: Mutex<Option<std::thread::JoinHandle<usize>>> = Mutex::new(None);
-    with_queue(|clock, _, queue| {
-        clock.advance(secs(1));
-        let drain = || {
-            assert_eq!(due(&shared()).len(), 10, "those with the same hash are kept");
-            assert!(shared().next_due().is_some(), "and come next");
-            *lock(&DRAINED) = Some(std::thread::spawn(|| shared().drain().len()));
-            while !shared().is_empty() {
-                std::thread::yield_now();
-            }
-        };
-        assert!(!acting(drain, || queue.contains_key(&Key(5))), "taken meanwhile");
-        assert_eq!(lock(&DRAINED).take().unwrap().join().unwrap(), 10);
-        assert!(queue.is_empty() && queue.try_recv().is_err());
     });
 }
 
