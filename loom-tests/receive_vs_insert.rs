@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Seen to fail with: a sleeping receiver that does not settle; `settle_for` that never arms; a
-//! dropped receiver that does not settle; `close` that does not settle; arming that does not tell of
-//! the runtime's end.
+//! dropped receiver that does not settle; `close` that does not settle; arming that does not tell
+//! of the runtime's end.
 
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use crate::loom_models::harness::{Manual, Task};
 use crate::queue::MissedTicks;
 use crate::sync::Arc as Shareable;
 
-use super::Shared;
+use super::SharedQueue;
 
 const DUE: u64 = 10;
 const LATER: u64 = 20;
@@ -50,7 +50,7 @@ impl Stage {
     fn new() -> Arc<Self> {
         let manual = Manual::new();
         let clock = manual.engine.clock().clone();
-        let shared = Shared::new(manual.source(), clock, MissedTicks::default().into(), false, usize::MAX);
+        let shared = SharedQueue::new(manual.source(), clock, MissedTicks::default().into(), false, usize::MAX);
         let queue = DelayQueue { owner: Shareable::new(Owner { shared }), hasher: BuildHasherDefault::default() };
         Arc::new(Self { manual, queue })
     }

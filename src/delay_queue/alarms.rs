@@ -16,8 +16,7 @@
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
-use super::types::wall_time;
-use crate::engine::item_wheel::Axis;
+use super::types::{Axis, wall_time};
 use crate::engine::{Engine, Looked, WakerEntry, WallEntry};
 use crate::queue::MissedTicks;
 use crate::runtime::RuntimeHandle;

@@ -3,7 +3,7 @@
 use std::hash::RandomState;
 use std::time::Duration;
 
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use super::{DelayQueue, Owner};
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
@@ -154,7 +154,7 @@ impl<'a, S> DelayQueueBuilder<'a, S> {
     {
         let policy = TickPolicy::new(MissedTicks::default(), self.leeway);
         let clock = self.runtime.engine().clock().clone();
-        let shared = Shared::new(self.runtime.handle(), clock, policy, self.refuses_overdue, self.capacity);
+        let shared = SharedQueue::new(self.runtime.handle(), clock, policy, self.refuses_overdue, self.capacity);
         DelayQueue { owner: Arc::new(Owner { shared }), hasher: self.hasher }
     }
 }

@@ -6,12 +6,12 @@ use std::hash::{BuildHasher, Hash};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::shared::{Shared, hash_of};
-use super::state::{Body, Entry, Keyed, parts};
-use super::types::{due_at, wall_instant};
+use super::item_wheel::ItemRef;
+use super::shared::{SharedQueue, hash_of};
+use super::state::{Body, Keyed, QueueEntry, parts};
+use super::types::{Axis, due_at, wall_instant};
 use super::{Due, Refusal, Refused};
 use crate::budget;
-use crate::engine::item_wheel::{Axis, ItemRef};
 use crate::time::instant;
 
 /// Entries linked in a lock section of `insert_many`.
@@ -26,7 +26,7 @@ pub(super) enum IfOccupied {
 
 /// An entry on its way into the queue.
 pub(super) struct New<K, V> {
-    entry: Entry<K, V>,
+    entry: QueueEntry<K, V>,
     due: (Axis, u64),
 }
 
@@ -38,7 +38,7 @@ impl<K, V> New<K, V> {
     }
 }
 
-impl<K, V> Shared<K, V> {
+impl<K, V> SharedQueue<K, V> {
     /// The axis and instant of a due time that counts from `now`.
     pub(super) fn instant_of(&self, due: Due, now: u64) -> (Axis, u64) {
         match due {
@@ -62,7 +62,7 @@ impl<K, V> Shared<K, V> {
     }
 }
 
-impl<K: Eq, V> Shared<K, V> {
+impl<K: Eq, V> SharedQueue<K, V> {
     /// Inserts or replaces. On success: the former value.
     pub(super) fn put(&self, new: New<K, V>, now: u64, occupied: IfOccupied) -> Result<Option<V>, Refused<K, V>> {
         if self.is_refused(new.due, now) {
@@ -87,7 +87,7 @@ impl<K: Eq, V> Shared<K, V> {
             if section.is_full() {
                 return Err(Refusal::Full);
             }
-            section.link(new.take().expect("seen above").entry, due, &self.clock, now);
+            section.link(new.take().expect("seen above").entry, due, now);
             section.settle_for(due);
             return Ok(None);
         };
@@ -96,7 +96,7 @@ impl<K: Eq, V> Shared<K, V> {
         }
         let (key, value) = parts(new.take().expect("seen above").entry);
         let before = std::mem::replace(section.value(&found), value);
-        section.reschedule(&found, due, &self.clock, now);
+        section.reschedule(&found, due, now);
         drop(found);
         section.settle_for(due);
         drop(key); // after the lock: the entry keeps its own
@@ -114,7 +114,7 @@ impl<K: Eq, V> Shared<K, V> {
                 if known || section.closed || section.is_full() || self.refuses_overdue || self.has_ended() {
                     slow.push(new);
                 } else {
-                    section.link(new.entry, new.due, &self.clock, now);
+                    section.link(new.entry, new.due, now);
                 }
             }
             section.settle();
@@ -130,7 +130,7 @@ impl<K: Eq, V> Shared<K, V> {
 /// value: nothing was inserted.
 #[must_use = "futures do nothing unless polled"]
 pub struct InsertWait<'a, K, V> {
-    queue: &'a Shared<K, V>,
+    queue: &'a SharedQueue<K, V>,
     new: Option<New<K, V>>,
     ticket: Option<u64>,
     /// Overdue at the call. An entry that becomes overdue in the wait is inserted.
@@ -138,7 +138,7 @@ pub struct InsertWait<'a, K, V> {
 }
 
 impl<'a, K, V> InsertWait<'a, K, V> {
-    pub(super) fn new<S: BuildHasher>(queue: &'a Shared<K, V>, hasher: &S, key: K, value: V, due: Due) -> Self
+    pub(super) fn new<S: BuildHasher>(queue: &'a SharedQueue<K, V>, hasher: &S, key: K, value: V, due: Due) -> Self
     where
         K: Hash,
     {

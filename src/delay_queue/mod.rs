@@ -1,14 +1,15 @@
 //! Delay queues: values with a key and a due time, delivered to receivers when they are due.
 //!
-//! Ground rules. A queue is a lock around its entries ([`state`]), which stand in timing wheels of
-//! their own ([`crate::engine::item_wheel`]): one for the runtime's clock, one for the wall clock.
-//! Core timers wake receivers ([`alarms`]); no thread polls. `Hash` and `Drop` of the user's types,
-//! and wakers, run outside of the lock; `Eq` of a key runs under it ([`shared`]). The handles are
-//! here; [`insert`] and [`receive`] have the futures.
+//! Ground rules. A queue is a lock around its entries ([`state`]). Those of the runtime's clock
+//! wait in a timing wheel of their own ([`item_wheel`]), those of the wall clock in a map. Core
+//! timers wake receivers ([`alarms`]); no thread polls. `Hash` and `Drop` of the user's types, and
+//! wakers, run outside of the lock; `Eq` of a key runs under it ([`shared`]). The handles are here;
+//! [`insert`] and [`receive`] have the futures.
 
 mod alarms;
 mod builder;
 mod insert;
+mod item_wheel;
 mod receive;
 mod shared;
 mod state;
@@ -27,11 +28,10 @@ pub use self::insert::InsertWait;
 #[cfg(feature = "stream")]
 pub use self::receive::Expirations;
 pub use self::receive::Recv;
-use self::shared::{Section, Shared, hash_of};
+use self::shared::{Section, SharedQueue, hash_of};
 use self::state::{SECTION, parts};
+use self::types::{Axis, due_at, wall_instant};
 pub use self::types::{Due, Expired, Pending, RecvTimeoutError, Refusal, Refused, TryRecvError};
-use self::types::{due_at, wall_instant};
-use crate::engine::item_wheel::Axis;
 use crate::runtime::wait::{NO_LIMIT, wait};
 use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::Arc;
@@ -59,9 +59,10 @@ use crate::sync::Arc;
 /// **At rest** a queue costs nothing. While a receiver waits, the queue has one timer per clock in
 /// use, set to the next due time. Without a receiver it has none.
 ///
-/// **Costs.** Inserting, removing and moving take constant time, with one lock section. (The table
-/// of keys grows at times, as a `HashMap` does.) A step back of the wall clock costs a visit of
-/// each entry on that clock, in short lock sections.
+/// **Costs.** Inserting, removing and moving take one lock section. Its time is constant for
+/// entries of the runtime's clock, and grows with the logarithm of their number for those of the
+/// wall clock. (The table of keys grows at times, as a `HashMap` does.) A step of the wall clock
+/// costs nothing.
 ///
 /// **Keys.** `Eq` and `Borrow` of a key run with the queue locked, and only if the queue has a key
 /// with the same hash. All other users of the queue wait meanwhile: a slow `Eq` blocks them. `Hash`
@@ -124,7 +125,7 @@ pub struct DelayQueue<K, V, S = RandomState> {
 
 /// Closes the queue with the last handle.
 struct Owner<K, V> {
-    shared: Arc<Shared<K, V>>,
+    shared: Arc<SharedQueue<K, V>>,
 }
 
 impl<K, V> Drop for Owner<K, V> {
@@ -155,7 +156,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> DelayQueue<K, V> {
 }
 
 impl<K, V, S> DelayQueue<K, V, S> {
-    fn shared(&self) -> &Arc<Shared<K, V>> {
+    fn shared(&self) -> &Arc<SharedQueue<K, V>> {
         &self.owner.shared
     }
 
@@ -536,7 +537,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
         let hash = hash_of(&self.hasher, key);
         let mut section = self.lock();
         let Some(found) = section.find(hash, key) else { return false };
-        section.reschedule(&found, due, &shared.clock, now);
+        section.reschedule(&found, due, now);
         drop(found);
         section.settle_for(due);
         true

@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::shared::{Section, Shared};
+use super::shared::{Section, SharedQueue};
 use super::state::{Take, Taken, parts};
 use super::types::due_at;
 use super::{Expired, TryRecvError};
@@ -27,7 +27,7 @@ impl<K, V> Taken<K, V> {
     }
 }
 
-impl<K, V> Shared<K, V> {
+impl<K, V> SharedQueue<K, V> {
     /// A poll of a receiver: takes the entry that is due first, or sleeps.
     fn poll_recv(&self, ticket: &mut Option<u64>, context: &mut Context<'_>) -> Poll<Option<Expired<K, V>>> {
         let mut waker = None;
@@ -100,14 +100,14 @@ impl<K, V> Shared<K, V> {
 /// A waiting receiver.
 struct Receiver<Q, K, V>
 where
-    Q: AsRef<Shared<K, V>>,
+    Q: AsRef<SharedQueue<K, V>>,
 {
     queue: Q,
     ticket: Option<u64>,
     of: std::marker::PhantomData<fn() -> (K, V)>,
 }
 
-impl<Q: AsRef<Shared<K, V>>, K, V> Receiver<Q, K, V> {
+impl<Q: AsRef<SharedQueue<K, V>>, K, V> Receiver<Q, K, V> {
     fn new(queue: Q) -> Self {
         Self { queue, ticket: None, of: std::marker::PhantomData }
     }
@@ -120,7 +120,7 @@ impl<Q: AsRef<Shared<K, V>>, K, V> Receiver<Q, K, V> {
     }
 }
 
-impl<Q: AsRef<Shared<K, V>>, K, V> Drop for Receiver<Q, K, V> {
+impl<Q: AsRef<SharedQueue<K, V>>, K, V> Drop for Receiver<Q, K, V> {
     fn drop(&mut self) {
         if self.ticket.is_some() {
             let queue = self.queue.as_ref();
@@ -129,7 +129,7 @@ impl<Q: AsRef<Shared<K, V>>, K, V> Drop for Receiver<Q, K, V> {
     }
 }
 
-impl<K, V> AsRef<Self> for Shared<K, V> {
+impl<K, V> AsRef<Self> for SharedQueue<K, V> {
     fn as_ref(&self) -> &Self {
         self
     }
@@ -140,13 +140,13 @@ impl<K, V> AsRef<Self> for Shared<K, V> {
 /// Works under any executor, or polled by hand. Dropping the future loses no entry.
 #[must_use = "futures do nothing unless polled"]
 pub struct Recv<'a, K, V> {
-    receiver: Receiver<&'a Shared<K, V>, K, V>,
+    receiver: Receiver<&'a SharedQueue<K, V>, K, V>,
     /// A poll has been ready.
     has_returned: bool,
 }
 
 impl<'a, K, V> Recv<'a, K, V> {
-    pub(super) fn new(queue: &'a Shared<K, V>) -> Self {
+    pub(super) fn new(queue: &'a SharedQueue<K, V>) -> Self {
         Self { receiver: Receiver::new(queue), has_returned: false }
     }
 }
@@ -185,14 +185,14 @@ impl<K, V> fmt::Debug for Recv<'_, K, V> {
 #[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 #[must_use = "streams do nothing unless polled"]
 pub struct Expirations<K, V> {
-    receiver: Receiver<Arc<Shared<K, V>>, K, V>,
+    receiver: Receiver<Arc<SharedQueue<K, V>>, K, V>,
     /// The stream has ended. A closed queue takes no further entry.
     ended: bool,
 }
 
 #[cfg(feature = "stream")]
 impl<K, V> Expirations<K, V> {
-    pub(super) fn new(queue: &Arc<Shared<K, V>>) -> Self {
+    pub(super) fn new(queue: &Arc<SharedQueue<K, V>>) -> Self {
         Self { receiver: Receiver::new(Arc::clone(queue)), ended: false }
     }
 }

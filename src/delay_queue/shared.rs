@@ -24,9 +24,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 
 use super::alarms::{Alarms, Armed, Ring};
-use super::state::{Entry, Outbox, State};
+use super::state::{Outbox, QueueEntry, QueueState};
+use super::types::{AXES, Axis};
 use crate::alarm::Clock;
-use crate::engine::item_wheel::{AXES, Axis};
 use crate::engine::{inside, is_inside};
 use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::RuntimeHandle;
@@ -45,8 +45,8 @@ pub(super) fn hash_of<Q: Hash + ?Sized>(hasher: &impl BuildHasher, key: &Q) -> u
 }
 
 /// See the module's ground rules.
-pub(super) struct Shared<K, V> {
-    state: Mutex<State<K, V>>,
+pub(super) struct SharedQueue<K, V> {
+    state: Mutex<QueueState<K, V>>,
     /// The core timers that have rung on a thread with the lock, a bit for each axis. Used with the
     /// lock held.
     notes: AtomicU8,
@@ -56,7 +56,7 @@ pub(super) struct Shared<K, V> {
     pub(super) refuses_overdue: bool,
 }
 
-impl<K: Send + Sync + 'static, V: Send + 'static> Shared<K, V> {
+impl<K: Send + Sync + 'static, V: Send + 'static> SharedQueue<K, V> {
     pub(super) fn new(
         runtime: RuntimeHandle,
         clock: Clock,
@@ -65,13 +65,13 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Shared<K, V> {
         capacity: usize,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<Self>| {
-            let state = Mutex::new(State::new(capacity, Alarms::new(me)));
+            let state = Mutex::new(QueueState::new(capacity, policy, Alarms::new(me)));
             Self { state, notes: AtomicU8::new(0), runtime, clock, policy, refuses_overdue }
         })
     }
 }
 
-impl<K, V> Shared<K, V> {
+impl<K, V> SharedQueue<K, V> {
     /// # Panics
     /// On a thread that compares a key of this queue, which has the lock.
     #[inline]
@@ -81,7 +81,7 @@ impl<K, V> Shared<K, V> {
     }
 
     #[cold]
-    fn lock_when_free(&self) -> MutexGuard<'_, State<K, V>> {
+    fn lock_when_free(&self) -> MutexGuard<'_, QueueState<K, V>> {
         assert!(!self.is_own(), "`Eq` of a key has called the delay queue that compares the key");
         self.state.lock()
     }
@@ -109,7 +109,7 @@ impl<K, V> Shared<K, V> {
     }
 }
 
-impl<K: Send + Sync + 'static, V: Send + 'static> Ring for Shared<K, V> {
+impl<K: Send + Sync + 'static, V: Send + 'static> Ring for SharedQueue<K, V> {
     fn ring(&self, axis: Axis) {
         if self.is_own() {
             self.notes.fetch_or(1 << axis as u8, Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Ring for Shared<K, V> {
     }
 }
 
-impl<K, V> Drop for Shared<K, V> {
+impl<K, V> Drop for SharedQueue<K, V> {
     fn drop(&mut self) {
         let Self { state, runtime, .. } = self;
         let (state, mut first) = (state.get_mut(), None);
@@ -137,8 +137,8 @@ impl<K, V> Drop for Shared<K, V> {
 
 /// A lock section.
 pub(super) struct Section<'a, K, V> {
-    shared: &'a Shared<K, V>,
-    guard: Option<MutexGuard<'a, State<K, V>>>,
+    shared: &'a SharedQueue<K, V>,
+    guard: Option<MutexGuard<'a, QueueState<K, V>>>,
     /// The end of the section settles.
     must_settle: bool,
 }
@@ -167,7 +167,7 @@ impl<K, V> Section<'_, K, V> {
 
     /// The entry with this key. Runs `Eq` and `Borrow` of the user, with the thread marked.
     #[inline]
-    pub(super) fn find<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Entry<K, V>>
+    pub(super) fn find<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<QueueEntry<K, V>>
     where
         K: Borrow<Q>,
     {
@@ -236,15 +236,15 @@ impl<K, V> Section<'_, K, V> {
 }
 
 impl<K, V> Deref for Section<'_, K, V> {
-    type Target = State<K, V>;
+    type Target = QueueState<K, V>;
 
-    fn deref(&self) -> &State<K, V> {
+    fn deref(&self) -> &QueueState<K, V> {
         self.guard.as_ref().expect("a section holds the lock until it ends")
     }
 }
 
 impl<K, V> DerefMut for Section<'_, K, V> {
-    fn deref_mut(&mut self) -> &mut State<K, V> {
+    fn deref_mut(&mut self) -> &mut QueueState<K, V> {
         self.guard.as_mut().expect("a section holds the lock until it ends")
     }
 }

@@ -2,16 +2,23 @@
 //! timers.
 //!
 //! Ground rules. All code here runs with the lock of the queue held. It calls no user code but the
-//! `Eq` of keys, in [`State::find`]: hashes come from the caller, and wakers go into the
+//! `Eq` of keys, in [`QueueState::find`]: hashes come from the caller, and wakers go into the
 //! [`Outbox`], for after the lock. An entry that has left the queue goes to the caller, for after
 //! the lock as well.
 //!
-//! An entry in the queue waits in a wheel until it is due. Then it is *ready*, in a map in order of
-//! delivery, until a receiver takes it. At either place it can be removed and moved.
+//! An entry in the queue waits until it is due: in a wheel, by the runtime's clock, or in a map by
+//! the wall clock. Then it is *ready*, in a further map in order of delivery, until a receiver
+//! takes it. At each place it can be removed and moved.
+//!
+//! The clock of a wheel does not go back, and the wall clock does. In a map an entry waits for a
+//! wall time whatever the clock shows, so a step in either direction moves no entry: the next look
+//! at the clock finds those that are due. The core timer at the first of them follows the clock
+//! ([`super::alarms`]). A wheel for the wall clock would insert in constant time, but it has to be
+//! replaced after a step back, with its entries on their way from wheel to wheel.
 //!
 //! References to an entry in the queue are made and given back with the lock held: one by the
-//! table, one by wheel or map, one by the caller of `find`. So an entry that has left the queue has
-//! a single reference, and [`parts`] takes it apart.
+//! table, one by wheel or maps, one by the caller of `find`. So an entry that has left the queue
+//! has a single reference, and [`parts`] takes it apart.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -19,17 +26,15 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::alarms::Alarms;
-use super::types::{due_at, wall_instant};
+use super::item_wheel::{ItemRef, ItemWheel, NextItem};
+use super::types::{AXES, Axis, due_at, wall_instant};
 use super::wait_list::WaitList;
 use crate::alarm::Clock;
-use crate::engine::item_wheel::{AXES, Axis, ItemRef, ItemWheel, NextItem};
-use crate::time::END;
+use crate::queue::tick_policy::TickPolicy;
+use crate::time::{END, LAST};
 
 /// Items looked at in a lock section.
 pub(super) const SECTION: usize = 96;
-/// A step back of the wall clock by more than this begins a new wheel. (A smaller step leaves the
-/// wheel a little ahead.)
-const STEP_BACK_NS: u64 = 500_000_000;
 /// With fewer places than this, the table keeps its memory.
 const SMALL_TABLE: usize = 1024;
 
@@ -43,23 +48,25 @@ pub(super) struct Keyed<K> {
 pub(super) struct Body<K, V> {
     value: V,
     /// The next entry with the same hash, linked before this one.
-    next: Option<Entry<K, V>>,
+    next: Option<QueueEntry<K, V>>,
+    axis: Axis,
+    due: u64,
     /// The number of insertion: ties are delivered in this order.
     number: u64,
-    /// The entry is in a map of [`State::ready`], not in a wheel.
+    /// The entry is in a map of [`QueueState::ready`], and waits no more.
     is_ready: bool,
 }
 
 impl<K, V> Body<K, V> {
     pub(super) fn new(value: V) -> Self {
-        Self { value, next: None, number: 0, is_ready: false }
+        Self { value, next: None, axis: Axis::Running, due: END, number: 0, is_ready: false }
     }
 }
 
-pub(super) type Entry<K, V> = ItemRef<Keyed<K>, Body<K, V>>;
+pub(super) type QueueEntry<K, V> = ItemRef<Keyed<K>, Body<K, V>>;
 
 /// Key and value of an entry that is new or has left the queue. Called without the lock.
-pub(super) fn parts<K, V>(entry: Entry<K, V>) -> (K, V) {
+pub(super) fn parts<K, V>(entry: QueueEntry<K, V>) -> (K, V) {
     let Ok((keyed, body)) = entry.into_parts() else { unreachable!("references are made under the lock") };
     (keyed.key, body.value)
 }
@@ -83,7 +90,10 @@ impl Hasher for Mixed {
 }
 
 /// From the hash of a key to the first entry with that hash.
-type Table<K, V> = HashMap<u64, Entry<K, V>, BuildHasherDefault<Mixed>>;
+type Table<K, V> = HashMap<u64, QueueEntry<K, V>, BuildHasherDefault<Mixed>>;
+
+/// Entries in order of delivery: by due point and number of insertion.
+type InOrder<K, V> = BTreeMap<(u64, u64), QueueEntry<K, V>>;
 
 /// Wakers to be woken, and wakers to be dropped, after the lock.
 #[derive(Default)]
@@ -100,15 +110,15 @@ impl Outbox {
 
 /// An entry taken by a receiver.
 pub(super) struct Taken<K, V> {
-    pub(super) entry: Entry<K, V>,
+    pub(super) entry: QueueEntry<K, V>,
     pub(super) due: (Axis, u64),
     pub(super) lateness: Duration,
 }
 
 /// An entry that has left the queue, its due point, and its number of insertion.
-type Popped<K, V> = (Entry<K, V>, (Axis, u64), u64);
+type Popped<K, V> = (QueueEntry<K, V>, (Axis, u64), u64);
 
-/// Outcome of [`State::take`].
+/// Outcome of [`QueueState::take`].
 pub(super) enum Take<K, V> {
     Taken(Taken<K, V>),
     /// No entry is due.
@@ -118,17 +128,16 @@ pub(super) enum Take<K, V> {
 }
 
 /// See the module's ground rules.
-pub(super) struct State<K, V> {
+pub(super) struct QueueState<K, V> {
+    /// All entries by adoption; in the wheel, those that wait by the runtime's clock.
     entries: ItemWheel<Keyed<K>, Body<K, V>>,
-    /// Entries that are ready, in order of delivery: by due point and number of insertion. One map
-    /// for each axis.
-    ready: [BTreeMap<(u64, u64), Entry<K, V>>; 2],
+    /// Entries that wait by the wall clock.
+    on_wall: InOrder<K, V>,
+    /// Entries that are ready, for each axis.
+    ready: [InOrder<K, V>; 2],
     table: Table<K, V>,
     len: usize,
-    /// Entries due by the wall clock: without any, the wall clock is not read.
-    on_wall: usize,
-    /// The latest reading of the wall clock since the wall wheel began.
-    wall_seen: u64,
+    policy: TickPolicy,
     next_number: u64,
     /// Entries that have become ready since receivers were last woken.
     fresh: usize,
@@ -140,15 +149,15 @@ pub(super) struct State<K, V> {
     pub(super) outbox: Outbox,
 }
 
-impl<K, V> State<K, V> {
-    pub(super) fn new(capacity: usize, alarms: Alarms) -> Self {
+impl<K, V> QueueState<K, V> {
+    pub(super) fn new(capacity: usize, policy: TickPolicy, alarms: Alarms) -> Self {
         Self {
             entries: ItemWheel::new(),
+            on_wall: BTreeMap::new(),
             ready: [BTreeMap::new(), BTreeMap::new()],
             table: HashMap::default(),
             len: 0,
-            on_wall: 0,
-            wall_seen: 0,
+            policy,
             next_number: 0,
             fresh: 0,
             capacity,
@@ -176,7 +185,7 @@ impl<K, V> State<K, V> {
     // ---------------------------------------------------------------- the table
 
     /// The first entry with this hash: the one that was linked last.
-    pub(super) fn first_with(&self, hash: u64) -> Option<&Entry<K, V>> {
+    pub(super) fn first_with(&self, hash: u64) -> Option<&QueueEntry<K, V>> {
         self.table.get(&hash)
     }
 
@@ -184,7 +193,7 @@ impl<K, V> State<K, V> {
     /// which may panic. The caller gives the reference back before the lock, unless it takes the
     /// entry out of the queue.
     #[inline]
-    pub(super) fn find(&mut self, first: Entry<K, V>, is_equal: impl Fn(&K) -> bool) -> Option<Entry<K, V>> {
+    pub(super) fn find(&mut self, first: QueueEntry<K, V>, is_equal: impl Fn(&K) -> bool) -> Option<QueueEntry<K, V>> {
         let mut entry = first;
         while !is_equal(&entry.shared().key) {
             entry = self.entries.body(&entry).next.clone()?;
@@ -192,18 +201,18 @@ impl<K, V> State<K, V> {
         Some(entry)
     }
 
-    /// Puts a free entry into table and wheel.
-    pub(super) fn link(&mut self, entry: Entry<K, V>, due: (Axis, u64), clock: &Clock, now: u64) {
+    /// Puts a free entry into table and queue.
+    pub(super) fn link(&mut self, entry: QueueEntry<K, V>, due: (Axis, u64), now: u64) {
         self.entries.adopt(&entry);
         if let Some(second) = self.table.insert(entry.shared().hash, entry.clone()) {
             self.entries.body(&entry).next = Some(second);
         }
         self.len += 1;
-        self.schedule(entry, due, clock, now);
+        self.schedule(entry, due, now);
     }
 
     /// Takes an entry out of the table.
-    fn unlink_key(&mut self, entry: &Entry<K, V>) {
+    fn unlink_key(&mut self, entry: &QueueEntry<K, V>) {
         let hash = entry.shared().hash;
         let next = self.entries.body(entry).next.take();
         let Some(first) = self.table.remove(&hash) else { return };
@@ -233,44 +242,43 @@ impl<K, V> State<K, V> {
 
     // ---------------------------------------------------------------- due points
 
-    /// Puts an entry that is in no wheel into the wheel of its axis, as the latest insertion.
-    fn schedule(&mut self, entry: Entry<K, V>, (axis, due): (Axis, u64), clock: &Clock, now: u64) {
+    /// Lets an entry that is in neither wheel nor map wait, as the latest insertion.
+    fn schedule(&mut self, entry: QueueEntry<K, V>, (axis, due): (Axis, u64), now: u64) {
         let number = self.next_number;
         self.next_number += 1;
         let body = self.entries.body(&entry);
-        (body.number, body.is_ready) = (number, false);
-        let now = if axis == Axis::Wall {
-            self.on_wall += 1;
-            self.wall_now(clock)
-        } else {
-            now
-        };
-        self.entries.insert(entry, axis, due, now);
+        (body.axis, body.due, body.number, body.is_ready) = (axis, due, number, false);
+        match axis {
+            Axis::Running => self.entries.insert(entry, due, now),
+            Axis::Wall => _ = self.on_wall.insert((due, number), entry),
+        }
     }
 
     /// Takes an entry out of wheel or map.
-    fn unschedule(&mut self, entry: &Entry<K, V>) {
-        let (axis, due) = self.entries.due(entry);
-        let &mut Body { is_ready, number, .. } = self.entries.body(entry);
+    fn unschedule(&mut self, entry: &QueueEntry<K, V>) {
+        let &mut Body { axis, due, number, is_ready, .. } = self.entries.body(entry);
         // The reference of wheel or map goes; the caller has another.
-        drop(if is_ready { self.ready[axis as usize].remove(&(due, number)) } else { self.entries.unlink(entry) });
-        self.on_wall -= usize::from(axis == Axis::Wall);
+        drop(match axis {
+            _ if is_ready => self.ready[axis as usize].remove(&(due, number)),
+            Axis::Running => self.entries.unlink(entry),
+            Axis::Wall => self.on_wall.remove(&(due, number)),
+        });
     }
 
     /// Gives an entry a new due point.
-    pub(super) fn reschedule(&mut self, entry: &Entry<K, V>, due: (Axis, u64), clock: &Clock, now: u64) {
+    pub(super) fn reschedule(&mut self, entry: &QueueEntry<K, V>, due: (Axis, u64), now: u64) {
         self.unschedule(entry);
-        self.schedule(entry.clone(), due, clock, now);
+        self.schedule(entry.clone(), due, now);
     }
 
     /// Removes an entry, which is the caller's own.
-    pub(super) fn remove(&mut self, entry: &Entry<K, V>) {
+    pub(super) fn remove(&mut self, entry: &QueueEntry<K, V>) {
         self.unschedule(entry);
         self.leave(entry);
     }
 
     /// Makes an entry that has left wheel and map the caller's own.
-    fn leave(&mut self, entry: &Entry<K, V>) {
+    fn leave(&mut self, entry: &QueueEntry<K, V>) {
         self.unlink_key(entry);
         self.entries.disown(entry);
         self.len -= 1;
@@ -290,54 +298,58 @@ impl<K, V> State<K, V> {
         }
     }
 
-    pub(super) fn value<'a>(&'a mut self, entry: &'a Entry<K, V>) -> &'a mut V {
+    pub(super) fn value<'a>(&'a mut self, entry: &'a QueueEntry<K, V>) -> &'a mut V {
         &mut self.entries.body(entry).value
     }
 
-    pub(super) fn due(&self, entry: &Entry<K, V>) -> (Axis, u64) {
-        self.entries.due(entry)
+    pub(super) fn due(&mut self, entry: &QueueEntry<K, V>) -> (Axis, u64) {
+        let body = self.entries.body(entry);
+        (body.axis, body.due)
     }
 
     // ---------------------------------------------------------------- delivery
 
-    fn make_ready(&mut self, entry: Entry<K, V>) {
-        let (axis, due) = self.entries.due(&entry);
+    fn make_ready(&mut self, entry: QueueEntry<K, V>) {
         let body = self.entries.body(&entry);
         body.is_ready = true;
-        let number = body.number;
-        self.ready[axis as usize].insert((due, number), entry);
+        let (axis, at) = (body.axis, (body.due, body.number));
+        self.ready[axis as usize].insert(at, entry);
         self.fresh += 1;
     }
 
-    /// The reading of the wall clock, as an instant of the wall axis. Begins a new wheel after a
-    /// step back.
-    fn wall_now(&mut self, clock: &Clock) -> u64 {
-        let now = wall_instant(clock.wall());
-        if now < self.wall_seen.saturating_sub(STEP_BACK_NS) {
-            self.entries.restart(Axis::Wall, now);
-            self.wall_seen = now;
-        }
-        self.wall_seen = self.wall_seen.max(now);
-        now
-    }
-
-    /// The reading of the clock of an axis. `None`: no entry is due by that clock.
-    fn now(&mut self, axis: Axis, clock: &Clock, now: u64) -> Option<u64> {
+    /// The reading of the clock of an axis. `None`: no entry is on that clock.
+    fn now(&self, axis: Axis, clock: &Clock, now: u64) -> Option<u64> {
+        let is_empty = || self.on_wall.is_empty() && self.ready[Axis::Wall as usize].is_empty();
         match axis {
             Axis::Running => Some(now),
-            Axis::Wall => (self.on_wall > 0).then(|| self.wall_now(clock)),
+            Axis::Wall => (!is_empty()).then(|| wall_instant(clock.wall())),
         }
     }
 
-    /// Moves due entries from a wheel to its map. False: the work is used up, and more entries may
-    /// be due.
+    /// The instant at which the first entry that waits by the wall clock is delivered.
+    fn first_on_wall(&self) -> u64 {
+        self.on_wall.first_key_value().map_or(END, |(&(due, _), _)| self.policy.fires_at(due))
+    }
+
+    /// Makes due entries ready. False: the work is used up, and more entries may be due.
     fn pull(&mut self, axis: Axis, now: u64, work: &mut usize) -> bool {
         loop {
-            match self.entries.next_due(axis, now, work) {
-                NextItem::Due(entry) => self.make_ready(entry),
-                NextItem::Nothing => return true,
-                NextItem::Exhausted => return false,
-            }
+            let entry = match axis {
+                Axis::Running => match self.entries.next_due(now, work) {
+                    NextItem::Due(entry) => entry,
+                    NextItem::Nothing => return true,
+                    NextItem::Exhausted => return false,
+                },
+                // The end of the clock does not come.
+                Axis::Wall if self.first_on_wall() > now.min(LAST) => return true,
+                Axis::Wall => {
+                    let Some(left) = work.checked_sub(1) else { return false };
+                    *work = left;
+                    let Some((_, entry)) = self.on_wall.pop_first() else { return true };
+                    entry
+                }
+            };
+            self.make_ready(entry);
         }
     }
 
@@ -373,9 +385,8 @@ impl<K, V> State<K, V> {
 
     /// As [`Self::leave`], for an entry that was taken out of wheel or map by their order. Returns
     /// its due point.
-    fn release(&mut self, entry: &Entry<K, V>) -> (Axis, u64) {
-        let due = self.entries.due(entry);
-        self.on_wall -= usize::from(due.0 == Axis::Wall);
+    fn release(&mut self, entry: &QueueEntry<K, V>) -> (Axis, u64) {
+        let due = self.due(entry);
         self.leave(entry);
         due
     }
@@ -396,7 +407,10 @@ impl<K, V> State<K, V> {
             if !self.pull(axis, now, &mut work) {
                 return None;
             }
-            next[axis as usize] = self.entries.next_deadline(axis);
+            next[axis as usize] = match axis {
+                Axis::Running => self.entries.next_deadline(),
+                Axis::Wall => self.first_on_wall(),
+            };
             match self.first_ready(axis) {
                 Some((first, _)) if axis == Axis::Wall && first > now => {
                     next[axis as usize] = next[axis as usize].min(first)
@@ -430,9 +444,11 @@ impl<K, V> State<K, V> {
         let mut best: Option<(i128, (Axis, u64))> = None;
         for axis in AXES {
             let Some(now) = self.now(axis, clock, now) else { continue };
-            let wheel = self.entries.earliest_due(axis, now, &mut work).ok_or(())?;
-            let ready = self.first_ready(axis).map_or(END, |(due, _)| due);
-            let at = wheel.min(ready);
+            let waits = match axis {
+                Axis::Running => self.entries.earliest_due(&mut work).ok_or(())?,
+                Axis::Wall => self.first_on_wall(),
+            };
+            let at = self.first_ready(axis).map_or(waits, |(due, _)| due.min(waits));
             let left = i128::from(at) - i128::from(now);
             if at < END && best.is_none_or(|(least, _)| left < least) {
                 best = Some((left, (axis, at)));
@@ -446,7 +462,8 @@ impl<K, V> State<K, V> {
     /// Takes any entry out of the queue, with its due point and its number of insertion.
     pub(super) fn pop_any(&mut self) -> Option<Popped<K, V>> {
         let ready = self.ready.iter_mut().find_map(BTreeMap::pop_first).map(|(_, entry)| entry);
-        let entry = ready.or_else(|| self.entries.pop_any())?;
+        let waits = || self.on_wall.pop_first().map(|(_, entry)| entry);
+        let entry = ready.or_else(waits).or_else(|| self.entries.pop_any())?;
         let number = self.entries.body(&entry).number;
         let due = self.release(&entry);
         Some((entry, due, number))

@@ -4,7 +4,6 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::engine::item_wheel::Axis;
 use crate::time::{END, Timestamp};
 
 /// When an entry of a [`DelayQueue`](crate::DelayQueue) is due.
@@ -50,6 +49,19 @@ impl From<SystemTime> for Due {
         Self::Wall(at)
     }
 }
+
+/// A clock by which entries are due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Axis {
+    /// The runtime's clock.
+    Running,
+    /// The wall clock.
+    Wall,
+}
+
+/// Both axes.
+pub(super) const AXES: [Axis; 2] = [Axis::Running, Axis::Wall];
 
 /// The instant of the wall axis that stands for 1970: 73 years of nanoseconds, so earlier times
 /// have instants too.

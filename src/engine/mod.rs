@@ -54,7 +54,6 @@ pub(crate) mod current;
 pub(crate) mod entry;
 mod fire;
 pub(crate) mod flow;
-pub(crate) mod item_wheel;
 mod label;
 mod lead;
 mod lost;

@@ -132,3 +132,35 @@ fn leeway_lets_entries_share_a_wake_up_in_order_and_never_early() {
     assert_eq!(due(&queue), [2, 3, 1, 4]);
     assert_eq!(queue.next_due(), Some(Due::At(clock.now() + ms(10))));
 }
+
+#[test]
+fn leeway_counts_on_the_wall_clock_too() {
+    let (clock, runtime, _) = queue();
+    let queue = runtime.delay_queue_builder().leeway(ms(10)).build();
+    let start = SystemTime::UNIX_EPOCH + 50 * YEAR;
+    clock.set_wall(start);
+    queue.insert(1, (), start + ms(18)).unwrap();
+    queue.insert(2, (), start + ms(12)).unwrap();
+    let Some(Due::Wall(grid)) = queue.next_due() else { panic!("the second is first") };
+    assert!(grid >= start + ms(12) && grid < start + ms(22), "{grid:?}");
+    let executor = smol::LocalExecutor::new();
+    let receiver = executor.spawn(queue.recv());
+    let expired = clock.block_on(executor.run(receiver)).unwrap();
+    assert_eq!((expired.key, clock.wall()), (2, grid));
+    clock.set_wall(grid + ms(10) - ns(1));
+    assert_eq!(due(&queue).len(), usize::from(grid >= start + ms(18)));
+    clock.set_wall(grid + ms(10));
+    let _ = due(&queue);
+    // Both become ready at a point of the grid. After a step back the second is due again at its
+    // own time.
+    queue.insert(3, (), grid + ms(14)).unwrap();
+    queue.insert(4, (), grid + ms(15)).unwrap();
+    clock.set_wall(grid + ms(20) - ns(1));
+    assert!(queue.try_recv().is_err());
+    clock.set_wall(grid + ms(20));
+    assert_eq!(queue.try_recv().unwrap().key, 3);
+    clock.set_wall(grid + ms(15) - ns(1));
+    assert!(due(&queue).is_empty());
+    clock.set_wall(grid + ms(15));
+    assert_eq!(due(&queue), [4]);
+}
