@@ -110,7 +110,8 @@ impl Affinities {
         }
     }
 
-    fn forget_idle(&mut self, now: Micros) {
+    /// More go than come, until none is left whose time is over.
+    pub(super) fn forget_idle(&mut self, now: Micros) {
         for _ in 0..FORGOTTEN_AT_ONCE {
             let Some(&(since, id)) = self.idle.first() else { return };
             if since.as_i64().saturating_add(KEPT_MICROS) > now.as_i64() {

@@ -427,6 +427,10 @@ impl Rows for Table {
         self.apart.affinities.bound_to(member)
     }
 
+    fn forget_idle(&mut self, now: Micros) {
+        self.apart.affinities.forget_idle(now);
+    }
+
     fn unbind_some(&mut self) -> bool {
         let now = self.up;
         self.settle_some(now)

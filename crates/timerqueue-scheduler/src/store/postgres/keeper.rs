@@ -18,6 +18,7 @@ use super::error::{Failure, Remedy};
 use super::minutes::{self, FOLDS};
 use super::wire::{self, Wire, limited};
 use super::{Shared, link, members, sleepers};
+use crate::store::rules::KEPT_MICROS;
 use crate::store::{Fault, Held, JobId, Micros, Notice};
 
 const FIRST_WAIT: Duration = Duration::from_millis(50);
@@ -179,6 +180,10 @@ async fn keep_nodes(shared: &Shared, wire: &Wire) -> Result<(), tokio_postgres::
     let seen = wire.ask(seen, &[&owners]).await?.len();
     let long = i64::try_from(shared.settings.lease.as_micros() * 10).unwrap_or(i64::MAX / 4);
     wire.ask("DELETE FROM nodes WHERE seen < clock() - $1", &[&long.max(60_000_000)]).await?;
+    // Those that others have locked are in use again.
+    let idle = "DELETE FROM affinities WHERE id IN (SELECT id FROM affinities WHERE idle <= clock() - $1 ORDER BY idle \
+                LIMIT 1000 FOR UPDATE SKIP LOCKED)";
+    wire.ask(idle, &[&KEPT_MICROS]).await?;
     // No commit waits this long for its answer.
     wire.ask("DELETE FROM writers WHERE at < clock() - $1", &[&WRITERS_KEPT]).await?;
     if seen < written {

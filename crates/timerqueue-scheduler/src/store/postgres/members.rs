@@ -23,7 +23,7 @@ use super::link::Link;
 use super::rows::{self, with_columns};
 use super::wire::Wire;
 use super::work::{LOCKED_AGAIN, Work};
-use crate::store::rules::{Affinity, KEPT_MICROS, Lane, Member, Row, Rows};
+use crate::store::rules::{Affinity, Lane, Member, Row, Rows};
 use crate::store::{AffinityId, Bound, Entry, Fault, JobId, Micros, Node, NodeId, Notice, Op, State, limits, text};
 
 /// The most affinities of dead members that a claim settles.
@@ -186,10 +186,6 @@ impl Work<'_> {
         let select = "SELECT id FROM affinities WHERE handler = $1 AND affinity = $2";
         let mut found = self.query(select, &[&handler, &name]);
         if found.is_empty() {
-            // More go than come, until none is left whose time is over.
-            let sql = "DELETE FROM affinities WHERE id IN (SELECT id FROM affinities WHERE idle <= $1 ORDER BY idle LIMIT 4 \
-                       FOR UPDATE SKIP LOCKED)";
-            self.query(sql, &[&now.saturating_sub(KEPT_MICROS)]);
             let sql = "INSERT INTO affinities (handler, affinity, idle) VALUES ($1, $2, $3) \
                        ON CONFLICT (handler, affinity) DO NOTHING RETURNING id";
             found = self.query(sql, &[&handler, &name, &now]);

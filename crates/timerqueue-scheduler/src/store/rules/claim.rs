@@ -31,6 +31,7 @@ pub(crate) trait Claims: Rows + Sized {
     /// from those of others.
     fn claim(&mut self, claim: &Claim, entry: Option<&Entry>, now: Micros, seed: u64) -> Claimed {
         let mut by = Claimer::of(claim, now, seed);
+        self.forget_idle(now);
         let more_leases = self.take_back_leased(now);
         let more_to_unbind = self.unbind_some();
         let mut rooms = self.rooms(claim, entry, now);

@@ -135,6 +135,9 @@ pub(crate) trait Rows {
     fn next_affinity(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros>;
     /// How many affinities are bound to a member.
     fn bound_to(&mut self, member: u64) -> u64;
+    /// Forgets some of the affinities whose last job has long gone. A store that looks at them at
+    /// other times does nothing.
+    fn forget_idle(&mut self, _now: Micros) {}
     /// Settles some of the affinities of dead members. True: there are more.
     fn unbind_some(&mut self) -> bool;
     /// Of the runs with a lease that are counted or have an affinity: the first end of a lease.

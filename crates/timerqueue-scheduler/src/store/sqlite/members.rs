@@ -66,15 +66,19 @@ impl Work<'_> {
 
 /// Affinities.
 impl Work<'_> {
+    /// More go than come, until none is left whose time is over.
+    pub(super) fn delete_idle(&mut self, now: Micros) {
+        let sql = "DELETE FROM timerqueue_affinities WHERE id IN \
+                   (SELECT id FROM timerqueue_affinities WHERE idle <= ?1 ORDER BY idle LIMIT 4)";
+        self.execute(sql, [now.as_i64().saturating_sub(KEPT_MICROS)]);
+    }
+
     pub(super) fn find_affinity(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
         let sql = "SELECT id, 0 FROM timerqueue_affinities WHERE handler = ?1 AND affinity = ?2";
         if let Some((id, _)) = self.pair(sql, (kind as i64, text)) {
             return id as u64;
         }
-        // More go than come, until none is left whose time is over.
-        let sql = "DELETE FROM timerqueue_affinities WHERE id IN \
-                   (SELECT id FROM timerqueue_affinities WHERE idle <= ?1 ORDER BY idle LIMIT 4)";
-        self.execute(sql, [now.as_i64().saturating_sub(KEPT_MICROS)]);
+        self.delete_idle(now);
         let sql = "INSERT INTO timerqueue_affinities (handler, affinity) VALUES (?1, ?2) RETURNING id, 0";
         self.pair(sql, (kind as i64, text)).map_or(0, |(id, _)| id as u64)
     }

@@ -491,6 +491,10 @@ impl Rows for Work<'_> {
         self.pair(sql, []).map(|(earliest, id)| (earliest, JobId(id as u64)))
     }
 
+    fn forget_idle(&mut self, now: Micros) {
+        self.delete_idle(now);
+    }
+
     fn discard_unreadable(&mut self, id: JobId) -> bool {
         let sql = "DELETE FROM timerqueue_jobs WHERE id = ?1 AND state = 3 RETURNING handler, 0";
         let Some((kind, _)) = self.pair(sql, [id.0 as i64]) else { return false };
