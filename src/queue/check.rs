@@ -1,5 +1,5 @@
-//! A walk over a whole queue, which asserts I1, I2, I3 and I4. In tests, and with
-//! `--cfg timerqueue_check`.
+//! A walk over a whole queue, which asserts the invariants I1 to I5 of the queue. In tests, and
+//! with `--cfg timerqueue_check`.
 
 #![allow(unsafe_code)] // contract of the lists
 
@@ -17,81 +17,45 @@ impl<X> TimerWheel<X> {
         let (mut seen, mut earliest) = (0, NEVER);
         let mut see = |node: NonNull<Node<X>>| {
             // SAFETY: linked, hence alive (promise of the caller of `insert`).
-            let due = unsafe { node.as_ref().fires_at(key) };
+            let shared = unsafe { node.as_ref() };
+            let due = shared.fires_at(key);
             seen += 1;
             earliest = earliest.min(due);
-            due
+            (shared, due)
         };
-        // SAFETY: as above.
-        let is_future = |node: NonNull<Node<X>>| unsafe { node.as_ref() }.kind() == Kind::Waker;
-        // SAFETY (all): linked nodes are alive (promise of the caller of `insert`).
-        #[allow(clippy::undocumented_unsafe_blocks)]
-        {
-            self.levels.short.for_each(key, |index, node| {
-                let due = see(node);
-                let ahead = ShortLevel::<X>::index((index as u64).wrapping_sub(self.cursor)) as u64;
-                let later = due >> SLOT_SHIFT > self.cursor + ahead;
-                assert!(
-                    !later || self.levels.short.is_loose(index) || is_future(node),
-                    "a slot with a timer that was moved later is marked"
-                );
+        self.levels.for_each(key, |slot, node| {
+            let (node, due) = see(node);
+            let level = level_of(slot);
+            let (row, front) = (&LEVELS[level], self.front[level]);
+            let position = row.position_of(slot, front);
+            let bound = self.levels.earliest(slot);
+            assert_eq!(node.location(key).as_slot(), Some(slot), "the location names the slot");
+            assert!(bound <= due, "the bound of a slot is a bound");
+            assert!(self.levels.count(slot) > 0);
+            let at_cursor = level == SHORT && position == front;
+            assert!(due >= row.begins(position) || at_cursor, "no timer is due before its slot, of level {level}");
+            assert!(row.position_at(bound) == position || at_cursor, "the bound of a slot lies in its span");
+            let is_later = row.position_at(due) > position;
+            let is_marked = self.levels.is_loose(slot) && (SHORT..=LONG).contains(&level);
+            assert!(!is_later || is_marked || node.kind() == Kind::Waker, "a slot with a moved timer is marked");
+            match level {
                 // A slot may reach beyond the threshold, and a timer that is moved later within its
                 // slot goes along.
-                let same_slot = due >> SLOT_SHIFT == self.threshold() >> SLOT_SHIFT;
-                assert!(
-                    later || same_slot || due <= self.threshold(),
+                SHORT => assert!(
+                    due.min(row.begins(position)) <= self.threshold(),
                     "a short timer is due at or before the threshold"
-                );
-                assert_eq!(unsafe { node.as_ref().location(key) }, Location::slot(SHORT, index));
-                assert!(self.levels.short.earliest(index) <= due, "the bound of a slot is a bound");
-                let slot = self.levels.short.first_at_or_after(self.cursor).expect("occupied");
-                assert!(slot <= (due >> SLOT_SHIFT).max(self.cursor), "no short timer is behind the cursor");
-            });
-            self.levels.long.for_each(key, |index, node| {
-                let due = see(node);
-                assert!(due > self.threshold(), "a long timer is due after the threshold");
-                let ahead = LongLevel::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
-                let later =
-                    (due / WINDOW_NS).checked_sub(self.open + ahead).expect("no long timer is due before its slot");
-                assert!(ahead > 0, "what stands in the open window is short");
-                assert!(
-                    later == 0 || self.levels.long.is_loose(index) || is_future(node),
-                    "a slot with a timer that was moved later is marked"
-                );
-                let bound = self.levels.long.earliest(index);
-                assert!(
-                    bound <= due && bound / WINDOW_NS == self.open + ahead,
-                    "the bound of a slot lies in its window"
-                );
-                assert!(self.levels.long.count(index) > 0);
-            });
-            self.levels.far.for_each(key, |index, node| {
-                let due = see(node);
-                let group = due / WINDOW_NS / GROUP;
-                assert!(group * GROUP > self.open, "a far timer's group has not begun");
-                if !is_future(node) {
-                    assert!(group - self.open / GROUP < FAR_SLOTS as u64, "one turn at the most");
-                    assert_eq!(FarLevel::<X>::index(group), index);
+                ),
+                ENDLESS => assert_eq!(due, END, "what is there has no end"),
+                LONG.. => assert!(bound > self.threshold(), "a long timer is due after the threshold"),
+                _ => {
+                    assert_eq!(front, row.turn_of(position), "the timers of a fine level are of one turn");
+                    assert!(bound >> SLOT_SHIFT <= self.cursor(), "they are of the slot at the cursor");
                 }
-                assert!(self.levels.far.earliest(index) <= due && self.levels.far.count(index) > 0);
-            });
-            self.overflow.for_each(key, |node| assert!(self.overflow_earliest <= see(node)));
-            self.endless.for_each(key, |node| assert_eq!(see(node), END, "what is there has no end"));
-            self.levels.fine.for_each(key, |spot, node| {
-                assert_eq!(
-                    unsafe { node.as_ref().location(key) },
-                    Location::slot(FINE + spot.level as u16, spot.index)
-                );
-                assert!(self.fine, "what is there is known of");
-                assert!(
-                    self.levels.fine.bound(spot) >> SLOT_SHIFT <= self.cursor,
-                    "what is there is of the slot at the cursor"
-                );
-                (see(node), !is_future(node))
-            });
-            self.expiring.for_each(key, |node| _ = see(node));
-            self.cascading.for_each(key, |node| _ = see(node));
-        }
+            }
+        });
+        assert_eq!(self.front[FAR], self.open() / GROUP);
+        self.expiring.for_each(key, |node| _ = see(node));
+        self.cascading.for_each(key, |node| _ = see(node));
         assert_eq!(seen, self.len, "every timer is in exactly one list");
         if earliest < END { earliest } else { NEVER }
     }

@@ -1,20 +1,165 @@
-//! A level of the timing wheel: slots, each an intrusive list, under a bitmap that finds the next
-//! occupied slot.
+//! The levels of the timing wheel: one table of slots, each an intrusive list, under a bitmap that
+//! finds the next occupied slot of a level.
 //!
-//! Ground rules: as for [`super::list`]. A level knows slot indices, not time; its user maps
-//! instants to slots. Each slot keeps a lower bound of the due points of its nodes (I3): exact
-//! until a node is unlinked or moved (`is_loose`), then perhaps too low until the slot is emptied.
-//! Too low costs an empty sweep; too high would lose a timer, and cannot happen.
+//! Ground rules: as for [`super::list`]. A level is a row of the table ([`LEVELS`]): slots of one
+//! width. The *position* of an instant in a level is the instant divided by the width. A slot
+//! serves the positions that are a whole turn of its level apart; that the occupied positions of a
+//! level lie within one turn is the duty of the wheel (I5). Each slot keeps a lower bound of the
+//! due points of its nodes (I3): exact until a node is unlinked or moved (`is_loose`), then perhaps
+//! too low until the slot is emptied. Too low costs an empty sweep; too high would lose a timer,
+//! and cannot happen.
 
 #![allow(unsafe_code)] // passes on the safety conditions of the list
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::ptr::NonNull;
 
 use super::list::{Linked, List, TakenList};
 use super::node::{Key, Node};
-use crate::sys::os::fetch_line;
+use crate::sys::os::{Zeroable, fetch_line};
 use crate::time::NEVER;
+
+/// The width of a window: how far the threshold advances each time. .NET's constant.
+pub(crate) const WINDOW_NS: u64 = 333_000_000;
+/// A short slot is 2^18 ns = 262 us wide: 1,271 slots to a window, so the bitmaps stay within a
+/// page and the slots within a second-level cache. Narrower slots gained nothing in the bench.
+/// Deadlines inside a slot are exact, and the fine levels order a crowded slot.
+pub(super) const SLOT_SHIFT: u32 = 18;
+/// The windows of a far slot.
+pub(super) const GROUP: u64 = 1024;
+
+/// A row of the table: slots of one width.
+pub(super) struct Level {
+    /// The first slot: a multiple of `slots`.
+    first: usize,
+    /// A power of two.
+    pub(super) slots: u64,
+    /// The bits of its words in their half of the summary.
+    words: u64,
+    pub(super) width_ns: u64,
+}
+
+/// The rows, the finest first.
+pub(super) const LEVELS: [Level; 8] = [
+    // The fine levels: a crowded short slot, cut down to a nanosecond.
+    Level::new(64, 64, 1),
+    Level::new(128, 64, 1 << 6),
+    Level::new(192, 64, 1 << 12),
+    // Two windows may be open at once (the second ahead of time), and a bit more.
+    Level::new(4096, 4096, 1 << SLOT_SHIFT),
+    // Twice a group, so a group can cascade while the group before is still in use.
+    Level::new(2048, 2 * GROUP, WINDOW_NS),
+    Level::new(1024, 1024, GROUP * WINDOW_NS),
+    // The overflow list: what is beyond the far level, at position 0.
+    Level::new(256, 64, NEVER),
+    // Timers queued for ever, at position 0: found at the end of the runtime, and never looked at
+    // before.
+    Level::new(320, 64, NEVER),
+];
+
+pub(super) const SHORT: usize = 3;
+pub(super) const LONG: usize = 4;
+pub(super) const FAR: usize = 5;
+pub(super) const OVERFLOW: usize = 6;
+pub(super) const ENDLESS: usize = 7;
+
+const _: () = {
+    let (fine, short, window) = (&LEVELS[SHORT - 1], &LEVELS[SHORT], WINDOW_NS);
+    assert!(fine.slots * fine.width_ns == short.width_ns, "the fine levels divide a short slot");
+    assert!(
+        short.slots * short.width_ns > 3 * window + 2 * short.width_ns,
+        "two open windows, and one that the cursor lags behind, fit the short level without two instants sharing a slot"
+    );
+};
+
+impl Level {
+    const fn new(first: usize, slots: u64, width_ns: u64) -> Self {
+        assert!(slots.is_power_of_two() && slots >= 64, "a level has words of the bitmap of its own");
+        assert!(first % slots as usize == 0 && first > 0 && first / 4096 == (first + slots as usize - 1) / 4096);
+        let words = (!0 >> (64 - slots / 64)) << (first / 64 % 64);
+        Self { first, slots, words, width_ns }
+    }
+
+    /// The slot that serves a position.
+    #[inline]
+    pub(super) const fn slot(&self, position: u64) -> usize {
+        self.first + (position & (self.slots - 1)) as usize
+    }
+
+    /// The position that a slot serves, at or after `from` by less than a turn.
+    #[inline]
+    pub(super) const fn position_of(&self, slot: usize, from: u64) -> u64 {
+        from.wrapping_add((slot as u64).wrapping_sub(from) & (self.slots - 1))
+    }
+
+    /// The first position of the turn of a position.
+    #[inline]
+    pub(super) const fn turn_of(&self, position: u64) -> u64 {
+        position & !(self.slots - 1)
+    }
+
+    #[inline]
+    pub(super) const fn position_at(&self, at: u64) -> u64 {
+        at / self.width_ns
+    }
+
+    /// The first instant of a position.
+    #[inline]
+    pub(super) const fn begins(&self, position: u64) -> u64 {
+        position * self.width_ns
+    }
+
+    /// The half of the summary that has the level's words, and their bits in it.
+    #[inline]
+    const fn words(&self) -> (usize, u64) {
+        (self.first / 4096, self.words)
+    }
+}
+
+/// Some of the levels, as their words in the summary.
+#[derive(Clone, Copy)]
+pub(super) struct Rows([u64; WORDS / 64]);
+
+impl Rows {
+    pub(super) const fn of(levels: Range<usize>) -> Self {
+        let (mut rows, mut level) = ([0; WORDS / 64], levels.start);
+        while level < levels.end {
+            let (half, words) = LEVELS[level].words();
+            rows[half] |= words;
+            level += 1;
+        }
+        Self(rows)
+    }
+}
+
+/// Slots of the table, of which a few belong to no level.
+const SLOTS: usize = 8192;
+/// Words of the bitmap.
+const WORDS: usize = SLOTS / 64;
+
+/// The level of a slot.
+#[inline]
+pub(super) const fn level_of(slot: usize) -> usize {
+    const LEVEL_OF_WORD: [u8; WORDS] = {
+        let (mut of_word, mut level) = ([0; WORDS], 0);
+        while level < LEVELS.len() {
+            let (first, mut word) = (LEVELS[level].first / 64, 0);
+            while word < LEVELS[level].slots as usize / 64 {
+                of_word[first + word] = level as u8;
+                word += 1;
+            }
+            level += 1;
+        }
+        of_word
+    };
+    LEVEL_OF_WORD[slot / 64 % WORDS] as usize
+}
+
+/// Whether a slot is of the fine levels or of the short level. (Coarser slots come between.)
+#[inline]
+pub(super) const fn is_short_or_fine(slot: usize) -> bool {
+    slot < LEVELS[OVERFLOW].first || slot >= LEVELS[SHORT].first
+}
 
 /// All zeroes are an empty slot.
 struct Slot<X> {
@@ -36,75 +181,92 @@ const ONE: u64 = 2;
 const LOOSE: u64 = 1;
 
 impl<X> Slot<X> {
-    fn earliest(&self) -> u64 {
-        NEVER - self.earliness
-    }
-
     fn lower(&mut self, due: u64) {
         self.earliness = self.earliness.max(NEVER - due);
     }
-
-    fn count(&self) -> u64 {
-        self.tally / ONE
-    }
 }
 
-/// All zeroes are an empty level, and [`crate::sys::os`] is the only way to make a level.
+/// The table. All zeroes are an empty table. Of a queue with little use, few of its pages are in
+/// memory.
 ///
-/// A mask cuts each index down to the length of its array, so the machine code has no bounds check.
-pub(crate) struct Level<X, const SLOTS: usize> {
-    slots: [Slot<X>; SLOTS],
+/// A mask cuts each slot number down to the length of its array, so the machine code has no bounds
+/// check.
+#[repr(C)] // the bitmaps and the fine levels share the first pages
+pub(super) struct Levels<X> {
+    /// A bit per word of `occupied`, set while the word is not zero.
+    summary: [u64; WORDS / 64],
     /// A bit per slot, set while its list is occupied.
     occupied: [u64; WORDS],
-    /// A bit per word of `occupied`, set while the word is not zero.
-    summary: u64,
+    slots: [Slot<X>; SLOTS],
 }
 
-/// Words of a bitmap, as many as the summary word has bits.
-const WORDS: usize = 64;
+// SAFETY: all zeroes are an empty table: a `List` is an array of `Option<NonNull>`, of which zero
+// is `None`; the rest are numbers.
+unsafe impl<X> Zeroable for Levels<X> {}
 
-impl<X, const SLOTS: usize> Level<X, SLOTS> {
-    const SHAPE: () =
-        assert!(SLOTS.is_power_of_two() && SLOTS >= 64 && SLOTS <= 64 * WORDS, "one summary word is enough");
+/// A slot number, its word, and its bit in the bitmap.
+#[inline]
+fn cut(slot: usize) -> (usize, usize, u64) {
+    debug_assert!(slot < SLOTS, "slot {slot} of {SLOTS}");
+    let slot = slot % SLOTS;
+    (slot, slot / 64, 1 << (slot % 64))
+}
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.summary == 0
-    }
-
-    /// The index of the slot that serves the absolute position `at`.
+impl<X> Levels<X> {
     #[inline]
-    pub(crate) fn index(at: u64) -> usize {
-        const { Self::SHAPE };
-        at as usize & (SLOTS - 1)
+    pub(super) fn is_empty(&self, level: usize) -> bool {
+        let (half, words) = LEVELS[level].words();
+        self.summary[half] & words == 0
     }
 
-    /// The slot, and its word and its bit in the bitmap.
+    /// Whether a level among `rows` has nodes.
     #[inline]
-    fn cut(index: usize) -> (usize, usize, u64) {
-        debug_assert!(index < SLOTS, "slot {index} of {SLOTS}");
-        let index = index & (SLOTS - 1);
-        (index, (index / 64) % WORDS, 1 << (index % 64))
+    pub(super) fn any(&self, Rows([low, high]): Rows) -> bool {
+        self.summary[0] & low != 0 || self.summary[1] & high != 0
     }
 
-    pub(crate) fn earliest(&self, index: usize) -> u64 {
-        self.slots[index].earliest()
+    /// Calls `see` with the levels among `rows` that have nodes, in no order of time.
+    #[inline(always)] // so that the short level is a constant
+    pub(super) fn for_each_occupied(&self, Rows([low, high]): Rows, mut see: impl FnMut(usize)) {
+        let mut words = self.summary[0] & low;
+        while words != 0 {
+            let level = level_of(words.trailing_zeros() as usize * 64);
+            words &= !LEVELS[level].words;
+            see(level);
+        }
+        if self.summary[1] & high != 0 {
+            see(SHORT); // has this half alone
+        }
+    }
+
+    /// At or before the due point of each node of the slot; [`NEVER`] if it is empty.
+    #[inline]
+    pub(super) fn earliest(&self, slot: usize) -> u64 {
+        NEVER - self.slots[cut(slot).0].earliness
     }
 
     /// About how many nodes the slot holds: never too low.
-    pub(crate) fn count(&self, index: usize) -> u64 {
-        self.slots[index].count()
+    #[inline]
+    pub(super) fn count(&self, slot: usize) -> u64 {
+        self.slots[cut(slot).0].tally / ONE
+    }
+
+    /// Whether the bound of the slot may be too early.
+    pub(super) fn is_loose(&self, slot: usize) -> bool {
+        self.slots[cut(slot).0].tally & LOOSE != 0
     }
 
     /// # Safety
     /// As [`List::push`].
-    pub(crate) unsafe fn push(&mut self, index: usize, node: NonNull<Node<X>>, due: u64, key: &Key) {
-        let (index, word, bit) = Self::cut(index);
-        let slot = &mut self.slots[index];
+    #[inline]
+    pub(super) unsafe fn push(&mut self, slot: usize, node: NonNull<Node<X>>, due: u64, key: &Key) {
+        let (slot, word, bit) = cut(slot);
+        let slot = &mut self.slots[slot];
         // SAFETY: the caller says that `node` is alive, kept alive, and in no list.
         unsafe { slot.list.push(node, key) };
         if slot.earliness == 0 {
             self.occupied[word] |= bit;
-            self.summary |= 1 << word;
+            self.summary[word / 64] |= 1 << (word % 64);
         }
         slot.lower(due);
         slot.tally += ONE;
@@ -113,8 +275,8 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
     /// A node of this slot is now due at `due`, in this slot's span or after it: keeps the bound of
     /// the slot a bound (I3).
     #[inline]
-    pub(crate) fn stay(&mut self, index: usize, due: u64) {
-        let slot = &mut self.slots[Self::cut(index).0];
+    pub(super) fn stay(&mut self, slot: usize, due: u64) {
+        let slot = &mut self.slots[cut(slot).0];
         if slot.earliness == 0 {
             return; // the node is in a taken chain
         }
@@ -123,94 +285,92 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
     }
 
     /// Prefetches a slot, and the words of the bitmap that find it.
-    pub(crate) fn fetch(&self, index: usize) {
-        let (index, word, _) = Self::cut(index);
-        let slot = (&raw const self.slots[index]).cast::<u8>();
-        fetch_line(slot);
-        fetch_line(slot.wrapping_add(size_of::<Slot<X>>() - 1));
+    pub(super) fn fetch(&self, slot: usize) {
+        let (slot, word, _) = cut(slot);
+        let at = (&raw const self.slots[slot]).cast::<u8>();
+        fetch_line(at);
+        fetch_line(at.wrapping_add(size_of::<Slot<X>>() - 1));
         fetch_line((&raw const self.occupied[word]).cast());
         fetch_line((&raw const self.summary).cast());
     }
 
-    /// Whether the bound of the slot may be too early.
-    pub(crate) fn is_loose(&self, index: usize) -> bool {
-        self.slots[index].tally & LOOSE != 0
-    }
-
-    /// Unlinks a node that was pushed to slot `index`. If the slot's chain has been taken
-    /// meanwhile, the node is in `taken`: this matters only when the node is the head of a stripe
-    /// (I16).
+    /// Unlinks a node that was pushed to this slot. If the slot's chain has been taken meanwhile,
+    /// the node is in `taken`: this matters only when the node is the head of a stripe (I16).
     ///
     /// # Safety
     /// `node` is linked in the slot's list or in `taken`.
     #[inline(always)] // cancelling is the hot path
-    pub(crate) unsafe fn unlink(&mut self, index: usize, node: NonNull<Node<X>>, taken: &mut TakenList<X>, key: &Key) {
-        let slot = &mut self.slots[Self::cut(index).0];
+    pub(super) unsafe fn unlink(&mut self, slot: usize, node: NonNull<Node<X>>, taken: &mut TakenList<X>, key: &Key) {
         if taken.unlink_leader(node, key) {
             return;
         }
+        let its = &mut self.slots[cut(slot).0];
         // SAFETY: the caller says that `node` is in the slot's list or in `taken`; there it is not
         // a head, as tested above.
-        let emptied = unsafe { slot.list.unlink(node, key) };
-        slot.tally = slot.tally.saturating_sub(ONE);
-        if emptied && slot.list.is_empty() {
-            self.mark_empty(index);
-        } else if slot.earliness != 0 {
-            slot.tally |= LOOSE; // an empty slot has no bound: the node was in the taken chain
+        let emptied = unsafe { its.list.unlink(node, key) };
+        its.tally = its.tally.saturating_sub(ONE);
+        if emptied && its.list.is_empty() {
+            self.mark_empty(slot);
+        } else if its.earliness != 0 {
+            its.tally |= LOOSE; // an empty slot has no bound: the node was in the taken chain
         }
     }
 
     /// Takes the chain of a slot; the slot is empty afterwards.
-    pub(crate) fn take(&mut self, index: usize) -> TakenList<X> {
-        let list = self.slots[index].list.take();
-        self.mark_empty(index);
+    pub(super) fn take(&mut self, slot: usize) -> TakenList<X> {
+        let list = self.slots[cut(slot).0].list.take();
+        self.mark_empty(slot);
         list
     }
 
     #[inline(always)] // as `unlink`
-    fn mark_empty(&mut self, index: usize) {
-        let (index, word, bit) = Self::cut(index);
-        self.slots[index].earliness = 0;
-        self.slots[index].tally = 0;
+    fn mark_empty(&mut self, slot: usize) {
+        let (slot, word, bit) = cut(slot);
+        self.slots[slot].earliness = 0;
+        self.slots[slot].tally = 0;
         self.occupied[word] &= !bit;
         if self.occupied[word] == 0 {
-            self.summary &= !(1 << word);
+            self.summary[word / 64] &= !(1 << (word % 64));
         }
     }
 
-    /// The first occupied absolute position at or after `from`, provided that all occupied
-    /// positions lie within a turn.
-    pub(crate) fn first_at_or_after(&self, from: u64) -> Option<u64> {
-        if self.summary == 0 {
+    /// The first occupied position of a level at or after `from`, provided that all occupied
+    /// positions lie within a turn from there.
+    #[inline]
+    pub(super) fn first(&self, level: usize, from: u64) -> Option<u64> {
+        let level = &LEVELS[level];
+        let (half, words) = level.words();
+        let words = self.summary[half] & words;
+        if words == 0 {
             return None;
         }
-        let start = Self::index(from);
-        let (word, bit) = ((start / 64) % WORDS, start % 64);
-        let here = self.occupied[word] >> bit;
+        let start = level.slot(from);
+        let (_, word, _) = cut(start);
+        let here = self.occupied[word] >> (start % 64);
         if here != 0 {
             return Some(from + u64::from(here.trailing_zeros()));
         }
         // Later words first, then round the turn up to and including this word.
-        let later = self.summary & (!0 << word) & !(1 << word);
-        let word = if later != 0 { later } else { self.summary }.trailing_zeros() as usize;
-        let index = word * 64 + self.occupied[word].trailing_zeros() as usize;
-        let distance = (index + SLOTS - start) & (SLOTS - 1);
-        Some(from + distance as u64)
+        let later = words & (!1 << (word % 64));
+        let word = (half * 64 + if later != 0 { later } else { words }.trailing_zeros() as usize) % WORDS;
+        let slot = word * 64 + self.occupied[word].trailing_zeros() as usize;
+        Some(level.position_of(slot, from))
     }
 
     /// Calls `visit` for each node of a slot, until `visit` breaks.
-    pub(crate) fn visit<'a>(
+    pub(super) fn visit<'a>(
         &'a self,
-        index: usize,
+        slot: usize,
         key: &Key,
         visit: impl FnMut(Linked<'a, X>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        self.slots[index].list.visit(key, visit)
+        self.slots[cut(slot).0].list.visit(key, visit)
     }
 
-    /// Calls `visit` with slot index and node for every node.
+    /// Calls `visit` with slot and node for every node, and asserts that bitmaps, lists and bounds
+    /// agree.
     #[cfg(any(test, timerqueue_check))]
-    pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(usize, NonNull<Node<X>>)) {
+    pub(super) fn for_each(&self, key: &Key, mut visit: impl FnMut(usize, NonNull<Node<X>>)) {
         for (index, slot) in self.slots.iter().enumerate() {
             let marked = self.occupied[index / 64] >> (index % 64) & 1 == 1;
             assert_eq!(marked, !slot.list.is_empty(), "bit and list of slot {index} agree");
@@ -219,134 +379,7 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
             slot.list.for_each(key, |node| visit(index, node));
         }
         for (i, word) in self.occupied.iter().enumerate() {
-            assert_eq!(self.summary >> i & 1 == 1, *word != 0, "summary bit {i} agrees");
-        }
-    }
-}
-
-// ---------------------------------------------------------------- the fine levels
-//
-// A crowded short slot, cut into three levels of 64 slots, down to a nanosecond. Each level holds
-// the timers of a single *group*, the span of the level's 64 slots together: 2^18 ns (a short
-// slot), 2^12 ns, 2^6 ns. An empty level may take any group, and keeps this group until the level
-// is empty again. So the first occupied slot of a level is its earliest, and the earliest timer of
-// all is in one of three slots.
-//
-// Timers cascade from the short slot to the coarsest level, and from a slot of a level to the level
-// below. No timer is looked at more often than there are levels, however many timers share its
-// microsecond.
-
-/// Levels, the finest first.
-pub(crate) const FINE_LEVELS: usize = 3;
-/// Each level has 2^6 slots.
-const FINE_BITS: usize = 6;
-type FineLevel<X> = Level<X, { 1 << FINE_BITS }>;
-
-const _: () = assert!(
-    FINE_LEVELS * FINE_BITS == super::wheel::SLOT_SHIFT as usize,
-    "the levels divide a short slot, to a nanosecond"
-);
-
-/// The fine levels. All zeroes are empty levels.
-pub(crate) struct Fine<X> {
-    levels: [FineLevel<X>; FINE_LEVELS],
-    /// Of each level that is not empty: the common high bits of its instants.
-    groups: [u64; FINE_LEVELS],
-}
-
-/// A slot of a level.
-#[derive(Clone, Copy)]
-pub(crate) struct Spot {
-    pub(crate) level: usize,
-    pub(crate) index: usize,
-}
-
-/// The group of an instant in a level.
-fn group(level: usize, at: u64) -> u64 {
-    at >> (FINE_BITS * (level + 1))
-}
-
-impl<X> Fine<X> {
-    /// Inserts a node popped from a slot of level `from` ([`FINE_LEVELS`]: of the short slot), into
-    /// the level below if possible. `None`: no level could take the node (the coarsest holds timers
-    /// of a different short slot), and nothing was done.
-    ///
-    /// # Safety
-    /// As [`super::list::List::push`].
-    pub(crate) unsafe fn insert(&mut self, node: NonNull<Node<X>>, due: u64, from: usize, key: &Key) -> Option<Spot> {
-        let level = (0..FINE_LEVELS).find(|&level| {
-            let takes_up = level + 1 >= from && self.levels[level].is_empty();
-            takes_up || (!self.levels[level].is_empty() && self.groups[level] == group(level, due))
-        })?;
-        let index = FineLevel::<X>::index(due >> (FINE_BITS * level));
-        // SAFETY: the caller says that `node` is alive, kept alive, and in no list.
-        unsafe { self.levels[level].push(index, node, due, key) };
-        self.groups[level] = group(level, due);
-        Some(Spot { level, index })
-    }
-
-    /// # Safety
-    /// As [`Level::unlink`].
-    pub(crate) unsafe fn unlink(&mut self, spot: Spot, node: NonNull<Node<X>>, taken: &mut TakenList<X>, key: &Key) {
-        // SAFETY: the caller says that `node` is in the slot `spot` or in `taken`.
-        unsafe { self.levels[spot.level].unlink(spot.index, node, taken, key) };
-    }
-
-    /// The slot with the earliest bound, and the bound.
-    pub(crate) fn first(&self) -> Option<(u64, Spot)> {
-        let first_of = |(level, slots): (usize, &FineLevel<X>)| {
-            let index = slots.first_at_or_after(0)? as usize;
-            Some((slots.earliest(index), Spot { level, index }))
-        };
-        self.levels.iter().enumerate().filter_map(first_of).min_by_key(|&(bound, _)| bound)
-    }
-
-    #[cfg(any(test, timerqueue_check))]
-    pub(crate) fn bound(&self, spot: Spot) -> u64 {
-        self.levels[spot.level].earliest(spot.index)
-    }
-
-    /// Whether the bound of a slot may be too early. In the finest level all timers of a slot are
-    /// due at the same instant.
-    pub(crate) fn is_loose(&self, spot: Spot) -> bool {
-        spot.level > 0 && self.levels[spot.level].is_loose(spot.index)
-    }
-
-    pub(crate) fn take(&mut self, spot: Spot) -> TakenList<X> {
-        self.levels[spot.level].take(spot.index)
-    }
-
-    /// Calls `visit` for each node, until `visit` breaks.
-    pub(crate) fn visit<'a>(
-        &'a self,
-        key: &Key,
-        visit: &mut impl FnMut(Linked<'a, X>) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        for slots in &self.levels {
-            let mut slot = slots.first_at_or_after(0);
-            while let Some(at) = slot.filter(|&at| at < 1 << FINE_BITS) {
-                slots.visit(at as usize, key, &mut *visit)?;
-                slot = slots.first_at_or_after(at + 1);
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
-    /// Calls `visit` with spot and node for every node, and asserts the bound, and group and slot
-    /// as well if `visit` says so.
-    #[cfg(any(test, timerqueue_check))]
-    pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(Spot, NonNull<Node<X>>) -> (u64, bool)) {
-        for (level, slots) in self.levels.iter().enumerate() {
-            slots.for_each(key, |index, node| {
-                let (due, is_exact) = visit(Spot { level, index }, node);
-                assert_eq!(self.groups[level], group(level, slots.earliest(index)), "the group of level {level}");
-                if is_exact {
-                    assert_eq!(self.groups[level], group(level, due), "one group in level {level}");
-                    let its_slot = FineLevel::<X>::index(due >> (FINE_BITS * level));
-                    assert_eq!(index, its_slot, "the slot of its instant in level {level}");
-                }
-                assert!(slots.earliest(index) <= due, "the bound of a slot is a bound");
-            });
+            assert_eq!(self.summary[i / 64] >> (i % 64) & 1 == 1, *word != 0, "summary bit {i} agrees");
         }
     }
 }
@@ -355,66 +388,81 @@ impl<X> Fine<X> {
 #[allow(unsafe_code)]
 mod tests {
     use super::*;
-    use crate::sys::os::{Pages, Zeroable};
+    use crate::sys::os::Pages;
+
+    #[test]
+    fn no_slot_is_of_two_levels() {
+        for (level, row) in LEVELS.iter().enumerate() {
+            for position in 0..row.slots {
+                let slot = row.slot(position);
+                assert_eq!((level_of(slot), is_short_or_fine(slot)), (level, level <= SHORT), "slot {slot}");
+                assert_eq!(row.position_of(slot, position), position);
+                assert_eq!(row.position_of(slot, position + 1), position + row.slots);
+            }
+        }
+    }
 
     #[test]
     fn finds_the_next_occupied_slot_from_everywhere() {
-        type Small = Level<u32, 256>;
-        // SAFETY: all zeroes are an empty level (documented at `Level`).
-        unsafe impl Zeroable for Small {}
         let key = Key::for_tests();
-        let node = Node::new(1, 0u32);
-        let at = NonNull::from(&node);
+        let nodes: [Node<u32>; 2] = std::array::from_fn(|i| Node::new(1, i as u32));
         let mut none = TakenList::new();
-        for index in 0..256usize {
-            let mut level = Pages::<Small>::zeroed();
-            // SAFETY: `node` outlives the level and is in at most one list at a time.
-            unsafe { level.push(index, at, 5, &key) };
-            for from in 0..512u64 {
-                let want = (from..from + 256).find(|&p| Small::index(p) == index);
-                assert_eq!(level.first_at_or_after(from), want, "slot {index} from {from}");
+        let mut levels = Pages::<Levels<u32>>::zeroed();
+        for (level, row) in LEVELS.iter().enumerate() {
+            // A neighbour in another level makes no difference.
+            let other = LEVELS[(level + 1) % LEVELS.len()].slot(7);
+            // SAFETY: the nodes outlive the table; each is in at most one list at a time.
+            unsafe { levels.push(other, NonNull::from(&nodes[1]), 9, &key) };
+            for position in (0..row.slots).step_by(if cfg!(miri) { 61 } else { row.slots as usize / 64 }) {
+                let slot = row.slot(position);
+                assert!(levels.is_empty(level) && levels.first(level, position).is_none());
+                // SAFETY: the nodes outlive the table; each is in at most one list at a time.
+                unsafe { levels.push(slot, NonNull::from(&nodes[0]), 5, &key) };
+                for from in (0..2 * row.slots).step_by(row.slots as usize / 64).flat_map(|at| [at, at + 1]) {
+                    let want = (from..from + row.slots).find(|&at| row.slot(at) == slot);
+                    assert_eq!(levels.first(level, from), want, "slot {slot} from {from}");
+                }
+                assert_eq!((levels.earliest(slot), levels.count(slot)), (5, 1));
+                // SAFETY: linked in this slot.
+                unsafe { levels.unlink(slot, NonNull::from(&nodes[0]), &mut none, &key) };
+                assert_eq!((levels.earliest(slot), levels.count(slot)), (NEVER, 0));
             }
-            assert_eq!((level.earliest(index), level.count(index)), (5, 1));
-            // SAFETY: linked in this level.
-            unsafe { level.unlink(index, at, &mut none, &key) };
-            assert!(level.is_empty());
-            assert_eq!((level.earliest(index), level.count(index)), (NEVER, 0));
+            // SAFETY: linked in this slot.
+            unsafe { levels.unlink(other, NonNull::from(&nodes[1]), &mut none, &key) };
         }
+        levels.for_each(&key, |slot, _| unreachable!("a node in slot {slot}"));
     }
 
     /// The count goes on beyond 32 bits, and the mark for moved nodes leaves the count alone.
     #[test]
     fn the_count_of_a_slot_is_exact_beyond_32_bits() {
-        type Small = Level<(), 128>;
-        // SAFETY: all zeroes are an empty level (documented at `Level`).
-        unsafe impl Zeroable for Small {}
         let key = Key::for_tests();
         let nodes: [Node<()>; 4] = std::array::from_fn(|_| Node::new(1, ()));
         let mut none = TakenList::new();
-        let mut level = Pages::<Small>::zeroed();
-        let push = |level: &mut Small, i: usize| {
-            // SAFETY: the nodes outlive the level, and each is linked once.
-            unsafe { level.push(7, NonNull::from(&nodes[i]), 5, &key) };
+        let mut levels = Pages::<Levels<()>>::zeroed();
+        let push = |levels: &mut Levels<()>, i: usize| {
+            // SAFETY: the nodes outlive the table, and each is linked once.
+            unsafe { levels.push(70, NonNull::from(&nodes[i]), 5, &key) };
         };
-        let mut unlink = |level: &mut Small, i: usize| {
+        let mut unlink = |levels: &mut Levels<()>, i: usize| {
             // SAFETY: linked in this slot before.
-            unsafe { level.unlink(7, NonNull::from(&nodes[i]), &mut none, &key) };
+            unsafe { levels.unlink(70, NonNull::from(&nodes[i]), &mut none, &key) };
         };
         const MANY: u64 = u32::MAX as u64 - 1;
-        push(&mut level, 0);
-        level.slots[7].tally = MANY * ONE; // as if so many nodes were in the slot
+        push(&mut levels, 0);
+        levels.slots[70].tally = MANY * ONE; // as if so many nodes were in the slot
         for i in 1..4 {
-            push(&mut level, i);
-            assert_eq!(level.count(7), MANY + i as u64);
+            push(&mut levels, i);
+            assert_eq!(levels.count(70), MANY + i as u64);
         }
-        assert!(!level.is_loose(7));
-        level.stay(7, 6);
+        assert!(!levels.is_loose(70));
+        levels.stay(70, 6);
         for i in 1..4 {
-            assert!(level.is_loose(7));
-            unlink(&mut level, i);
-            assert_eq!(level.count(7), MANY + 3 - i as u64);
+            assert!(levels.is_loose(70));
+            unlink(&mut levels, i);
+            assert_eq!(levels.count(70), MANY + 3 - i as u64);
         }
-        unlink(&mut level, 0);
-        assert_eq!((level.count(7), level.is_loose(7)), (0, false), "empty");
+        unlink(&mut levels, 0);
+        assert_eq!((levels.count(70), levels.is_loose(70)), (0, false), "empty");
     }
 }

@@ -107,6 +107,7 @@ pub(crate) struct List<X> {
 }
 
 impl<X> List<X> {
+    #[cfg(test)]
     pub(crate) const fn new() -> Self {
         Self { heads: [None; STRIPES] }
     }

@@ -4,11 +4,12 @@
 //! Ground rules. Pure data structures: no threads, no clock, and of the kernel nothing but memory.
 //! This folder imports only `crate::{sync, time, sys}`; `benches/queue.rs` compiles it alone.
 //!
-//! From the ground up: [`node`] (a timer), [`list`] (the intrusive list), [`level`] (lists in slots
-//! under a bitmap, and the fine levels of a crowded slot), [`wheel`] (short, long and far timers,
-//! the advancing threshold). Beside them: [`state`] (the atomic word about firing and disposal),
-//! [`missed_ticks`] (the next tick of a [`schedule`]), [`tick_policy`] (leeway). `reference` is the
-//! plain two-list form of .NET: tests compare with it, benches measure against it.
+//! From the ground up: [`node`] (a timer), [`list`] (the intrusive list), [`level`] (the table of
+//! levels: lists in slots under a bitmap), [`wheel`] (which level and slot a timer is in, the
+//! advancing threshold, what is due and what comes next). Beside them: [`state`] (the atomic word
+//! about firing and disposal), [`missed_ticks`] (the next tick of a [`schedule`]), [`tick_policy`]
+//! (leeway). `reference` is the plain two-list form of .NET: tests compare with it, benches measure
+//! against it.
 
 pub(crate) mod level;
 pub(crate) mod list;

@@ -62,7 +62,7 @@ pub(crate) enum Kind {
     Waker,
 }
 
-/// The location of a node: a level and a slot, or the overflow list, or the endless list, or none.
+/// The location of a node: a slot of the wheel, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Location(u16);
 
@@ -71,26 +71,16 @@ impl Location {
     /// Idle, and no longer counted by its shard (see `crate::engine::shard`); the queue treats the
     /// node as idle.
     pub(crate) const COUNTED_OUT: Self = Self(1);
-    pub(crate) const OVERFLOW: Self = Self(2);
-    /// In the list of timers that never come due.
-    pub(crate) const ENDLESS: Self = Self(3);
-    const LEVEL_SHIFT: u32 = 12;
 
-    /// In some list.
-    pub(crate) fn is_queued(self) -> bool {
-        self.0 >= Self::OVERFLOW.0
+    /// Slots have the numbers from 2 on.
+    pub(crate) const fn slot(slot: usize) -> Self {
+        debug_assert!(slot > Self::COUNTED_OUT.0 as usize && slot <= u16::MAX as usize);
+        Self(slot as u16)
     }
 
-    /// Slot `index` (below 4,096) of level `level` (0 to 5).
-    pub(crate) fn slot(level: u16, index: usize) -> Self {
-        debug_assert!(level < 6 && index < 1 << Self::LEVEL_SHIFT, "level {level}, slot {index} fit in 15 bits");
-        Self(((level + 1) << Self::LEVEL_SHIFT) | index as u16)
-    }
-
-    /// Level and slot, unless the timer is idle, in the overflow list or in the endless list.
-    pub(crate) fn as_slot(self) -> Option<(u16, usize)> {
-        let level = self.0 >> Self::LEVEL_SHIFT;
-        (level > 0).then(|| (level - 1, usize::from(self.0 & ((1 << Self::LEVEL_SHIFT) - 1))))
+    /// The slot, unless the timer is idle.
+    pub(crate) const fn as_slot(self) -> Option<usize> {
+        if self.0 > Self::COUNTED_OUT.0 { Some(self.0 as usize) } else { None }
     }
 }
 
@@ -211,7 +201,7 @@ impl<X> Node<X> {
     }
 
     pub(crate) fn is_queued(&self, _: &Key) -> bool {
-        self.location.get().is_queued()
+        self.location.get().as_slot().is_some()
     }
 
     /// Whether the location is [`Location::COUNTED_OUT`]. Called by the last owner, which needs no

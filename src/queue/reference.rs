@@ -13,7 +13,7 @@ use crate::time::NEVER;
 
 /// The list of a node, as a location; any two except idle serve.
 fn list_of(short: bool) -> Location {
-    Location::slot(0, usize::from(short))
+    Location::slot(2 + usize::from(short))
 }
 
 const THRESHOLD_NS: u64 = 333_000_000;

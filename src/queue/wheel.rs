@@ -16,43 +16,50 @@
 //! ```text
 //!   window = 333 ms                                threshold = end of the open window
 //!                                                          v
+//!   fine levels  ||||                                        the slot at the cursor, if crowded
 //!   short level  |....|....|....|....|....|....|....|....| |                    4,096 slots of 262 us
 //!   long level                                             |  w+1 |  w+2 | ...  2,048 windows (11 min)
 //!   far level                                                  groups of 1,024 windows (341 s), 1,024 of them (97 h)
-//!   overflow list                                                                   everything later, one list
+//!   overflow list                                                                   everything later, one slot
+//!   endless list                                                                    never due, one slot
 //! ```
 //!
-//! A timer is *short* when its due point is at or before the threshold (I2), else *long*. Opening a
-//! slot of any level takes the slot's chain out whole and cascades it, a bounded number of nodes at
-//! a time. Due timers are emitted to the caller, the rest is inserted again, a level further down.
-//! A timer moves down a level at most three times (once, if due within eleven minutes), and once
-//! more into the fine levels of a crowded slot.
+//! The levels are rows of one table ([`LEVELS`]). A timer is *short* when its due point is at or
+//! before the threshold (I2), else *long*. Opening a slot of any level takes the slot's chain out
+//! whole and cascades it, a bounded number of nodes at a time. Due timers are emitted to the
+//! caller, the rest is inserted again, a level further down. A timer moves down a level at most
+//! three times (once, if due within eleven minutes), and once more into the fine levels of a
+//! crowded slot.
 //!
 //! A timer that is moved later stays in its slot (`reschedule_lazily`) until the slot cascades,
 //! however often the timer was moved.
+//!
+//! **Fine levels.** Each holds the timers of a single turn: 2^18 ns (a short slot), 2^12 ns, 2^6
+//! ns. An empty level may take any turn, and keeps this turn until the level is empty again. So the
+//! first occupied slot of a level is its earliest, and the earliest timer of all is in one of three
+//! slots. Timers cascade from the short slot to the coarsest level, and from a slot of a level to
+//! the level below. No timer is looked at more often than there are levels, however many timers
+//! share its microsecond.
+//!
+//! **Overflow list.** A single slot for all timers beyond the far level. The last slot of the far
+//! level could not serve for them: the first occupied slot of a level is the level's earliest only
+//! if the bound of each slot lies in the slot's own span. A timer from beyond would have a bound
+//! that is too early. That costs an alarm for nothing in each turn of the level (97 h), and
+//! [`TimerWheel::earliest_due`] would have to walk the slot for each answer.
 
+use std::ops::ControlFlow;
 use std::ptr::NonNull;
 
-use super::level::{FINE_LEVELS, Fine, Level, Spot};
-use super::list::{List, TakenList};
+use super::level::{
+    ENDLESS, FAR, GROUP, LEVELS, LONG, Levels, OVERFLOW, Rows, SHORT, SLOT_SHIFT, WINDOW_NS, is_short_or_fine, level_of,
+};
+use super::list::{Linked, TakenList};
 use super::node::{Key, Location, Node};
-use crate::sys::os::{Pages, Zeroable};
+use crate::sys::os::Pages;
 use crate::time::{END, NEVER};
 
-/// The width of a window: how far the threshold advances each time. .NET's constant.
-pub(crate) const WINDOW_NS: u64 = 333_000_000;
-/// A short slot is 2^18 ns = 262 us wide: 1,271 slots to a window, so the bitmaps stay within a
-/// page and the slots within a second-level cache. Narrower slots gained nothing in the bench.
-/// Deadlines inside a slot are exact, and the fine levels order a crowded slot.
-pub(super) const SLOT_SHIFT: u32 = 18;
-/// Two windows may be open at once (the second ahead of time), and a bit more.
-const SHORT_SLOTS: usize = 4096;
-/// Twice a group, so a group can cascade while the group before is still in use.
-const LONG_SLOTS: usize = 2048;
-const GROUP: u64 = 1024;
-const FAR_SLOTS: usize = 1024;
 /// The overflow list is looked at when half of the far level has passed.
-const FAR_MARGIN: u64 = FAR_SLOTS as u64 / 2;
+const FAR_MARGIN: u64 = LEVELS[FAR].slots / 2;
 /// A crowded window is opened ahead of time, this long per node, so the cascade does not make its
 /// first timers late.
 const CASCADE_NS: u64 = 320;
@@ -60,7 +67,7 @@ const CASCADE_NS: u64 = 320;
 /// only be an extra wake-up.
 const CROWDED: u64 = 64;
 
-/// After each so many timers in a long slot, `insert` computes anew when the cascade of the slot
+/// After each so many timers in a coarse slot, `insert` computes anew when the cascade of the slot
 /// must begin.
 const LOOK_EVERY: u64 = 4096;
 
@@ -68,38 +75,15 @@ const LOOK_EVERY: u64 = 4096;
 /// back the nodes not yet due.
 const FEW: u64 = 16;
 
-const SHORT: u16 = 0;
-const LONG: u16 = 1;
-const FAR: u16 = 2;
-/// The finest of the fine levels; the coarser levels come after it.
-const FINE: u16 = 3;
-
-const _: () = assert!(
-    (SHORT_SLOTS as u64) << SLOT_SHIFT > 3 * WINDOW_NS + (2 << SLOT_SHIFT),
-    "two open windows, and one that the cursor lags behind, fit the short level without two instants sharing a slot"
-);
+const FINE_LEVELS: Rows = Rows::of(0..SHORT);
+const COARSE_LEVELS: Rows = Rows::of(LONG..ENDLESS);
+/// All but the endless list.
+const ALL_LEVELS: Rows = Rows::of(0..ENDLESS);
 
 /// The end of a window.
 fn end_of(window: u64) -> u64 {
     (window + 1).saturating_mul(WINDOW_NS)
 }
-
-type ShortLevel<X> = Level<X, SHORT_SLOTS>;
-type LongLevel<X> = Level<X, LONG_SLOTS>;
-type FarLevel<X> = Level<X, FAR_SLOTS>;
-
-/// Of a queue with little use, few pages of these are in memory.
-struct Levels<X> {
-    short: ShortLevel<X>,
-    long: LongLevel<X>,
-    far: FarLevel<X>,
-    fine: Fine<X>,
-}
-
-#[allow(unsafe_code)]
-// SAFETY: each field is a `Level` or `Fine`; all zeroes are an empty `Level` and an empty `Fine`
-// (documented at both types).
-unsafe impl<X> Zeroable for Levels<X> {}
 
 /// Outcome of [`TimerWheel::next_due`].
 #[must_use]
@@ -124,57 +108,52 @@ enum Cascaded<X> {
     Exhausted,
 }
 
+/// An occupied slot of a level, and its bound. With the bound [`NEVER`]: no slot is occupied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct First {
+    bound: u64,
+    level: usize,
+    position: u64,
+}
+
 /// See the module's ground rules.
 pub(crate) struct TimerWheel<X> {
     levels: Pages<Levels<X>>,
-    overflow: List<X>,
-    overflow_earliest: u64,
-    /// As for a slot: nodes have left the overflow list, so its bound may be too early.
-    overflow_is_loose: bool,
-    /// Timers queued for ever, due at [`END`]: found at the end of the runtime, and never looked at
-    /// before.
-    endless: List<X>,
+    /// For each level the position where the search for its first occupied slot starts; all
+    /// occupied positions lie within a turn from there (I5).
+    ///
+    /// Of the short level: the *cursor*, where the search for due timers starts (I4). Of the long
+    /// level: the *open* window; all windows up to there have been opened, and the threshold is its
+    /// end. Of the far level: the group of the open window. Of a fine level: the begin of its turn.
+    front: [u64; LEVELS.len()],
+    /// The end of the open window, so that an insertion divides no further instant.
+    open_until: u64,
     /// The taken chain of a short slot, or of a slot of the fine levels: some of its nodes may be
     /// due.
     expiring: TakenList<X>,
+    /// The taken chain of a coarser slot, on its way to finer levels. Due timers go first.
+    cascading: TakenList<X>,
     /// Nodes of the taken short slot cascade into the fine levels.
     finely: bool,
     /// A node was found in a slot before that of its due point, since the last look ahead: it was
     /// moved later, or postponed.
     found_later: bool,
-    /// The fine levels may hold nodes. (Where they are not used, they are not in memory.)
-    fine: bool,
-    /// The taken chain of a window, a group or the overflow list, on its way to finer levels. Due
-    /// timers go first.
-    cascading: TakenList<X>,
-    /// Absolute number of the short slot where the search for due timers starts; earlier slots are
-    /// empty (I4).
-    cursor: u64,
-    /// Absolute number of the open window: all windows up to here have been opened. The threshold
-    /// is its end.
-    open: u64,
-    /// The end of the open window, so that an insertion divides no further instant.
-    open_until: u64,
     len: usize,
     key: Key,
 }
 
 impl<X> TimerWheel<X> {
     pub(crate) fn new(now: u64) -> Self {
+        let mut front = [0; LEVELS.len()];
+        (SHORT..OVERFLOW).for_each(|level| front[level] = LEVELS[level].position_at(now));
         Self {
             levels: Pages::zeroed(),
-            overflow: List::new(),
-            overflow_earliest: NEVER,
-            overflow_is_loose: false,
-            endless: List::new(),
+            front,
+            open_until: end_of(front[LONG]),
             expiring: TakenList::new(),
+            cascading: TakenList::new(),
             finely: false,
             found_later: false,
-            fine: false,
-            cascading: TakenList::new(),
-            cursor: now >> SLOT_SHIFT,
-            open: now / WINDOW_NS,
-            open_until: end_of(now / WINDOW_NS),
             len: 0,
             key: Key::new(),
         }
@@ -196,8 +175,26 @@ impl<X> TimerWheel<X> {
         self.open_until - 1
     }
 
+    #[inline]
+    fn cursor(&self) -> u64 {
+        self.front[SHORT]
+    }
+
+    #[inline]
+    fn open(&self) -> u64 {
+        self.front[LONG]
+    }
+
+    fn set_open(&mut self, window: u64) {
+        self.front[LONG] = window;
+        self.front[FAR] = window / GROUP;
+        self.open_until = end_of(window);
+    }
+
+    // ------------------------------------------------------------ inserting, unlinking, moving
+
     /// Inserts `node` by its due point, which is not [`NEVER`]. Returns the instant of the sweep
-    /// that `node` needs: its due point, or, now and then while a long slot grows crowded, the
+    /// that `node` needs: its due point, or, now and then while a coarse slot grows crowded, the
     /// instant at which the slot's cascade must begin.
     ///
     /// # Safety
@@ -206,7 +203,7 @@ impl<X> TimerWheel<X> {
     #[allow(unsafe_code)] // contract of the lists
     #[inline]
     pub(crate) unsafe fn insert(&mut self, node: NonNull<Node<X>>) -> u64 {
-        // SAFETY: the caller's promise, which is the same.
+        // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
         unsafe { self.insert_at(node, node.as_ref().fires_at(&Key::new())) }
     }
 
@@ -218,7 +215,7 @@ impl<X> TimerWheel<X> {
     #[inline]
     pub(crate) unsafe fn insert_at(&mut self, node: NonNull<Node<X>>, at: u64) -> u64 {
         self.len += 1;
-        // SAFETY: alive, in no queue, and kept alive: the caller's promise, which is the same.
+        // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
         unsafe { self.place(node, at) }
     }
 
@@ -228,53 +225,54 @@ impl<X> TimerWheel<X> {
     /// As [`Self::insert`].
     #[allow(unsafe_code)] // contract of the lists
     unsafe fn place_again(&mut self, node: NonNull<Node<X>>) {
-        // SAFETY: the caller's promise, which is the same.
+        // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
         let _ = unsafe { self.place(node, node.as_ref().fires_at(&Key::new())) };
     }
 
-    /// Inserts a node that is counted already and fires at `at`, or, if its owner has just put it
-    /// off, later.
+    /// Inserts a node that is counted already and fires at `at`, or, if its owner has just
+    /// postponed it, later.
     ///
     /// # Safety
     /// As [`Self::insert`].
     #[allow(unsafe_code)] // contract of the lists
     unsafe fn place(&mut self, node: NonNull<Node<X>>, at: u64) -> u64 {
-        let key = &Key::new();
-        // SAFETY: the caller says that `node` is alive.
-        let shared = unsafe { node.as_ref() };
         debug_assert_ne!(at, NEVER, "an idle timer is not queued");
         let window = at / WINDOW_NS;
         // SAFETY (all five): the caller says that `node` is alive, in no list, and kept alive until
         // unlinked.
         #[allow(clippy::undocumented_unsafe_blocks)]
-        if window <= self.open {
+        if window <= self.open() {
             // A timer that is due already goes where the search starts (I4).
-            let slot = (at >> SLOT_SHIFT).max(self.cursor);
-            debug_assert!(slot - self.cursor < SHORT_SLOTS as u64, "open windows fit the short level");
-            let index = ShortLevel::<X>::index(slot);
-            unsafe { self.levels.short.push(index, node, at, key) };
-            shared.set_location(Location::slot(SHORT, index), key);
-        } else if window - self.open < LONG_SLOTS as u64 {
-            let index = LongLevel::<X>::index(window);
-            unsafe { self.levels.long.push(index, node, at, key) };
-            shared.set_location(Location::slot(LONG, index), key);
-            if self.levels.long.count(index) % LOOK_EVERY == 0 {
-                return at.min(self.window_opens_at(window));
-            }
-        } else if window / GROUP - self.open / GROUP < FAR_SLOTS as u64 {
-            let index = FarLevel::<X>::index(window / GROUP);
-            unsafe { self.levels.far.push(index, node, at, key) };
-            shared.set_location(Location::slot(FAR, index), key);
+            let position = (at >> SLOT_SHIFT).max(self.cursor());
+            debug_assert!(position - self.cursor() < LEVELS[SHORT].slots, "open windows fit the short level");
+            unsafe { self.link(SHORT, position, node, at) }
+        } else if window - self.open() < LEVELS[LONG].slots {
+            unsafe { self.link(LONG, window, node, at) }
         } else if at == END {
-            unsafe { self.endless.push(node, key) };
-            shared.set_location(Location::ENDLESS, key);
-            return NEVER;
+            let _ = unsafe { self.link(ENDLESS, 0, node, at) };
+            NEVER
+        } else if window / GROUP - self.front[FAR] < LEVELS[FAR].slots {
+            unsafe { self.link(FAR, window / GROUP, node, at) }
         } else {
-            unsafe { self.overflow.push(node, key) };
-            self.overflow_earliest = self.overflow_earliest.min(at);
-            shared.set_location(Location::OVERFLOW, key);
+            unsafe { self.link(OVERFLOW, 0, node, at) }
         }
-        at
+    }
+
+    /// Links `node`, which fires at `at`, into a slot. Returns what [`Self::insert`] does.
+    ///
+    /// # Safety
+    /// As [`Self::insert`].
+    #[inline(always)] // so that the level is known
+    #[allow(unsafe_code)] // contract of the lists
+    unsafe fn link(&mut self, level: usize, position: u64, node: NonNull<Node<X>>, at: u64) -> u64 {
+        let (key, slot) = (&Key::new(), LEVELS[level].slot(position));
+        // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
+        unsafe {
+            self.levels.push(slot, node, at, key);
+            node.as_ref().set_location(Location::slot(slot), key);
+        }
+        let looks = level > SHORT && self.levels.count(slot) % LOOK_EVERY == 0;
+        if looks { at.min(self.opens_at(level, position)) } else { at }
     }
 
     /// Unlinks `node` if queued. True: `node` was in the queue.
@@ -286,33 +284,12 @@ impl<X> TimerWheel<X> {
         let key = &Key::new();
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
-        let location = shared.location(key);
-        if !location.is_queued() {
-            return false;
-        }
-        // SAFETY: `location` names the slot that the node was inserted into (I1). If the slot's
-        // chain has been taken since, the node is in `expiring` (short and fine slots) or
-        // `cascading` (the rest), and in no further list.
-        unsafe {
-            match location.as_slot() {
-                Some((SHORT, index)) => self.levels.short.unlink(index, node, &mut self.expiring, key),
-                Some((LONG, index)) => self.levels.long.unlink(index, node, &mut self.cascading, key),
-                Some((level, index)) if level >= FINE => {
-                    let spot = Spot { level: usize::from(level - FINE), index };
-                    self.levels.fine.unlink(spot, node, &mut self.expiring, key);
-                }
-                Some((_, index)) => self.levels.far.unlink(index, node, &mut self.cascading, key),
-                None if self.cascading.unlink_leader(node, key) => {}
-                None if location == Location::ENDLESS => _ = self.endless.unlink(node, key),
-                None => {
-                    self.overflow.unlink(node, key);
-                    self.overflow_is_loose = true;
-                    if self.overflow.is_empty() {
-                        _ = self.take_overflow();
-                    }
-                }
-            }
-        }
+        let Some(slot) = shared.location(key).as_slot() else { return false };
+        let taken = if is_short_or_fine(slot) { &mut self.expiring } else { &mut self.cascading };
+        // SAFETY: `slot` is the slot that the node was inserted into (I1). If the slot's chain has
+        // been taken since, the node is in `taken`, where `open_slot` puts the chain of such a
+        // slot, and in no further list.
+        unsafe { self.levels.unlink(slot, node, taken, key) };
         shared.set_location(Location::IDLE, key);
         self.len -= 1;
         true
@@ -331,34 +308,21 @@ impl<X> TimerWheel<X> {
         let key = &Key::new();
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
-        let (level, index) = shared.location(key).as_slot()?;
+        let slot = shared.location(key).as_slot()?;
+        let begins = |level: usize| LEVELS[level].begins(LEVELS[level].position_of(slot, self.front[level]));
+        let begins = match level_of(slot) {
+            LONG => begins(LONG),
+            SHORT => begins(SHORT),
+            _ => return None,
+        };
         let at = shared.tick_policy().fires_at(due);
-        if due == NEVER {
+        if due == NEVER || at < begins {
             return None;
         }
         // The slot's chain may have been taken (by `earliest_due`, or by a sweep that stopped in
         // the middle): the node is then in that chain, and is inserted by its due point when the
         // chain goes on.
-        match level {
-            LONG => {
-                let ahead = LongLevel::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
-                let begins = (self.open + ahead) * WINDOW_NS;
-                // The slot's window has not been opened.
-                if ahead == 0 || at < begins {
-                    return None;
-                }
-                self.levels.long.stay(index, at);
-            }
-            SHORT => {
-                let ahead = ShortLevel::<X>::index((index as u64).wrapping_sub(self.cursor)) as u64;
-                let slot = self.cursor + ahead;
-                if at >> SLOT_SHIFT < slot {
-                    return None;
-                }
-                self.levels.short.stay(index, at);
-            }
-            _ => return None,
-        }
+        self.levels.stay(slot, at);
         shared.set_due(due, key);
         Some(at)
     }
@@ -376,28 +340,23 @@ impl<X> TimerWheel<X> {
     #[cold]
     fn advance_to(&mut self, now: u64) {
         let window = now / WINDOW_NS;
-        let in_the_way = !self.levels.short.is_empty()
-            || !self.expiring.is_empty()
+        let in_the_way = !self.expiring.is_empty()
             || !self.cascading.is_empty()
-            || self.first_fine().is_some()
-            || self.next_window().is_some_and(|next| next <= window)
-            || self.first_unopened_window() <= window;
+            || self.levels.any(const { Rows::of(0..LONG) })
+            || self.first_window(COARSE_LEVELS) <= window;
         if !in_the_way {
             self.set_open(window);
-            self.cursor = now >> SLOT_SHIFT;
+            self.front[SHORT] = now >> SLOT_SHIFT;
         }
-    }
-
-    fn set_open(&mut self, window: u64) {
-        self.open = window;
-        self.open_until = end_of(window);
     }
 
     /// A timer may come due at this instant: prefetches its slot of the short level, so that the
     /// caller can read the clock meanwhile.
     pub(crate) fn fetch(&self, at: u64) {
-        self.levels.short.fetch(ShortLevel::<X>::index(at >> SLOT_SHIFT));
+        self.levels.fetch(LEVELS[SHORT].slot(at >> SLOT_SHIFT));
     }
+
+    // ------------------------------------------------------------ sweeping
 
     /// Emits a timer that is due at `now`, or goes on with the cascade; each node looked at costs a
     /// unit of `work`.
@@ -430,11 +389,11 @@ impl<X> TimerWheel<X> {
     fn expire_next(&mut self, now: u64, work: &mut usize) -> Option<Next<X>> {
         loop {
             if self.len == 0 {
-                self.cursor = self.cursor.max(now >> SLOT_SHIFT);
-                self.set_open(self.open.max(now / WINDOW_NS));
+                self.front[SHORT] = self.cursor().max(now >> SLOT_SHIFT);
+                self.set_open(self.open().max(now / WINDOW_NS));
                 return Some(Next::Nothing);
             }
-            if self.take_due_fine(now) || self.take_due_slot(now) {
+            if self.open_due(now) {
                 return None;
             }
             // All due timers of short slots have been emitted. A chain taken ahead of time may be
@@ -458,40 +417,12 @@ impl<X> TimerWheel<X> {
         }
     }
 
-    /// Inserts the nodes of a slot again.
-    #[allow(unsafe_code)] // contract of the lists
-    fn insert_again(&mut self, mut chain: TakenList<X>) {
-        while let Some(node) = chain.pop(&Key::new()) {
-            // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
-            unsafe { self.place_again(node) };
-        }
-    }
-
-    /// Inserts the nodes of the taken chains again, for a unit of `work` each. `None`: the work is
-    /// used up.
-    #[allow(unsafe_code)] // contract of the lists
-    fn finish_chains(&mut self, work: &mut usize) -> Option<()> {
-        let key = &Key::new();
-        while !(self.expiring.is_empty() && self.cascading.is_empty()) {
-            *work = work.checked_sub(1)?;
-            // SAFETY (both): just unlinked, and alive until emitted (promise of the caller of
-            // `insert`).
-            #[allow(clippy::undocumented_unsafe_blocks)]
-            if let Some(node) = self.expiring.pop(key) {
-                unsafe { self.put_back(node, node.as_ref().fires_at(key)) };
-            } else if let Some(node) = self.cascading.pop(key) {
-                unsafe { self.place_again(node) };
-            }
-        }
-        Some(())
-    }
-
     /// Cascades timers due soon, `work` nodes at most, while the present sweep still finds due
     /// timers. Else the timers of the next window would be late for the burst in this window.
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn cascade_ahead(&mut self, now: u64, mut work: usize) {
         // With a cursor further behind, the short level has no room for the next window (I5).
-        if now.saturating_sub(self.cursor << SLOT_SHIFT) > WINDOW_NS {
+        if now.saturating_sub(self.cursor() << SLOT_SHIFT) > WINDOW_NS {
             return;
         }
         while work > 0 {
@@ -540,134 +471,291 @@ impl<X> TimerWheel<X> {
     /// As [`Self::insert`], but the node is counted already.
     #[allow(unsafe_code)] // contract of the lists
     unsafe fn put_back(&mut self, node: NonNull<Node<X>>, at: u64) {
-        let key = &Key::new();
         // SAFETY: the caller says that `node` is alive.
-        let shared = unsafe { node.as_ref() };
-        let from = match shared.location(key).as_slot() {
-            Some((level, _)) if level >= FINE => usize::from(level - FINE),
-            _ => FINE_LEVELS,
-        };
-        // A timer that was moved to a later slot has no place in the fine levels of this slot.
-        let is_here = at >> SLOT_SHIFT <= self.cursor;
+        let location = unsafe { node.as_ref() }.location(&Key::new());
+        let from = location.as_slot().map_or(SHORT, level_of);
+        // A timer that was moved to a later slot is not one of the fine levels of this slot.
+        let is_here = at >> SLOT_SHIFT <= self.cursor();
         self.found_later |= !is_here;
-        if is_here && (from < FINE_LEVELS || self.finely) {
+        let fine = if is_here && (from < SHORT || self.finely) { self.fine_level(at, from) } else { None };
+        let Some(level) = fine else {
             // SAFETY: the caller says that `node` is alive, in no list, and kept alive until
             // unlinked.
-            if let Some(spot) = unsafe { self.levels.fine.insert(node, at, from, key) } {
-                shared.set_location(Location::slot(FINE + spot.level as u16, spot.index), key);
-                self.fine = true;
-                return;
-            }
+            let _ = unsafe { self.place(node, at) };
+            return;
+        };
+        let position = LEVELS[level].position_at(at);
+        self.front[level] = LEVELS[level].turn_of(position);
+        // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
+        let _ = unsafe { self.link(level, position, node, at) };
+    }
+
+    /// The fine level for a node popped from a slot of level `from`: the level below if possible.
+    /// `None`: no level can take the node (the coarsest holds timers of a different short slot).
+    fn fine_level(&self, at: u64, from: usize) -> Option<usize> {
+        (0..SHORT).find(|&level| {
+            let turn = LEVELS[level].turn_of(LEVELS[level].position_at(at));
+            if self.levels.is_empty(level) { level + 1 >= from } else { self.front[level] == turn }
+        })
+    }
+
+    /// Takes the chain of a slot: from now on its nodes are in the chain, for one of the loops that
+    /// cascade, and the slot is empty. The chain before has been used up.
+    ///
+    /// Only the short slot at the cursor cascades into the fine levels: no timer comes before it.
+    #[inline(always)] // so that the level is known
+    fn open_slot(&mut self, level: usize, position: u64) {
+        let slot = LEVELS[level].slot(position);
+        if level > SHORT {
+            self.cascading = self.levels.take(slot);
+        } else {
+            self.finely = level == SHORT && position == self.cursor() && self.levels.count(slot) > FEW;
+            self.expiring = self.levels.take(slot);
         }
-        // SAFETY: the caller says that `node` is alive, in no list, and kept alive; `fine` has not
-        // linked it.
-        let _ = unsafe { self.place(node, at) };
     }
 
-    /// The slot of the fine levels with the earliest bound, and the bound.
-    fn first_fine(&self) -> Option<(u64, Spot)> {
-        if self.fine { self.levels.fine.first() } else { None }
-    }
-
-    /// Takes the chain of the first slot of the fine levels, if its bound is at or before `now`.
-    /// False: no slot was taken.
-    fn take_due_fine(&mut self, now: u64) -> bool {
-        let first = self.first_fine();
-        self.fine = first.is_some();
-        match first {
-            Some((bound, spot)) if bound <= now => {
-                self.expiring = self.levels.fine.take(spot);
-                true
-            }
-            _ => false,
+    /// Opens the next slot of the fine levels or the short level, if its bound is at or before
+    /// `now`. False: no slot was opened, and the cursor stands at `now`.
+    fn open_due(&mut self, now: u64) -> bool {
+        let fine = self.first(FINE_LEVELS);
+        if fine.bound <= now {
+            self.open_slot(fine.level, fine.position);
+            return true;
         }
-    }
-
-    /// Takes the chain of a short slot. Only the slot at the cursor cascades into the fine levels:
-    /// no timer comes before it.
-    fn take_short(&mut self, slot: u64) {
-        let index = ShortLevel::<X>::index(slot);
-        self.finely = slot == self.cursor && self.levels.short.count(index) > FEW;
-        self.expiring = self.levels.short.take(index);
-    }
-
-    fn take_overflow(&mut self) -> TakenList<X> {
-        (self.overflow_earliest, self.overflow_is_loose) = (NEVER, false);
-        self.overflow.take()
-    }
-
-    /// Takes the chain of the next short slot, if its bound is at or before `now`. False: no slot
-    /// was taken, and the cursor stands at `now`.
-    fn take_due_slot(&mut self, now: u64) -> bool {
         // The slot at the cursor is looked at even if `now` lies before it: timers inserted when
         // already due are there (I4).
-        let now_slot = (now >> SLOT_SHIFT).max(self.cursor);
-        if let Some(slot) = self.levels.short.first_at_or_after(self.cursor).filter(|&slot| slot <= now_slot) {
-            self.cursor = slot;
-            if self.levels.short.earliest(ShortLevel::<X>::index(slot)) <= now {
-                self.take_short(slot);
+        let now_slot = (now >> SLOT_SHIFT).max(self.cursor());
+        if let Some(slot) = self.levels.first(SHORT, self.cursor()).filter(|&slot| slot <= now_slot) {
+            self.front[SHORT] = slot;
+            if self.levels.earliest(LEVELS[SHORT].slot(slot)) <= now {
+                self.open_slot(SHORT, slot);
                 return true;
             }
         }
-        self.cursor = now_slot;
+        self.front[SHORT] = now_slot;
         false
     }
 
-    /// Takes the chain of the next coarse slot whose cascade must begin. False when there is no
-    /// such slot; then all due timers have been emitted, and the threshold stands at `now`.
+    /// Opens the next coarse slot whose cascade must begin. False when there is no such slot; then
+    /// all due timers have been emitted, and the threshold stands at `now`.
     fn open_next(&mut self, now: u64) -> bool {
         // Windows are opened in order, and never past a window whose timers still wait in a coarser
         // level (I5).
         let now_window = now / WINDOW_NS;
-        let barrier = self.first_unopened_window();
-        if let Some(window) = self.next_window().filter(|&window| window < barrier) {
-            if window <= now_window || now >= self.window_opens_at(window) {
+        let barrier = self.first_window(const { Rows::of(FAR..ENDLESS) });
+        if let Some(window) = self.levels.first(LONG, self.open()).filter(|&window| window < barrier) {
+            if window <= now_window || now >= self.opens_at(LONG, window) {
                 self.set_open(window);
-                self.cascading = self.levels.long.take(LongLevel::<X>::index(window));
+                self.open_slot(LONG, window);
                 return true;
             }
         }
-        self.set_open(self.open.max(now_window.min(barrier - 1)));
+        self.set_open(self.open().max(now_window.min(barrier - 1)));
 
-        if let Some(group) = self.next_group().filter(|&group| (group + 1) * GROUP - self.open <= LONG_SLOTS as u64) {
-            self.cascading = self.levels.far.take(FarLevel::<X>::index(group));
+        let reach = self.open() + LEVELS[LONG].slots;
+        if let Some(group) = self.levels.first(FAR, self.front[FAR]).filter(|&group| (group + 1) * GROUP <= reach) {
+            self.open_slot(FAR, group);
             return true;
         }
-        let overflow = self.overflow_earliest / WINDOW_NS / GROUP;
-        if !self.overflow.is_empty() && overflow.saturating_sub(self.open / GROUP) < FAR_MARGIN {
-            self.cascading = self.take_overflow();
+        let beyond = self.first_window(const { Rows::of(OVERFLOW..ENDLESS) });
+        if beyond != NEVER && (beyond / GROUP).saturating_sub(self.front[FAR]) < FAR_MARGIN {
+            self.open_slot(OVERFLOW, 0);
             return true;
         }
         false
+    }
+
+    /// Inserts the nodes of a slot again.
+    #[allow(unsafe_code)] // contract of the lists
+    fn insert_again(&mut self, mut chain: TakenList<X>) {
+        while let Some(node) = chain.pop(&Key::new()) {
+            // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
+            unsafe { self.place_again(node) };
+        }
+    }
+
+    /// Inserts the nodes of the taken chains again, for a unit of `work` each. `None`: the work is
+    /// used up.
+    #[allow(unsafe_code)] // contract of the lists
+    fn finish_chains(&mut self, work: &mut usize) -> Option<()> {
+        let key = &Key::new();
+        while !(self.expiring.is_empty() && self.cascading.is_empty()) {
+            *work = work.checked_sub(1)?;
+            // SAFETY (both): just unlinked, and alive until emitted (promise of the caller of
+            // `insert`).
+            #[allow(clippy::undocumented_unsafe_blocks)]
+            if let Some(node) = self.expiring.pop(key) {
+                unsafe { self.put_back(node, node.as_ref().fires_at(key)) };
+            } else if let Some(node) = self.cascading.pop(key) {
+                unsafe { self.place_again(node) };
+            }
+        }
+        Some(())
     }
 
     /// Unlinks and returns any node at all: for the end of a queue's life.
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn pop_any(&mut self) -> Option<NonNull<Node<X>>> {
         let key = &Key::new();
-        if self.expiring.is_empty() {
-            if let Some((_, spot)) = self.first_fine() {
-                self.expiring = self.levels.fine.take(spot);
-            } else if let Some(slot) = self.levels.short.first_at_or_after(0) {
-                self.expiring = self.levels.short.take(ShortLevel::<X>::index(slot));
+        let node = loop {
+            if let Some(node) = self.expiring.pop(key).or_else(|| self.cascading.pop(key)) {
+                break node;
             }
-        }
-        if self.cascading.is_empty() {
-            self.cascading = if let Some(window) = self.levels.long.first_at_or_after(0) {
-                self.levels.long.take(LongLevel::<X>::index(window))
-            } else if let Some(group) = self.levels.far.first_at_or_after(0) {
-                self.levels.far.take(FarLevel::<X>::index(group))
-            } else if !self.overflow.is_empty() {
-                self.take_overflow()
-            } else {
-                self.endless.take()
-            };
-        }
-        let node = self.expiring.pop(key).or_else(|| self.cascading.pop(key))?;
+            let (level, position) =
+                (0..LEVELS.len()).find_map(|level| Some((level, self.levels.first(level, self.front[level])?)))?;
+            self.open_slot(level, position);
+        };
         // SAFETY: linked until now, hence alive (promise of the caller of `insert`).
         unsafe { node.as_ref().set_location(Location::IDLE, key) };
         self.len -= 1;
         Some(node)
+    }
+
+    // ------------------------------------------------------------ what comes next
+
+    /// Of the first occupied slots of these levels, the one with the earliest bound.
+    #[inline(always)] // so that the levels are known
+    fn first(&self, levels: Rows) -> First {
+        let mut first = First { bound: NEVER, level: 0, position: 0 };
+        self.levels.for_each_occupied(levels, |level| {
+            let Some(position) = self.levels.first(level, self.front[level]) else { return };
+            let bound = self.levels.earliest(LEVELS[level].slot(position));
+            if bound < first.bound {
+                first = First { bound, level, position };
+            }
+        });
+        first
+    }
+
+    /// The first window that may have timers in these levels; [`NEVER`] if there are none.
+    #[inline]
+    fn first_window(&self, levels: Rows) -> u64 {
+        let first = self.first(levels);
+        if first.bound == NEVER { NEVER } else { first.bound / WINDOW_NS }
+    }
+
+    /// When to open a slot: at its earliest due point, or, of the levels beyond the short level,
+    /// earlier if its cascade takes a while, but not before the slot in front has begun (the short
+    /// level has room for two windows, I5).
+    #[inline]
+    fn opens_at(&self, level: usize, position: u64) -> u64 {
+        let slot = LEVELS[level].slot(position);
+        let (earliest, count) = (self.levels.earliest(slot), self.levels.count(slot));
+        if level <= SHORT || count <= CROWDED {
+            return earliest;
+        }
+        let begins = LEVELS[level].begins(position).saturating_sub(LEVELS[level].width_ns);
+        earliest.saturating_sub(count * CASCADE_NS).max(begins)
+    }
+
+    /// The instant at which this queue must be swept next, [`NEVER`] when no queued timer comes
+    /// due.
+    ///
+    /// At or before the earliest due point (I6). Before it only for slots that are crowded or whose
+    /// earliest timer was unlinked or moved later. Meaningful when [`Self::next_due`] has answered
+    /// [`Next::Nothing`].
+    pub(crate) fn next_deadline(&self) -> u64 {
+        if self.len == 0 {
+            return NEVER; // without a look into the levels, which lie in memory of their own
+        }
+        let mut next = NEVER;
+        self.levels.for_each_occupied(ALL_LEVELS, |level| {
+            let Some(position) = self.levels.first(level, self.front[level]) else { return };
+            next = next.min(self.opens_at(level, position));
+            if level > SHORT {
+                // A crowded slot after the next must perhaps be opened before the first timer of
+                // the next is due.
+                next = next.min(self.opens_at(level, position + 1));
+            }
+        });
+        if next < END { next } else { NEVER }
+    }
+
+    /// Inserts timers anew where the next wake-up would else find no due timer, since the bound of
+    /// the next slot is too early. A sweep calls this after [`Self::next_due`] has answered
+    /// [`Next::Nothing`]. False: the work is used up, and slots are left.
+    ///
+    /// No flag tells of nodes that were postponed without the lock. So where a sweep has found a
+    /// node in a slot before its due point, any slot may have such nodes, until one has been
+    /// inserted anew and is still the first. A crowded slot is worth a wake-up, and cascades in
+    /// steps.
+    #[must_use]
+    pub(crate) fn look_ahead(&mut self, work: &mut usize) -> bool {
+        let mut exact = None;
+        // Timers of the fine levels are due soon anyway.
+        while !self.levels.any(FINE_LEVELS) {
+            let First { bound, level, position } = self.first(const { Rows::of(SHORT..FAR) });
+            if bound == NEVER {
+                break;
+            }
+            let slot = LEVELS[level].slot(position);
+            let count = self.levels.count(slot);
+            if exact == Some(slot) || !(self.levels.is_loose(slot) || self.found_later) || count > CROWDED {
+                break;
+            }
+            if *work == 0 {
+                return false;
+            }
+            *work = work.saturating_sub(count as usize);
+            let chain = self.levels.take(slot);
+            self.insert_again(chain);
+            exact = Some(slot);
+        }
+        self.found_later = false;
+        true
+    }
+
+    /// The earliest due point, exactly (but for a node that was postponed without the lock: perhaps
+    /// its old one); [`NEVER`] when no queued timer comes due. Where the earliest bound may be too
+    /// early, the nodes of its slot are inserted anew, for a unit of `work` each. `None`: the work
+    /// is used up before the answer is found; the caller may release the lock and ask again.
+    pub(crate) fn earliest_due(&mut self, work: &mut usize) -> Option<u64> {
+        loop {
+            self.finish_chains(work)?;
+            let First { bound, level, position } = self.first(ALL_LEVELS);
+            if bound >= END {
+                return Some(NEVER);
+            }
+            if !self.levels.is_loose(LEVELS[level].slot(position)) {
+                return Some(bound);
+            }
+            self.open_slot(level, position);
+        }
+    }
+
+    /// Calls `visit` with the queued timers that come due, until `visit` breaks. Before each slot,
+    /// `ends` is called with an instant: no timer that has not been visited is due before it. If
+    /// `ends` returns true, the walk is over. Returns whether it came to its end.
+    ///
+    /// Slots are visited in order of time, so the walk can end early. Within a slot there is no
+    /// order. The taken chains and the fine levels come first, whatever they hold.
+    pub(crate) fn walk<'a>(
+        &'a self,
+        mut ends: impl FnMut(u64) -> bool,
+        mut visit: impl FnMut(Linked<'a, X>) -> ControlFlow<()>,
+    ) -> bool {
+        let key = &self.key;
+        // Since the overflow list was last looked at, timers may have come to the far level that
+        // are due later than the first of the list.
+        let overflow = self.levels.earliest(LEVELS[OVERFLOW].slot(0));
+        let mut walk = || {
+            self.expiring.visit(key, &mut visit)?;
+            self.cascading.visit(key, &mut visit)?;
+            for (level, row) in LEVELS.iter().enumerate().take(ENDLESS) {
+                let front = self.front[level];
+                let mut next = self.levels.first(level, front);
+                while let Some(position) = next.filter(|position| position.wrapping_sub(front) < row.slots) {
+                    let slot = row.slot(position);
+                    if level >= SHORT && ends(self.levels.earliest(slot).min(overflow)) {
+                        return ControlFlow::Continue(());
+                    }
+                    self.levels.visit(slot, key, &mut visit)?;
+                    next = self.levels.first(level, position.wrapping_add(1));
+                }
+            }
+            ControlFlow::Continue(())
+        };
+        walk().is_continue()
     }
 }
 
@@ -676,12 +764,6 @@ impl<X> TimerWheel<X> {
 // SAFETY: the queue reaches its nodes only through `&self` or `&mut self`, hence under the lock of
 // its shard; `X` is shared and sent along with them, and the bound says that `X` allows both.
 unsafe impl<X: Send + Sync> Send for TimerWheel<X> {}
-
-#[path = "look_ahead.rs"]
-mod look_ahead;
-
-#[path = "outlook.rs"]
-mod outlook;
 
 #[cfg(any(test, timerqueue_check))]
 #[path = "check.rs"]

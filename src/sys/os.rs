@@ -121,8 +121,12 @@ pub(super) fn set_affinity(mask: &[libc::c_ulong; MASK_WORDS]) -> bool {
 /// All-zero bytes are a valid value, and the type is neither empty nor aligned to more than a page.
 pub(crate) unsafe trait Zeroable {}
 
-/// A box in pages of its own. (An allocator hands out zeroed memory as well, but clears memory that
-/// it has used before, and so touches all pages.)
+/// A box in pages of its own, straight from the system.
+///
+/// An allocator hands out zeroed memory as well, but clears a block that it uses again, and so
+/// touches all its pages. Measured with glibc, tables of 64 queues of 393 kB each, at rest: no
+/// resident memory here; with `alloc_zeroed` 0.3 MB in a fresh process, 8.7 MB once earlier tables
+/// had been freed. (A table that is made, used and freed takes less time there: 25 us for 115 us.)
 pub(crate) struct Pages<T>(NonNull<T>);
 
 impl<T: Zeroable> Pages<T> {

@@ -156,7 +156,7 @@ fn a_node_that_is_postponed_leaves_the_fine_levels() {
         pair.now = 50 * MS + 80 * step;
         pair.sweep();
         let key = pair.queue.key();
-        let is_fine = |i: usize| pair.ours[i].location(key).as_slot().is_some_and(|(level, _)| level >= 3);
+        let is_fine = |i: usize| pair.ours[i].location(key).as_slot().is_some_and(|slot| level_of(slot) < SHORT);
         // Some of the futures.
         let fine: Vec<_> = (2..120).step_by(6).filter(|&i| is_fine(i)).collect();
         for i in fine {
@@ -169,7 +169,7 @@ fn a_node_that_is_postponed_leaves_the_fine_levels() {
     pair.sweep();
     let key = pair.queue.key();
     for node in pair.ours.iter().filter(|node| node.is_queued(key)) {
-        assert!(node.location(key).as_slot().is_none_or(|(level, _)| level < 3), "still in the fine levels");
+        assert!(node.location(key).as_slot().is_none_or(|slot| level_of(slot) >= SHORT), "still in the fine levels");
     }
     assert_eq!(pair.queue.len(), postponed);
 }
@@ -353,7 +353,8 @@ fn an_endless_timer_is_queued_and_never_due() {
         for node in &nodes {
             node.set_due(END, queue.key());
             // SAFETY: the nodes outlive the queue.
-            unsafe { queue.insert(NonNull::from(node)) };
+            let sweep_at = unsafe { queue.insert(NonNull::from(node)) };
+            assert!(sweep_at > LAST, "no sweep is needed");
         }
         for now in [begin, LAST] {
             assert_eq!((queue.next_deadline(), queue.check(), queue.len()), (NEVER, NEVER, 60));
@@ -524,6 +525,27 @@ fn a_sweep_that_leaves_the_queue_empty_moves_threshold_and_cursor_to_now() {
         assert_eq!(queue.next_due(now, &mut work), Next::Due(NonNull::from(&node)));
         assert_eq!(queue.next_due(due - WINDOW_NS, &mut work), Next::Nothing);
         assert_eq!(queue.threshold(), (window + 1) * WINDOW_NS - 1);
+    }
+}
+
+/// While no sweep looks at the overflow list, timers come to the far level that are due later.
+#[test]
+fn a_walk_does_not_end_before_the_overflow_list_where_its_first_timer_is_due() {
+    const GROUP_NS: u64 = GROUP * WINDOW_NS;
+    let mut pair = Pair::new(0, 2, 8, MissedTicks::Rebase);
+    pair.arm(0, 1_500 * GROUP_NS, NEVER);
+    pair.now = 600 * GROUP_NS;
+    pair.arm(1, 1_000 * GROUP_NS, NEVER);
+    for limit in [1_500, 1_550] {
+        let mut seen = Vec::new();
+        let _ = pair.queue.walk(
+            |at| at > limit * GROUP_NS,
+            |node| {
+                seen.push(*node.extra());
+                ControlFlow::Continue(())
+            },
+        );
+        assert!(seen.contains(&0), "up to {limit}: {seen:?}");
     }
 }
 

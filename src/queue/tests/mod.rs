@@ -1,13 +1,14 @@
 //! Tests of the queue: against the two-list reference, and at its edges.
 
+use std::ops::ControlFlow;
 use std::ptr::NonNull;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::level::{GROUP, SHORT, SLOT_SHIFT, WINDOW_NS, level_of};
 use super::reference::TwoLists;
 use super::tick_policy::TickPolicy;
-use super::wheel::{SLOT_SHIFT, WINDOW_NS};
 use super::{Kind, MissedTicks, Next, Node, TimerWheel, next_tick};
 use crate::time::{END, LAST, NEVER, later};
 
