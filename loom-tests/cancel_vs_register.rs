@@ -214,7 +214,7 @@ fn a_waiter_for_a_token_is_woken() {
 /// S49, S37. A cancel between two polls wakes the waker of the latest poll.
 ///
 /// Seen to fail with: a poll that keeps the old waker, or does not read the status under the lock;
-/// in a spread source: `renew` that keeps the old waker, or no read of the status after `renew`.
+/// in a spread source: `renew_waker` that keeps the old waker, or no read of the status after it.
 #[test]
 fn the_latest_waker_of_a_token_is_woken() {
     for spread in [false, true] {

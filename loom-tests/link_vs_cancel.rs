@@ -160,10 +160,10 @@ fn a_child_dropped_during_a_cancel_is_freed_once() {
     });
 }
 
-/// S47. The slots of dropped children are reused, each by a single child.
+/// S47. The indices of dropped children are reused, each by a single child.
 ///
-/// Seen to fail with: `Link::drop` that does not empty the slot; `link` that leaves the slot it
-/// takes on the free list.
+/// Seen to fail with: `ParentLink::drop` that does not remove the child; `Page::insert` that does
+/// not set the bit of its place.
 #[test]
 fn the_slot_of_a_child_is_reused_by_one() {
     explore_all(|| {

@@ -100,6 +100,7 @@
 // The layers, bottom up. A module uses lower layers only; `tests/tidy.rs` checks this.
 mod budget;
 mod histogram;
+mod slab;
 mod sync;
 mod sys;
 mod time;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[&[&str]] = &[
     &["sync"],
     &["sys", "time"],
-    &["unwind", "budget", "histogram"],
+    &["unwind", "budget", "histogram", "slab"],
     &["queue"],
     &["alarm"],
     &["pool"],

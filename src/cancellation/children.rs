@@ -1,5 +1,5 @@
-//! The shards of a source: lists of linked sources (children), and of wakers when many futures wait
-//! for the source.
+//! The shards of a source: linked sources (children), and wakers when many futures wait for the
+//! source.
 //!
 //! Ground rules. A source has no shard before its first child, then a single shard. When a thread
 //! finds the lock of this shard taken, the source *spreads*, for good. From then on each core has a
@@ -8,14 +8,14 @@
 //! Entries of the first shard stay in the first shard.
 //!
 //! A child holds its shard, not its parent: the parent's reference count would be a cache line
-//! contended by all cores. The list of the shard holds the child weakly. If children remain when
+//! contended by all cores. The shard holds the child weakly. If children remain when
 //! the last handle of the parent is dropped, each shard with children takes a reference to the
 //! parent (`keep`) until its last child is unlinked. So the parents and the timed cancel of a
 //! parent still cancel the child, however short the handles of the parent live.
 //!
-//! Wakers of waiting futures are registered with the callbacks, until two threads meet at the lock
-//! of the registry. Then the source spreads, and later wakers are stored in the shards. (Most
-//! tokens have few waiting futures and need no shards.)
+//! The wakers of waiting futures lie beside the callbacks, until two threads meet at their lock.
+//! Then the source spreads, and later wakers are stored in the shards of the cores. (Most tokens
+//! have few waiting futures and need no shards.)
 //!
 //! A child locks shards only to link and to unlink, a single shard at a time. A cancelling parent
 //! takes a bounded number of entries in a lock section, and marks these children after the section.
@@ -26,36 +26,29 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use super::Inner;
-use super::slab::{PAGE, Slab};
+use crate::slab::{PAGE, Slab};
 use crate::sync::{Mutex, OnceLock};
 
 /// A shard of a source. Aligned so that two shards never share a cache line.
 #[repr(align(128))]
 struct Shard {
-    list: Mutex<Children>,
+    members: Mutex<Members>,
     /// In the first shard: the shards of the cores, once the source has spread.
     spread: OnceLock<Box<[OnceLock<Arc<Shard>>]>>,
 }
 
-struct Children {
-    slots: Slab<Slot>,
-    /// The number of children. (A future has a handle of its own, and is not counted.)
-    live: usize,
+#[derive(Default)]
+struct Members {
+    children: Slab<Weak<Inner>>,
+    /// The wakers of futures that wait for the source. (A future has a handle of its own.)
+    wakers: Slab<Waker>,
     /// The parent, kept alive for its children after its last handle was dropped.
     keep: Option<Arc<Inner>>,
 }
 
-enum Slot {
-    Child(Weak<Inner>),
-    Waker(Waker),
-    /// A canceller has taken the waker.
-    Called,
-}
-
 impl Shard {
     fn new() -> Arc<Self> {
-        let list = Mutex::new(Children { slots: Slab::new(), live: 0, keep: None });
-        Arc::new(Self { list, spread: OnceLock::new() })
+        Arc::new(Self { members: Mutex::new(Members::default()), spread: OnceLock::new() })
     }
 
     /// Gives each core a shard of its own, made at its first use.
@@ -63,16 +56,16 @@ impl Shard {
         self.spread.get_or_init(|| (0..crate::sys::cpu::count()).map(|_| OnceLock::new()).collect())
     }
 
+    /// The shard of the core that the calling thread runs on, with its number.
+    fn here(&self) -> (usize, &Arc<Self>) {
+        let spread = self.spread();
+        let core = crate::sys::cpu::current() % spread.len();
+        (core, spread[core].get_or_init(Self::new))
+    }
+
     /// The shards of the cores.
     fn by_core(&self) -> impl Iterator<Item = &Arc<Self>> {
         self.spread.get().into_iter().flat_map(|spread| spread.iter().filter_map(OnceLock::get))
-    }
-}
-
-impl Children {
-    fn insert(&mut self, slot: Slot) -> u32 {
-        self.live += usize::from(matches!(slot, Slot::Child(_)));
-        self.slots.insert(slot)
     }
 }
 
@@ -82,10 +75,17 @@ pub(super) struct Shards {
     first: OnceLock<Arc<Shard>>,
 }
 
-/// The link of a child to a parent, or of a waiting future to its token. Dropping the link unlinks.
-pub(super) struct Link {
+/// The link of a child to a parent. Dropping the link unlinks.
+pub(super) struct ParentLink {
     /// `None`: unlinked.
     shard: Option<Arc<Shard>>,
+    index: u32,
+}
+
+/// The place of a waker: the core of the shard, and the index there.
+#[derive(Clone, Copy)]
+pub(super) struct InShard {
+    core: u32,
     index: u32,
 }
 
@@ -95,18 +95,21 @@ impl Shards {
     }
 
     /// Links a child.
-    pub(super) fn link(&self, child: Weak<Inner>) -> Link {
-        self.put(Slot::Child(child))
-    }
-
-    /// Stores the waker of a future that found the lock of the registry taken, or the source
-    /// spread.
-    pub(super) fn wait(&self, waker: Waker) -> Link {
-        self.spread();
-        self.put(Slot::Waker(waker))
+    pub(super) fn link(&self, child: Weak<Inner>) -> ParentLink {
+        let first = self.first.get_or_init(Shard::new);
+        if first.spread.get().is_none() {
+            if let Some(mut members) = first.members.try_lock() {
+                let index = members.children.insert(child);
+                return ParentLink { shard: Some(Arc::clone(first)), index };
+            }
+        }
+        let (_, shard) = first.here();
+        let index = shard.members.lock().children.insert(child);
+        ParentLink { shard: Some(Arc::clone(shard)), index }
     }
 
     /// Gives each core a shard of its own.
+    #[cfg(all(test, timerqueue_loom))]
     pub(super) fn spread(&self) {
         self.first.get_or_init(Shard::new).spread();
     }
@@ -122,43 +125,63 @@ impl Shards {
         self.first.get().is_some()
     }
 
-    fn put(&self, slot: Slot) -> Link {
-        let first = self.first.get_or_init(Shard::new);
-        if first.spread.get().is_none() {
-            if let Some(mut list) = first.list.try_lock() {
-                let index = list.insert(slot);
-                return Link { shard: Some(Arc::clone(first)), index };
-            }
-        }
-        let spread = first.spread();
-        let shard = spread[crate::sys::cpu::current() % spread.len()].get_or_init(Shard::new);
-        let index = shard.list.lock().insert(slot);
-        Link { shard: Some(Arc::clone(shard)), index }
-    }
-
     fn all(&self) -> impl Iterator<Item = &Arc<Shard>> {
         self.first.get().into_iter().flat_map(|first| std::iter::once(first).chain(first.by_core()))
     }
 
-    /// Calls `see` with each living child, outside the locks. The children stay linked.
-    pub(super) fn children(&self, see: impl FnMut(Arc<Inner>)) {
-        let child = |slot: &mut Slot| match slot {
-            Slot::Child(child) => child.upgrade(),
-            Slot::Waker(_) | Slot::Called => None,
-        };
-        pick(self.all(), child, see);
+    /// Calls `see` with each living child, outside the locks. The children stay linked. A lock
+    /// section looks at [`PAGE`] children at most.
+    pub(super) fn children(&self, mut see: impl FnMut(Arc<Inner>)) {
+        let mut batch = Vec::new();
+        for shard in self.all() {
+            let mut next = Some(0);
+            while let Some(from) = next {
+                batch.reserve(PAGE); // no allocation under the lock
+                next = shard.members.lock().children.scan(from, |child| batch.extend(child.upgrade()));
+                batch.drain(..).for_each(&mut see);
+            }
+        }
+    }
+
+    /// Stores the waker of a future that found the lock of the callbacks taken, or the source
+    /// spread.
+    pub(super) fn insert_waker(&self, waker: Waker) -> InShard {
+        let (core, shard) = self.first.get_or_init(Shard::new).here();
+        InShard { core: core as u32, index: shard.members.lock().wakers.insert(waker) }
+    }
+
+    /// Stores the latest waker of a future, and returns the previous in `waker`.
+    ///
+    /// A canceller may have taken the waker, and a later future may have the index. Both futures
+    /// store their wakers after the section of the canceller then, and find the source cancelled.
+    pub(super) fn renew_waker(&self, at: InShard, waker: &mut Waker) {
+        let Some(shard) = self.shard(at) else { return };
+        if let Some(stored) = shard.members.lock().wakers.get_mut(at.index) {
+            std::mem::swap(stored, waker);
+        }
+    }
+
+    /// Removes the waker of a future that waits no more. (Of a cancelled source, perhaps another
+    /// one, which is not needed either: see [`Self::renew_waker`].) The caller drops the result.
+    pub(super) fn remove_waker(&self, at: InShard) -> Option<Waker> {
+        let mut members = self.shard(at)?.members.lock();
+        let waker = members.wakers.remove(at.index);
+        let leftover = members.wakers.leftover();
+        drop(members);
+        drop(leftover);
+        waker
+    }
+
+    fn shard(&self, at: InShard) -> Option<&Arc<Shard>> {
+        self.first.get()?.spread.get()?.get(at.core as usize)?.get()
     }
 
     /// Takes out all wakers, and calls `see` with each, outside the locks.
-    pub(super) fn take_wakers(&self, see: impl FnMut(Waker)) {
-        let waker = |slot: &mut Slot| match slot {
-            Slot::Waker(_) => match std::mem::replace(slot, Slot::Called) {
-                Slot::Waker(waker) => Some(waker),
-                _ => None,
-            },
-            Slot::Child(_) | Slot::Called => None,
-        };
-        pick(self.first.get().into_iter().flat_map(|first| first.by_core()), waker, see);
+    pub(super) fn take_wakers(&self, mut see: impl FnMut(Waker)) {
+        for shard in self.first.get().into_iter().flat_map(|first| first.by_core()) {
+            let wakers = std::mem::take(&mut shard.members.lock().wakers);
+            wakers.into_values().for_each(&mut see);
+        }
     }
 
     /// The last handle of the parent is dropped: shards with children keep the parent alive.
@@ -168,58 +191,30 @@ impl Shards {
             return;
         }
         for shard in self.all() {
-            let mut list = shard.list.lock();
-            if list.live > 0 {
-                list.keep = Some(Arc::clone(parent));
+            let mut members = shard.members.lock();
+            if !members.children.is_empty() {
+                members.keep = Some(Arc::clone(parent));
             }
         }
     }
 }
 
-/// Applies `choose` to all slots, in lock sections of at most [`PAGE`] slots. Calls `see` with the
-/// results after each section.
-fn pick<'a, T>(
-    shards: impl Iterator<Item = &'a Arc<Shard>>,
-    choose: impl Fn(&mut Slot) -> Option<T>,
-    mut see: impl FnMut(T),
-) {
-    let mut batch = Vec::new();
-    for shard in shards {
-        let mut next = Some(0);
-        while let Some(from) = next {
-            batch.reserve(PAGE); // no allocation under the lock
-            next = shard.list.lock().slots.scan(from, |slot| batch.extend(choose(slot)));
-            batch.drain(..).for_each(&mut see);
-        }
-    }
-}
-
-impl Link {
-    /// Stores the latest waker of a future, and returns the previous in `waker`. No effect once a
-    /// canceller has taken the waker.
-    pub(super) fn renew(&self, waker: &mut Waker) {
-        let Some(shard) = &self.shard else { return };
-        if let Some(Slot::Waker(stored)) = shard.list.lock().slots.get_mut(self.index) {
-            std::mem::swap(stored, waker);
-        }
-    }
-
-    /// Frees the slot. Returns the reference to the parent if this was the last child; the caller
-    /// passes it to [`let_go`].
+impl ParentLink {
+    /// Removes the child. Returns the reference to the parent if this was the last child; the
+    /// caller passes it to [`let_go`].
     fn unlink(&mut self) -> Option<Arc<Inner>> {
         let shard = self.shard.take()?;
-        let mut list = shard.list.lock();
-        let left = list.slots.remove(self.index);
-        let leftover = list.slots.leftover();
-        list.live -= usize::from(matches!(left, Some(Slot::Child(_))));
-        let keep = if list.live == 0 { list.keep.take() } else { None };
-        drop(list);
-        drop((left, leftover));
+        let mut members = shard.members.lock();
+        let child = members.children.remove(self.index);
+        let leftover = members.children.leftover();
+        let keep = if members.children.is_empty() { members.keep.take() } else { None };
+        drop(members);
+        drop((child, leftover));
         keep
     }
 }
 
-impl Drop for Link {
+impl Drop for ParentLink {
     fn drop(&mut self) {
         if let Some(parent) = self.unlink() {
             let_go(parent);
@@ -273,7 +268,7 @@ mod tests {
     #[test]
     fn s47_a_cancelled_source_links_no_children() {
         let linked = |source: &CancellationTokenSource| {
-            source.handle.children.all().map(|shard| shard.list.lock().live).sum::<usize>()
+            source.handle.children.all().map(|shard| shard.members.lock().children.len()).sum::<usize>()
         };
         let cancelled = CancellationTokenSource::new();
         cancelled.cancel();
@@ -301,7 +296,7 @@ mod tests {
             let mut children = vec![token.child_source()];
             {
                 let first = parent.handle.children.first.get().expect("it has a child");
-                let _other_thread = first.list.lock();
+                let _other_thread = first.members.lock();
                 children.push(token.child_source());
             }
             assert!(parent.handle.children.is_spread());

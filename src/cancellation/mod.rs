@@ -4,20 +4,19 @@
 //! once, by an atomic step. The thread that takes this step is the canceller.
 //!
 //! - The canceller first marks all linked sources, direct and indirect.
-//! - Then the canceller calls the callbacks and wakers registered with the source, last in first
-//!   out, outside all locks.
+//! - Then the canceller wakes the tasks that wait for the source, and calls its callbacks, last
+//!   registered first, outside all locks.
 //! - The canceller does the same for each linked source that it has marked.
 //!
-//! The lock of the registry is a leaf lock. A registering thread checks `status` under this lock.
-//! The canceller empties the registry under the same lock, after the step. So either the
+//! The lock of the listeners is a leaf lock. A registering thread checks `status` under this lock.
+//! The canceller takes callbacks and wakers out under the same lock, after the step. So either the
 //! registering thread sees the cancellation, or the canceller finds the callback.
 //!
-//! [`registry`] is the stack of callbacks and wakers; [`children`] holds the linked sources.
+//! [`registry`] is the stack of callbacks; [`children`] holds the linked sources.
 
 mod children;
 mod registration;
 mod registry;
-mod slab;
 mod source;
 mod token;
 mod waiting;
@@ -26,19 +25,20 @@ use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::task::Waker;
 
 pub use self::registration::Registration;
 pub use self::source::{CancellationTokenSource, DropGuard};
 pub use self::token::CancellationToken;
 pub use self::waiting::{CancelledFuture, CancelledOwned, RunUntilCancelled, WithToken};
 
-use self::children::{Link, Shards};
-use self::registry::{Callback, Entry, Id, Orphans, Registry};
-use self::slab::PAGE;
+use self::children::{ParentLink, Shards};
+use self::registry::{Callback, Id, Registry};
 use crate::engine::{OwnedEntry, Waits, inside};
 use crate::runtime::RuntimeHandle;
+use crate::slab::Slab;
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, fence};
-use crate::unwind::{catch_first, contain, contain_drop};
+use crate::unwind::{catch_first, contain_drop};
 
 /// The reason of a cancellation. The first reason stays.
 ///
@@ -150,19 +150,23 @@ struct Inner {
     status: AtomicU64,
     /// The number of handles: see [`Handle`].
     handles: AtomicU64,
-    registered: Mutex<Registered>,
+    listeners: Mutex<Listeners>,
     callback_ended: Condvar,
     timed: Mutex<Timed>,
     source: RuntimeHandle,
     children: Shards,
     /// The links to the parents. Dropping this state unlinks them.
-    links: Vec<Link>,
+    links: Box<[ParentLink]>,
 }
 
-struct Registered {
-    registry: Registry,
-    /// The running callback.
-    running: Option<Id>,
+/// The callbacks and the waiting tasks that a cancellation reaches.
+#[derive(Default)]
+struct Listeners {
+    callbacks: Registry,
+    /// The wakers of futures, unless a shard has them.
+    wakers: Slab<Waker>,
+    /// The serial number of the running callback; zero, which no callback has, if none runs.
+    running: u64,
     /// A thread has begun to wait for the end of the running callback.
     is_awaited: bool,
 }
@@ -177,23 +181,23 @@ struct Timed {
     begun: bool,
 }
 
-/// The end of a source whose callbacks are never called. A destructor that panics keeps no callback
-/// from being dropped.
+/// The end of a source whose callbacks are never called.
 impl Drop for Inner {
+    #[inline]
     fn drop(&mut self) {
-        let registry = &mut self.registered.get_mut().registry;
-        while let Some((_, entry)) = registry.pop() {
-            contain_drop(&self.source, [entry]);
+        let Listeners { callbacks, wakers, .. } = self.listeners.get_mut();
+        if !(callbacks.is_empty() && wakers.is_empty()) || self.children.is_spread() {
+            self.drop_listeners();
         }
     }
 }
 
 impl Inner {
-    fn new(source: RuntimeHandle, links: Vec<Link>) -> Self {
+    fn new(source: RuntimeHandle, links: Box<[ParentLink]>) -> Self {
         Self {
             status: AtomicU64::new(0),
             handles: AtomicU64::new(1),
-            registered: Mutex::new(Registered { registry: Registry::new(), running: None, is_awaited: false }),
+            listeners: Mutex::new(Listeners::default()),
             callback_ended: Condvar::new(),
             timed: Mutex::new(Timed::default()),
             source,
@@ -297,7 +301,7 @@ impl Inner {
         timed.begun
     }
 
-    /// Calls all registered callbacks and wakes all registered wakers.
+    /// Wakes all waiting tasks, and calls all registered callbacks.
     fn tell(&self, panic: &mut Option<Box<dyn Any + Send>>) {
         // The source needs no timed cancel any more. (Dropping a timer does not wait, also not in
         // its own callback.)
@@ -305,72 +309,64 @@ impl Inner {
         drop(timer);
         // Before the callbacks, one of which may block. A future that registers later sees that the
         // token is cancelled: see the fence in `cancel`.
-        if self.children.is_spread() {
-            self.children.take_wakers(|waker| catch_first(panic, &self.source, || waker.wake()));
-        }
+        self.take_wakers(|waker| catch_first(panic, &self.source, || waker.wake()));
         loop {
-            let entry = {
-                let mut registered = self.registered.lock();
-                let next = registered.registry.pop();
-                registered.running = next.as_ref().map(|(id, _)| *id);
-                if std::mem::take(&mut registered.is_awaited) {
+            let next = {
+                let mut listeners = self.listeners.lock();
+                let next = listeners.callbacks.pop();
+                listeners.running = next.as_ref().map_or(0, |(id, _)| id.serial);
+                if std::mem::take(&mut listeners.is_awaited) {
                     Waits::are_over(self.address());
                 }
                 next
             };
             // The previous callback has ended.
             self.callback_ended.notify_all();
-            match entry {
-                Some((_, Entry::Callback(callback))) => {
-                    catch_first(panic, &self.source, || inside(self.address(), callback))
-                }
-                Some((_, Entry::Waker(waker))) => catch_first(panic, &self.source, || waker.wake()),
-                None => break,
-            }
+            let Some((_, callback)) = next else { break };
+            catch_first(panic, &self.source, || inside(self.address(), callback));
         }
+    }
+
+    /// Drops what a cancellation would reach: callbacks, and the wakers of futures that were
+    /// forgotten. A destructor that panics keeps nothing from being dropped.
+    #[cold]
+    fn drop_listeners(&self) {
+        let mut callbacks = self.listeners.lock().callbacks.take();
+        contain_drop(&self.source, std::iter::from_fn(|| callbacks.pop()));
+        self.take_wakers(|waker| contain_drop(&self.source, [waker]));
+    }
+
+    /// Takes out the wakers of all waiting tasks, and calls `see` with each, outside the locks.
+    fn take_wakers(&self, mut see: impl FnMut(Waker)) {
+        let wakers = std::mem::take(&mut self.listeners.lock().wakers);
+        wakers.into_values().for_each(&mut see);
+        self.children.take_wakers(see);
     }
 
     /// Registers the callback, or gives the callback back if the source is cancelled.
     fn register(&self, callback: Callback) -> Result<Id, Callback> {
-        let mut registered = self.registered.lock();
+        let mut listeners = self.listeners.lock();
         if self.reason().is_some() {
             return Err(callback);
         }
-        Ok(registered.registry.push(Entry::Callback(callback)))
+        Ok(listeners.callbacks.push(callback))
     }
 
     fn unregister(&self, id: Id) -> bool {
-        let mut registered = self.registered.lock();
-        let entry = registered.registry.remove(id);
-        let leftover = registered.registry.leftover();
-        drop(registered);
+        let mut listeners = self.listeners.lock();
+        let callback = listeners.callbacks.remove(id);
+        let leftover = listeners.callbacks.leftover();
+        drop(listeners);
         drop(leftover);
-        let in_time = entry.is_some();
-        match entry {
-            // A panic of the destructor surfaces, but a second panic of the thread would abort the
-            // process.
-            Some(Entry::Callback(callback)) if !std::thread::panicking() => drop(callback),
-            Some(Entry::Callback(callback)) => contain(&self.source, || drop(callback)),
-            Some(Entry::Waker(waker)) => contain(&self.source, || drop(waker)),
-            None => {}
+        let in_time = callback.is_some();
+        // A panic of the destructor surfaces, but a second panic of the thread would abort the
+        // process.
+        if std::thread::panicking() {
+            contain_drop(&self.source, callback);
+        } else {
+            drop(callback);
         }
         in_time
-    }
-
-    /// Drops the callbacks that a reset took out. A lock section takes a bounded number; their
-    /// destructors run outside the lock. A destructor that panics keeps no callback from being
-    /// dropped.
-    fn drop_orphans(&self, mut orphans: Orphans) {
-        let mut batch = Vec::new();
-        while orphans.are_left() {
-            batch.reserve(PAGE);
-            let mut registered = self.registered.lock();
-            batch.extend(std::iter::from_fn(|| registered.registry.next_orphan(&mut orphans)).take(PAGE));
-            let leftover = registered.registry.leftover();
-            drop(registered);
-            drop(leftover);
-            contain_drop(&self.source, batch.drain(..));
-        }
     }
 }
 

@@ -68,11 +68,11 @@ impl Registration {
         if handle.unregister(id) {
             return true;
         }
-        let mut registered = handle.registered.lock();
-        while registered.running == Some(id) {
+        let mut listeners = handle.listeners.lock();
+        while listeners.running == id.serial {
             let Some(_waits) = Waits::begin(handle.address()) else { break };
-            registered.is_awaited = true;
-            handle.callback_ended.wait(&mut registered);
+            listeners.is_awaited = true;
+            handle.callback_ended.wait(&mut listeners);
         }
         false
     }

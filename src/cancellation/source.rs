@@ -13,7 +13,7 @@ use crate::runtime::{Runtime, RuntimeHandle};
 use crate::sync::{Ordering, fence};
 use crate::time::NEVER;
 use crate::time::instant;
-use crate::unwind::resume;
+use crate::unwind::{contain_drop, resume};
 
 impl Runtime {
     /// A cancellation source whose [`cancel_after`](CancellationTokenSource::cancel_after) counts
@@ -101,7 +101,7 @@ impl CancellationTokenSource {
     }
 
     pub(crate) fn on(source: RuntimeHandle) -> Self {
-        Self { handle: Handle::new(Arc::new(Inner::new(source, Vec::new()))) }
+        Self { handle: Handle::new(Arc::new(Inner::new(source, Box::default()))) }
     }
 
     /// A source cancelled after `after`, on the [current runtime](Runtime::current). A later
@@ -212,10 +212,10 @@ impl CancellationTokenSource {
     /// timed cancel or a parent.
     ///
     /// The call first marks the source and all linked sources, direct and indirect, as cancelled.
-    /// Then the call runs the registered callbacks and wakers on this thread, outside all locks:
-    /// first for this source, last registered first, then likewise for each linked source. A linked
-    /// source comes after the parent through which this call found the source; no further order
-    /// between linked sources is defined.
+    /// Then, on this thread and outside all locks, the call wakes the tasks that wait for a token
+    /// of this source, and runs the registered callbacks, last registered first; then likewise for
+    /// each linked source. A linked source comes after the parent through which this call found the
+    /// source; no further order between linked sources or between tasks is defined.
     ///
     /// # Panics
     /// With the first panic of a callback or waker, after all callbacks and wakers have run. The
@@ -414,14 +414,18 @@ impl CancellationTokenSource {
             timed.armed = false; // also if the runtime has ended: see `begin_timed`
         }
         drop(timed);
-        let orphans = {
-            let mut registered = self.handle.registered.lock();
+        let mut callbacks = {
+            let mut listeners = self.handle.listeners.lock();
             if self.is_cancelled() {
                 return false;
             }
-            registered.registry.orphan_callbacks()
+            if listeners.callbacks.is_empty() {
+                return true; // the memory stays
+            }
+            listeners.callbacks.take()
         };
-        self.handle.drop_orphans(orphans);
+        // A destructor that panics keeps no callback from being dropped.
+        contain_drop(&self.handle.source, std::iter::from_fn(|| callbacks.pop()));
         true
     }
 

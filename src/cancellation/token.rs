@@ -7,6 +7,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::waiting::Wait;
 use super::{
     CancelReason, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, Handle, Registration,
     RunUntilCancelled, WithToken,
@@ -174,12 +175,12 @@ impl CancellationToken {
     #[doc(alias = "wait")]
     #[doc(alias = "Done")]
     pub fn cancelled(&self) -> CancelledFuture<'_> {
-        CancelledFuture { token: self, at: None }
+        CancelledFuture(Wait::new(self))
     }
 
     /// As [`cancelled`](Self::cancelled), without borrowing the token.
     pub fn cancelled_owned(&self) -> CancelledOwned {
-        CancelledOwned { token: self.clone(), at: None }
+        CancelledOwned(Wait::new(self.clone()))
     }
 
     /// Runs `future` until `future` is ready or the source is cancelled. A cancellation gives
@@ -209,7 +210,7 @@ impl CancellationToken {
     /// # });
     /// ```
     pub fn run_until_cancelled<F: IntoFuture>(&self, future: F) -> RunUntilCancelled<F::IntoFuture> {
-        RunUntilCancelled { future: future.into_future(), cancelled: self.cancelled_owned() }
+        RunUntilCancelled { with_token: self.limit(future.into_future()) }
     }
 
     /// Gives `future` up when the source is cancelled.

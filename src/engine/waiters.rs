@@ -6,9 +6,9 @@
 //! dropped outside of the lock.
 //!
 //! First polls, later polls and drops cost the same for any number of waiters of a timer, and the
-//! end of a timer takes the whole list. No step pays for growth: lists grow without copying, and a
-//! balanced tree finds the list of a timer. A list frees its memory with the last waiter. A timer
-//! without waiters has no list, and ends without a look here.
+//! end of a timer takes the whole list. A list is a [`Slab`]: growth copies no waker but those of
+//! the first page. A balanced tree finds the list of a timer. A list frees its memory with the last
+//! waiter. A timer without waiters has no list, and ends without a look here.
 //!
 //! The state word decides the order. A waiter sets `WAITED` and is listed in the same lock section.
 //! The thread that ends the timer sets `DROPPED` and then, if `WAITED` is set, takes the list. If
@@ -20,6 +20,7 @@ use std::collections::btree_map::Entry;
 use std::task::Waker;
 
 use super::EntryRef;
+use crate::slab::Slab;
 use crate::sync::Mutex;
 use crate::unwind::contain_drop;
 
@@ -28,7 +29,7 @@ pub(crate) struct Waiters(Mutex<Lists>);
 
 /// By the address of the timer's entry, which stays allocated while a waiter refers to the entry
 /// (I15). No list is empty.
-type Lists = BTreeMap<usize, List>;
+type Lists = BTreeMap<usize, Slab<Waker>>;
 
 impl Waiters {
     pub(super) fn new() -> Self {
@@ -36,9 +37,9 @@ impl Waiters {
     }
 
     /// Has `waker` woken at the end of `timer`, instead of an earlier waker of the same waiter:
-    /// `place` identifies the waiter from the first call on. False: the timer has ended.
+    /// `index` identifies the waiter from the first call on. False: the timer has ended.
     #[must_use]
-    pub(crate) fn wait(&self, timer: &EntryRef, place: &mut Option<usize>, waker: Waker) -> bool {
+    pub(crate) fn wait(&self, timer: &EntryRef, index: &mut Option<u32>, waker: Waker) -> bool {
         let mut lists = self.0.lock();
         if timer.get().state.wait_for_dropped() {
             drop(lists);
@@ -46,10 +47,10 @@ impl Waiters {
             return false;
         }
         let list = lists.entry(timer.address().addr()).or_default();
-        let old = match *place {
-            Some(place) => Some(list.replace(place, waker)),
+        let old = match *index {
+            Some(index) => list.get_mut(index).map(|stored| std::mem::replace(stored, waker)),
             None => {
-                *place = Some(list.insert(waker));
+                *index = Some(list.insert(waker));
                 None
             }
         };
@@ -59,100 +60,29 @@ impl Waiters {
     }
 
     /// A waiter gives up, or has been woken.
-    pub(crate) fn leave(&self, timer: &EntryRef, place: usize) {
+    pub(crate) fn leave(&self, timer: &EntryRef, index: u32) {
         let mut lists = self.0.lock();
-        // No list: the end of the timer has taken the list. No list is made afterwards, so a place
+        // No list: the end of the timer has taken the list. No list is made afterwards, so an index
         // is never another waiter's.
         let Entry::Occupied(mut list) = lists.entry(timer.address().addr()) else { return };
-        let waker = list.get_mut().remove(place);
-        let list = if list.get().taken == 0 { Some(list.remove()) } else { None };
+        let waker = list.get_mut().remove(index);
+        let list = if list.get().is_empty() { Some(list.remove()) } else { None };
         drop(lists);
-        contain_drop(&timer.shard().number, [waker]);
+        contain_drop(&timer.shard().number, waker);
         drop(list);
     }
 
     /// Takes the wakers of all waiters for `timer`. Caller: has set `DROPPED`.
     pub(crate) fn take(&self, timer: &EntryRef) -> impl Iterator<Item = Waker> {
         let list = self.0.lock().remove(&timer.address().addr());
-        list.into_iter().flat_map(List::into_wakers)
+        list.into_iter().flat_map(Slab::into_values)
     }
 
     /// The numbers of waiters, and of timers with waiters.
     #[cfg(test)]
     pub(crate) fn count(&self) -> (usize, usize) {
         let lists = self.0.lock();
-        (lists.values().map(|list| list.taken).sum(), lists.len())
-    }
-}
-
-/// The wakers of a timer's waiters: a slab, in which freed places are used again.
-///
-/// Its segments double in length and are never copied: a list of any length grows in one step of
-/// constant cost.
-#[derive(Default)]
-struct List {
-    segments: Vec<Vec<Place>>,
-    /// The first free place, if any.
-    free: Option<usize>,
-    taken: usize,
-}
-
-enum Place {
-    Taken(Waker),
-    Free { next: Option<usize> },
-}
-
-impl List {
-    /// Places of the first segment.
-    const FIRST: usize = 4;
-
-    /// Segment and position. Segment `k` has `FIRST << k` places and begins at place `(FIRST <<
-    /// k) - FIRST`.
-    fn locate(place: usize) -> (usize, usize) {
-        let shifted = place + Self::FIRST;
-        let segment = shifted.ilog2() - Self::FIRST.ilog2();
-        (segment as usize, shifted - (Self::FIRST << segment))
-    }
-
-    fn at(&mut self, place: usize) -> &mut Place {
-        let (segment, position) = Self::locate(place);
-        &mut self.segments[segment][position]
-    }
-
-    fn insert(&mut self, waker: Waker) -> usize {
-        let place = self.free.unwrap_or(self.taken);
-        if self.free.is_some() {
-            if let Place::Free { next } = std::mem::replace(self.at(place), Place::Taken(waker)) {
-                self.free = next;
-            }
-        } else {
-            let (segment, _) = Self::locate(place);
-            if segment == self.segments.len() {
-                self.segments.push(Vec::with_capacity(Self::FIRST << segment));
-            }
-            self.segments[segment].push(Place::Taken(waker));
-        }
-        self.taken += 1;
-        place
-    }
-
-    /// Returns the place's old waker.
-    fn replace(&mut self, place: usize, waker: Waker) -> Place {
-        std::mem::replace(self.at(place), Place::Taken(waker))
-    }
-
-    /// Returns the place's waker.
-    fn remove(&mut self, place: usize) -> Place {
-        let next = self.free.replace(place);
-        self.taken -= 1;
-        std::mem::replace(self.at(place), Place::Free { next })
-    }
-
-    fn into_wakers(self) -> impl Iterator<Item = Waker> {
-        self.segments.into_iter().flatten().filter_map(|place| match place {
-            Place::Taken(waker) => Some(waker),
-            Place::Free { .. } => None,
-        })
+        (lists.values().map(Slab::len).sum(), lists.len())
     }
 }
 
@@ -164,7 +94,6 @@ mod tests {
     use std::task::{Context, Poll, Wake};
     use std::time::Duration;
 
-    use super::List;
     use crate::{Disposal, ManualClock, Runtime, Timer, Waited};
 
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -232,33 +161,6 @@ mod tests {
         driver.join().expect("no panic");
         assert_eq!([bells.0, bells.1].map(|bell| bell.0.load(Ordering::SeqCst)), [MANY / 4, MANY / 4]);
         assert_eq!(shard.waiters.count(), (0, 0));
-    }
-
-    #[test]
-    fn places_of_a_list_are_used_again_and_segments_are_not_copied() {
-        const MANY: usize = 1_000;
-        let mut list = List::default();
-        let bells: Vec<Arc<Bell>> = (0..MANY).map(|_| Arc::default()).collect();
-        let waker = |i: usize| Arc::clone(&bells[i]).into();
-        let first = |list: &List| list.segments[0].as_ptr();
-        assert_eq!(list.insert(waker(0)), 0);
-        let stands = first(&list);
-        assert!((1..MANY).all(|i| list.insert(waker(i)) == i));
-        assert_eq!((first(&list), list.segments.iter().map(Vec::capacity).min()), (stands, Some(List::FIRST)));
-        for i in (0..MANY).step_by(3) {
-            drop(list.remove(i));
-        }
-        for i in (0..MANY).step_by(3).rev() {
-            assert_eq!(list.insert(waker(i)), i, "the place that was freed last");
-        }
-        drop(list.replace(7, waker(8)));
-        drop(list.remove(9));
-        assert_eq!(list.taken, MANY - 1);
-        list.into_wakers().for_each(|waker| waker.wake());
-        let rings = |i: usize| bells[i].0.load(Ordering::SeqCst);
-        assert_eq!([6, 7, 8, 9, 10].map(rings), [1, 0, 2, 0, 1]);
-        assert_eq!((0..MANY).map(rings).sum::<usize>(), MANY - 1);
-        assert!(bells.iter().all(|bell| Arc::strong_count(bell) == 1), "no waker is left");
     }
 
     /// The end of a timer takes the list of its own waiters, and leaves the waiters of another

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use super::delay::Delay;
 use crate::cancellation::{Cancelled, CancelledOwned};
@@ -43,20 +43,27 @@ pub struct CancellableDelay {
     pub(super) delay: Delay,
 }
 
+impl CancellableDelay {
+    /// No task waits any more.
+    pub(super) fn withdraw(&mut self) {
+        self.delay.withdraw();
+        self.cancelled.withdraw();
+    }
+}
+
 impl Future for CancellableDelay {
     type Output = Result<(), Cancelled>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        if !this.delay.is_done() {
-            if let Some(cancelled) = std::task::ready!(this.cancelled.poll_first(context)) {
-                this.delay.withdraw();
-                return Poll::Ready(Err(cancelled));
-            }
+        let Self { cancelled, delay } = &mut *self;
+        if delay.is_done() {
+            return Pin::new(delay).poll(context).map(Ok);
         }
-        std::task::ready!(Pin::new(&mut this.delay).poll(context));
-        this.cancelled.withdraw();
-        Poll::Ready(Ok(()))
+        let first = ready!(cancelled.or_poll(context, |context| Pin::new(&mut *delay).poll(context)));
+        if first.is_err() {
+            delay.withdraw();
+        }
+        Poll::Ready(first)
     }
 }
 

@@ -81,13 +81,11 @@ impl CancellableInterval {
     /// # Panics
     /// As for [`tick`](Self::tick).
     pub fn poll_tick(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<IntervalTick>, Cancelled>> {
-        if let Some(cancelled) = ready!(self.cancelled.poll_first(context)) {
+        let first = ready!(self.cancelled.or_poll(context, |context| self.interval.poll_tick(context)));
+        if first.is_err() {
             self.interval.withdraw();
-            return Poll::Ready(Err(cancelled));
         }
-        let tick = ready!(self.interval.poll_tick(context));
-        self.cancelled.withdraw();
-        Poll::Ready(Ok(tick))
+        Poll::Ready(first)
     }
 
     /// The interval: to change its period, to start it again, or for a stop handle.

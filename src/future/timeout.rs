@@ -15,8 +15,9 @@ use std::time::Duration;
 use futures_core::FusedFuture;
 use pin_project_lite::pin_project;
 
+use super::cancellable_delay::CancellableDelay;
 use super::delay::Delay;
-use crate::cancellation::{CancellationToken, Cancelled, CancelledOwned};
+use crate::cancellation::{CancellationToken, Cancelled};
 use crate::runtime::Runtime;
 use crate::time::Deadline;
 
@@ -289,7 +290,7 @@ impl<F> Timeout<F> {
     /// # });
     /// ```
     pub fn with_token(self, token: &CancellationToken) -> CancellableTimeout<F> {
-        CancellableTimeout { timeout: self, cancelled: token.cancelled_owned() }
+        CancellableTimeout { future: self.future, limit: self.delay.with_token(token) }
     }
 }
 
@@ -403,20 +404,20 @@ pin_project! {
     #[must_use = "a timeout does nothing until it is awaited or polled"]
     pub struct CancellableTimeout<F> {
         #[pin]
-        timeout: Timeout<F>,
-        cancelled: CancelledOwned,
+        future: F,
+        limit: CancellableDelay,
     }
 }
 
 impl<F> CancellableTimeout<F> {
     /// The delay that limits the future; see [`Timeout::delay_mut`].
     pub fn delay_mut(&mut self) -> &mut Delay {
-        self.timeout.delay_mut()
+        &mut self.limit.delay
     }
 
     /// [`delay_mut`](Self::delay_mut) of a pinned timeout; see [`Timeout::delay_pin_mut`].
     pub fn delay_pin_mut(self: Pin<&mut Self>) -> &mut Delay {
-        self.project().timeout.delay_pin_mut()
+        &mut self.project().limit.delay
     }
 }
 
@@ -425,21 +426,14 @@ impl<F: Future> Future for CancellableTimeout<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let timeout = this.timeout.project();
-        if let Poll::Ready(value) = timeout.future.poll(context) {
-            timeout.delay.withdraw();
-            this.cancelled.withdraw();
+        if let Poll::Ready(value) = this.future.poll(context) {
+            this.limit.withdraw();
             return Poll::Ready(Ok(value));
         }
-        if !timeout.delay.is_done() {
-            if let Some(cancelled) = ready!(this.cancelled.poll_first(context)) {
-                timeout.delay.withdraw();
-                return Poll::Ready(Err(TimeoutError::Cancelled(cancelled)));
-            }
-        }
-        ready!(Pin::new(timeout.delay).poll(context));
-        this.cancelled.withdraw();
-        Poll::Ready(Err(TimeoutError::Elapsed(Elapsed(()))))
+        Poll::Ready(Err(match ready!(Pin::new(this.limit).poll(context)) {
+            Ok(()) => TimeoutError::Elapsed(Elapsed(())),
+            Err(cancelled) => TimeoutError::Cancelled(cancelled),
+        }))
     }
 }
 
@@ -447,6 +441,6 @@ impl<F: Future> Future for CancellableTimeout<F> {
 #[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl<F: FusedFuture> FusedFuture for CancellableTimeout<F> {
     fn is_terminated(&self) -> bool {
-        self.timeout.is_terminated() || self.cancelled.has_returned()
+        self.future.is_terminated() || self.limit.is_terminated()
     }
 }

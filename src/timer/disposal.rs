@@ -66,8 +66,8 @@ pub enum Waited {
 #[must_use = "the timer is disposed already; waiting for its end happens when this is awaited"]
 pub struct Disposal {
     entry: EntryRef,
-    /// This waiter's place among the waiters of the timer, from the first pending poll on.
-    place: Option<usize>,
+    /// This waiter's index among the waiters of the timer, from the first pending poll on.
+    index: Option<u32>,
     /// A poll has been ready.
     has_returned: bool,
 }
@@ -75,7 +75,7 @@ pub struct Disposal {
 impl Disposal {
     /// Waits for the end of a disposed timer.
     pub(super) fn of(entry: &EntryRef) -> Self {
-        Self { entry: EntryRef::clone(entry), place: None, has_returned: false }
+        Self { entry: EntryRef::clone(entry), index: None, has_returned: false }
     }
 
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Waited> {
@@ -86,7 +86,7 @@ impl Disposal {
             return Poll::Ready(Waited::InsideCallback);
         }
         let waker = context.waker().clone();
-        if self.entry.shard().waiters.wait(&self.entry, &mut self.place, waker) {
+        if self.entry.shard().waiters.wait(&self.entry, &mut self.index, waker) {
             Poll::Pending
         } else {
             Poll::Ready(Waited::Ended)
@@ -126,8 +126,8 @@ impl futures_core::FusedFuture for Disposal {
 
 impl Drop for Disposal {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            self.entry.shard().waiters.leave(&self.entry, place);
+        if let Some(index) = self.index {
+            self.entry.shard().waiters.leave(&self.entry, index);
         }
     }
 }

@@ -160,8 +160,10 @@ fn s49_awaiting_a_token_allocates_at_its_first_use_only() {
     });
     assert_eq!(count, 0);
     let number = 7;
-    let (count, registration) = allocations(|| token.register(move || assert_eq!(number, 7)));
-    assert!(count <= 1 && registration.unregister(), "{count} for a callback that owns something");
+    for most in [2, 1] {
+        let (count, registration) = allocations(|| token.register(move || assert_eq!(number, 7)));
+        assert!(count <= most && registration.unregister(), "{count} for a callback that owns something");
+    }
 }
 
 // ---------------------------------------------------------------------------------------------- flat, and freed

@@ -3,9 +3,10 @@
 //! Ground rules. Pure. A caller with a possibly stale index must itself know whether the index
 //! still names the caller's value. Values lie in pages of [`PAGE`] places that never move. A page
 //! whose last value is removed frees its memory, except for a spare kept for the next page. So
-//! memory follows the number of values, not the peak, and no operation works on more than a page. A
-//! peak leaves a table of a sixtieth of the peak's size. The caller takes out this table by
-//! [`Slab::leftover`], and drops the table after releasing the lock.
+//! memory follows the number of values, not the peak, and no operation works on more than a page;
+//! but the table of pages, less than a byte for each value, is copied when it doubles. A peak
+//! leaves the table behind. A caller that holds a lock takes the table out by [`Slab::leftover`],
+//! and drops it after releasing the lock.
 //!
 //! Indices have 32 bits. More than some two billion values, half of the indices, abort the process,
 //! as too many references of an `Arc` do.
@@ -13,111 +14,77 @@
 use std::mem;
 
 /// The number of places of a page, and the most values that a step of [`Slab::scan`] visits.
-pub(super) const PAGE: usize = 64;
+pub(crate) const PAGE: usize = 64;
 
 /// No index.
-pub(super) const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 
 /// The limit on pages, without the first: some two billion values, which would take some hundred
 /// gigabytes.
 const MOST_PAGES: usize = 1 << 25;
 
-pub(super) struct Slab<T> {
+pub(crate) struct Slab<T> {
     /// Indices from 0. Never frees its memory: most slabs have no further page.
     first: Page<T>,
     /// Indices from [`PAGE`].
     more: Option<Box<More<T>>>,
 }
 
-pub(super) struct More<T> {
+pub(crate) struct More<T> {
     /// Pages, each with the number of the next page that has a free place.
     pages: Vec<(Page<T>, u32)>,
     /// The first page with a free place; [`NONE`] if all are full.
     room: u32,
     taken: usize,
     /// The memory of a page that became empty, for the next page that needs memory.
-    spare: Vec<Place<T>>,
+    spare: Option<Vec<Option<T>>>,
 }
 
 struct Page<T> {
-    places: Vec<Place<T>>,
-    /// The first free place among `places`; [`FULL`] if all are taken.
-    free: u8,
-    taken: u8,
-}
-
-/// No place of a page.
-const FULL: u8 = PAGE as u8;
-
-enum Place<T> {
-    Taken(T),
-    Free { next: u8 },
+    /// `None`: without memory. (So the drop of an unused slab is a look, not a call.)
+    places: Option<Vec<Option<T>>>,
+    /// A bit for each place with a value.
+    taken: u64,
 }
 
 impl<T> Page<T> {
     const fn new() -> Self {
-        Self { places: Vec::new(), free: FULL, taken: 0 }
+        Self { places: None, taken: 0 }
     }
 
     fn is_full(&self) -> bool {
-        self.taken == FULL
+        self.taken == u64::MAX
     }
 
-    /// Returns the place of the value. Caller: the page has a free place.
+    /// Puts the value into the first free place, and returns this place. Caller: the page is not
+    /// full.
     #[inline]
     fn insert(&mut self, value: T) -> usize {
-        self.taken += 1;
-        let at = usize::from(self.free);
-        match self.places.get_mut(at) {
-            Some(place) => {
-                if let Place::Free { next } = *place {
-                    self.free = next;
-                }
-                *place = Place::Taken(value);
-                at
-            }
-            None => {
-                debug_assert!(self.places.len() < PAGE);
-                self.places.push(Place::Taken(value));
-                self.places.len() - 1
-            }
+        let at = self.taken.trailing_ones() as usize;
+        debug_assert!(at < PAGE);
+        self.taken |= 1 << at;
+        let places = self.places.get_or_insert_default();
+        match places.get_mut(at) {
+            Some(place) => *place = Some(value),
+            None => places.push(Some(value)),
         }
+        at
     }
 
-    fn get_mut(&mut self, at: usize) -> Option<&mut T> {
-        match self.places.get_mut(at) {
-            Some(Place::Taken(value)) => Some(value),
-            _ => None,
-        }
+    #[inline]
+    fn place(&mut self, at: usize) -> Option<&mut Option<T>> {
+        self.places.as_mut()?.get_mut(at)
     }
 
     #[inline]
     fn remove(&mut self, at: usize) -> Option<T> {
-        let place = self.places.get_mut(at)?;
-        if let Place::Free { .. } = place {
-            return None;
-        }
-        let Place::Taken(value) = mem::replace(place, Place::Free { next: self.free }) else { return None };
-        self.free = at as u8;
-        self.taken -= 1;
+        let value = self.place(at)?.take()?;
+        self.taken &= !(1 << at);
         Some(value)
-    }
-
-    /// Takes the memory of an empty page.
-    fn take_memory(&mut self) -> Vec<Place<T>> {
-        debug_assert_eq!(self.taken, 0);
-        self.free = FULL;
-        let mut places = mem::take(&mut self.places);
-        places.clear();
-        places
     }
 }
 
 impl<T> More<T> {
-    const fn new() -> Self {
-        Self { pages: Vec::new(), room: NONE, taken: 0, spare: Vec::new() }
-    }
-
     fn insert(&mut self, value: T) -> usize {
         if self.room == NONE {
             self.room = page_number(self.pages.len());
@@ -125,9 +92,8 @@ impl<T> More<T> {
         }
         let at = self.room as usize;
         let (page, next) = &mut self.pages[at];
-        if page.places.capacity() == 0 {
-            mem::swap(&mut page.places, &mut self.spare);
-            page.places.reserve_exact(PAGE);
+        if page.places.is_none() {
+            page.places = self.spare.take().or_else(|| Some(Vec::with_capacity(PAGE)));
         }
         let place = page.insert(value);
         if page.is_full() {
@@ -147,8 +113,8 @@ impl<T> More<T> {
             *next = mem::replace(&mut self.room, at as u32);
         }
         if page.taken == 0 {
-            let memory = page.take_memory();
-            if self.spare.capacity() == 0 {
+            let memory = page.places.take();
+            if self.spare.is_none() {
                 self.spare = memory;
             }
         }
@@ -165,30 +131,42 @@ fn page_number(pages: usize) -> u32 {
 }
 
 impl<T> Slab<T> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { first: Page::new(), more: None }
+    }
+
+    /// The number of values.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.first.taken.count_ones() as usize + self.more.as_ref().map_or(0, |more| more.taken)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.taken == 0 && self.more.as_ref().is_none_or(|more| more.taken == 0)
     }
 
     /// Returns the index of the value.
     #[inline]
-    pub(super) fn insert(&mut self, value: T) -> u32 {
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
         if self.first.is_full() {
-            return (PAGE + self.more.get_or_insert_with(|| Box::new(More::new())).insert(value)) as u32;
+            let new = || Box::new(More { pages: Vec::new(), room: NONE, taken: 0, spare: None });
+            return (PAGE + self.more.get_or_insert_with(new).insert(value)) as u32;
         }
         self.first.insert(value) as u32
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         let index = index as usize;
-        match index.checked_sub(PAGE) {
-            None => self.first.get_mut(index),
-            Some(index) => self.more.as_mut()?.pages.get_mut(index / PAGE)?.0.get_mut(index % PAGE),
-        }
+        let place = match index.checked_sub(PAGE) {
+            None => self.first.place(index),
+            Some(index) => self.more.as_mut()?.pages.get_mut(index / PAGE)?.0.place(index % PAGE),
+        };
+        place?.as_mut()
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, index: u32) -> Option<T> {
+    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
         let index = index as usize;
         match index.checked_sub(PAGE) {
             None => self.first.remove(index),
@@ -200,9 +178,9 @@ impl<T> Slab<T> {
     /// full. (The condition on the first page avoids freeing and allocating the table in turn at
     /// the edge of a page.)
     #[inline]
-    pub(super) fn leftover(&mut self) -> Option<Box<More<T>>> {
+    pub(crate) fn leftover(&mut self) -> Option<Box<More<T>>> {
         match &self.more {
-            Some(more) if more.taken == 0 && self.first.taken <= FULL / 2 => self.more.take(),
+            Some(more) if more.taken == 0 && self.first.taken.count_ones() as usize <= PAGE / 2 => self.more.take(),
             _ => None,
         }
     }
@@ -211,27 +189,33 @@ impl<T> Slab<T> {
     /// at which to continue, if any.
     ///
     /// Values keep their index, so the caller may insert and remove values between two steps.
-    pub(super) fn scan(&mut self, from: usize, mut see: impl FnMut(&mut T)) -> Option<usize> {
+    pub(crate) fn scan(&mut self, from: usize, see: impl FnMut(&mut T)) -> Option<usize> {
         let mut at = from / PAGE;
         let more = self.more.as_mut().map_or(&mut [][..], |more| &mut more.pages);
+        let pages = more.len();
         let page = match at.checked_sub(1) {
             None => &mut self.first,
             Some(skipped) => {
                 // Skips pages without values, at most `PAGE` in a step.
                 let empty = more.iter().skip(skipped).take(PAGE).take_while(|(page, _)| page.taken == 0).count();
                 at += empty;
-                match more.get_mut(skipped + empty) {
-                    Some((page, _)) => page,
-                    None => return None,
-                }
+                &mut more.get_mut(skipped + empty)?.0
             }
         };
-        for place in &mut page.places {
-            if let Place::Taken(value) = place {
-                see(value);
-            }
-        }
-        (at < self.more.as_ref().map_or(0, |more| more.pages.len())).then_some((at + 1) * PAGE)
+        page.places.iter_mut().flatten().flatten().for_each(see);
+        (at < pages).then_some((at + 1) * PAGE)
+    }
+
+    /// The values, by index.
+    pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
+        let more = self.more.into_iter().flat_map(|more| more.pages).map(|(page, _)| page);
+        std::iter::once(self.first).chain(more).filter_map(|page| page.places).flatten().flatten()
+    }
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -251,10 +235,12 @@ mod tests {
 
     /// The number of places for which the slab has memory.
     fn capacity<T>(slab: &Slab<T>) -> usize {
-        let more = slab.more.as_ref().map_or(0, |more| {
-            more.spare.capacity() + more.pages.iter().map(|(page, _)| page.places.capacity()).sum::<usize>()
-        });
-        slab.first.places.capacity() + more
+        let of = |places: &Option<Vec<_>>| places.as_ref().map_or(0, Vec::capacity);
+        let more = slab
+            .more
+            .as_ref()
+            .map_or(0, |more| of(&more.spare) + more.pages.iter().map(|(page, _)| of(&page.places)).sum::<usize>());
+        of(&slab.first.places) + more
     }
 
     #[test]
@@ -267,11 +253,13 @@ mod tests {
         );
         assert!(slab.get_mut(0).is_none() && slab.get_mut(NONE).is_none());
         assert_eq!(slab.get_mut(2), Some(&mut "c"));
-        assert_eq!(["d", "e", "f"].map(|name| slab.insert(name)), [0, 1, 3], "the last that was freed first");
+        assert_eq!(["d", "e", "f"].map(|name| slab.insert(name)), [0, 1, 3], "the first free place");
         *slab.get_mut(3).expect("taken") = "g";
         let mut seen = Vec::new();
         assert_eq!(slab.scan(0, |name| seen.push(*name)), None);
         assert_eq!(seen, ["d", "e", "c", "g"]);
+        assert_eq!((slab.remove(1), slab.len()), (Some("e"), 3));
+        assert!(slab.into_values().eq(["d", "c", "g"]));
     }
 
     #[test]
@@ -293,6 +281,7 @@ mod tests {
                 // The slab is usable as before.
                 (0..300).for_each(|i| assert!(slab.insert(MANY + i) < MANY));
                 assert_eq!(all(&mut slab).len(), 300 + usize::from(keep.is_some()));
+                assert_eq!(slab.len(), 300 + usize::from(keep.is_some()));
                 let rest: Vec<u32> = (0..MANY).filter_map(|i| slab.remove(i)).collect();
                 assert_eq!(rest.len(), 300 + usize::from(keep.is_some()));
                 assert!(slab.leftover().is_some() && capacity(&slab) == PAGE, "nothing is left of the peak");
@@ -353,7 +342,7 @@ mod tests {
     fn more_values_than_there_are_indices_end_the_process() {
         assert_eq!(page_number(MOST_PAGES - 1), (1 << 25) - 1);
         assert!((MOST_PAGES + 1) * PAGE < NONE as usize, "far below the wrap");
-        let test = "cancellation::slab::tests::more_values_than_there_are_indices_end_the_process";
+        let test = "slab::tests::more_values_than_there_are_indices_end_the_process";
         crate::sys::assert_aborts(test, || _ = page_number(MOST_PAGES));
     }
 }
