@@ -4,22 +4,21 @@
 //! While no task waits, no timer fires. Ticks never overlap, since an interval has a single
 //! consumer; ticks without a waiting task are counted, not queued.
 
+use std::convert::Infallible;
 use std::fmt;
-use std::future::poll_fn;
-#[cfg(feature = "stream")]
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::delay::Delay;
 use crate::budget;
+use crate::cancellation::{CancellationTokenSource, CancelledOwned};
 use crate::queue::{MissedTicks, Period, Schedule, next_tick};
 use crate::runtime::RuntimeError;
 use crate::runtime::{Runtime, RuntimeHandle};
-use crate::sync::{Arc, Mutex};
 use crate::time::{Deadline, Timestamp};
 use crate::time::{LAST, NEVER, later};
-use crate::unwind::contain_drop;
 
 /// A tick of an [`Interval`].
 ///
@@ -145,7 +144,8 @@ pub struct Interval {
     /// [`NEVER`] for an infinite period.
     period: u64,
     policy: MissedTicks,
-    stop: Option<Arc<Stop>>,
+    /// A token that a stop handle cancels, and the wait of this interval for it.
+    stop: Option<(StopHandle, CancelledOwned)>,
     ended: bool,
 }
 
@@ -381,10 +381,11 @@ impl Interval {
     /// # Panics
     /// As for [`tick`](Self::tick).
     pub fn poll_tick(&mut self, context: &mut Context<'_>) -> Poll<Option<IntervalTick>> {
-        match ready!(self.poll_next_tick(context)) {
-            Ok(tick) => Poll::Ready(tick),
-            Err(error) => error.stands_still(),
-        }
+        // After an error, time stands still, and a stop still wakes the task.
+        let wait =
+            |delay: &mut Delay, context: &mut Context<'_>| Pin::new(delay).poll(context).map(Ok::<_, Infallible>);
+        let Ok(tick) = ready!(self.poll_next(context, wait));
+        Poll::Ready(tick)
     }
 
     /// Waits for the next tick, or for the end of the runtime, which is an error. `None` when the
@@ -422,28 +423,34 @@ impl Interval {
     /// # Errors
     /// As for [`try_tick`](Self::try_tick).
     pub fn poll_try_tick(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<IntervalTick>, RuntimeError>> {
-        let next = ready!(self.poll_next_tick(context));
-        if next.is_err() {
-            self.waits_no_more();
-        }
-        Poll::Ready(next)
+        self.poll_next(context, Delay::poll_try_wait)
     }
 
-    /// Polls for the next tick. After an error, a stop still wakes the task.
-    fn poll_next_tick(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<IntervalTick>, RuntimeError>> {
+    /// Polls for the next tick, with this poll of the delay. Once that is ready, no task waits for
+    /// a stop any more.
+    fn poll_next<E>(
+        &mut self,
+        context: &mut Context<'_>,
+        wait: impl FnOnce(&mut Delay, &mut Context<'_>) -> Poll<Result<(), E>>,
+    ) -> Poll<Result<Option<IntervalTick>, E>> {
         if self.ended {
             ready!(budget::spend(context));
             return Poll::Ready(Ok(None));
         }
-        if self.stop.as_ref().is_some_and(|stop| stop.stopped(context.waker(), self.delay.source())) {
-            self.ended = true;
-            self.delay.withdraw();
-            return Poll::Ready(Ok(None));
+        let Self { delay, stop, .. } = self;
+        let waited = match stop {
+            Some((_, stopped)) => ready!(stopped.or_poll(context, |context| wait(delay, context))),
+            None => Ok(ready!(wait(delay, context))),
+        };
+        match waited {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Poll::Ready(Err(error)),
+            Err(_stopped) => {
+                self.ended = true;
+                self.delay.withdraw();
+                return Poll::Ready(Ok(None));
+            }
         }
-        if let Err(error) = ready!(self.delay.poll_try_wait(context)) {
-            return Poll::Ready(Err(error));
-        }
-        self.waits_no_more();
         let scheduled = self.next;
         let now = self.delay.source().now().max(scheduled);
         let schedule = Schedule { due: scheduled, period: Period::from_ns(self.period) };
@@ -455,14 +462,8 @@ impl Interval {
     /// No task waits any more: the interval leaves its queue until the next poll.
     pub(crate) fn withdraw(&mut self) {
         self.delay.withdraw();
-        self.waits_no_more();
-    }
-
-    /// Drops the waker of the stop: no task waits any more.
-    fn waits_no_more(&self) {
-        if let Some(stop) = &self.stop {
-            let waker = stop.state.lock().waker.take();
-            contain_drop(self.delay.source(), waker);
+        if let Some((_, stopped)) = &mut self.stop {
+            stopped.withdraw();
         }
     }
 
@@ -489,13 +490,13 @@ impl Interval {
     #[doc(alias = "cancel")]
     #[doc(alias = "clearInterval")]
     pub fn stop_handle(&mut self) -> StopHandle {
-        if let Some(stop) = &self.stop {
-            return StopHandle { stop: Arc::clone(stop) };
+        if let Some((handle, _)) = &self.stop {
+            return handle.clone();
         }
-        let stop = Arc::new(Stop { state: Mutex::new(StopState::default()) });
-        self.stop = Some(Arc::clone(&stop));
+        let handle = StopHandle { source: CancellationTokenSource::on(self.delay.source().clone()) };
+        self.stop = Some((handle.clone(), handle.source.token().cancelled_owned()));
         self.delay.wake_task();
-        StopHandle { stop }
+        handle
     }
 }
 
@@ -521,13 +522,6 @@ impl futures_core::Stream for Interval {
 impl futures_core::FusedStream for Interval {
     fn is_terminated(&self) -> bool {
         self.ended
-    }
-}
-
-/// A stop handle that lives on keeps no waker, and wakes no task.
-impl Drop for Interval {
-    fn drop(&mut self) {
-        self.waits_no_more();
     }
 }
 
@@ -565,30 +559,7 @@ impl fmt::Debug for Interval {
 /// ```
 #[derive(Clone)]
 pub struct StopHandle {
-    stop: Arc<Stop>,
-}
-
-struct Stop {
-    state: Mutex<StopState>,
-}
-
-#[derive(Default)]
-struct StopState {
-    stopped: bool,
-    waker: Option<Waker>,
-}
-
-impl Stop {
-    /// Whether the interval has been stopped. If not, stores `waker`, which a stop wakes.
-    fn stopped(&self, waker: &Waker, runtime: &RuntimeHandle) -> bool {
-        let clone = waker.clone();
-        let mut state = self.state.lock();
-        let stopped = state.stopped;
-        let old = if stopped { Some(clone) } else { state.waker.replace(clone) };
-        drop(state);
-        contain_drop(runtime, old);
-        stopped
-    }
+    source: CancellationTokenSource,
 }
 
 impl StopHandle {
@@ -597,19 +568,12 @@ impl StopHandle {
     #[doc(alias = "cancel")]
     #[doc(alias = "clearInterval")]
     pub fn stop(&self) {
-        let waker = {
-            let mut state = self.stop.state.lock();
-            state.stopped = true;
-            state.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.source.cancel();
     }
 }
 
 impl fmt::Debug for StopHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StopHandle").field("stopped", &self.stop.state.lock().stopped).finish_non_exhaustive()
+        f.debug_struct("StopHandle").field("stopped", &self.source.is_cancelled()).finish_non_exhaustive()
     }
 }
