@@ -37,7 +37,7 @@ use self::registry::{Callback, Id, Registry};
 use crate::engine::{OwnedEntry, Waits, inside};
 use crate::runtime::RuntimeHandle;
 use crate::slab::Slab;
-use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, fence};
+use crate::sync::{AtomicU64, Mutex, Ordering, fence};
 use crate::unwind::{catch_first, contain_drop};
 
 /// The reason of a cancellation. The first reason stays.
@@ -151,7 +151,6 @@ struct Inner {
     /// The number of handles: see [`Handle`].
     handles: AtomicU64,
     listeners: Mutex<Listeners>,
-    callback_ended: Condvar,
     timed: Mutex<Timed>,
     source: RuntimeHandle,
     children: Shards,
@@ -167,8 +166,8 @@ struct Listeners {
     wakers: Slab<Waker>,
     /// The serial number of the running callback; zero, which no callback has, if none runs.
     running: u64,
-    /// A thread has begun to wait for the end of the running callback.
-    is_awaited: bool,
+    /// The wakers of threads that wait for the end of the running callback.
+    awaiting: Vec<Waker>,
 }
 
 /// The timed cancel.
@@ -198,7 +197,6 @@ impl Inner {
             status: AtomicU64::new(0),
             handles: AtomicU64::new(1),
             listeners: Mutex::new(Listeners::default()),
-            callback_ended: Condvar::new(),
             timed: Mutex::new(Timed::default()),
             source,
             children: Shards::new(),
@@ -311,17 +309,18 @@ impl Inner {
         // token is cancelled: see the fence in `cancel`.
         self.take_wakers(|waker| catch_first(panic, &self.source, || waker.wake()));
         loop {
-            let next = {
+            let (next, awaiting) = {
                 let mut listeners = self.listeners.lock();
                 let next = listeners.callbacks.pop();
                 listeners.running = next.as_ref().map_or(0, |(id, _)| id.serial);
-                if std::mem::take(&mut listeners.is_awaited) {
+                // The previous callback has ended.
+                let awaiting = std::mem::take(&mut listeners.awaiting);
+                if !awaiting.is_empty() {
                     Waits::are_over(self.address());
                 }
-                next
+                (next, awaiting)
             };
-            // The previous callback has ended.
-            self.callback_ended.notify_all();
+            awaiting.into_iter().for_each(Waker::wake); // of threads: see `unregister_and_wait`
             let Some((_, callback)) = next else { break };
             catch_first(panic, &self.source, || inside(self.address(), callback));
         }

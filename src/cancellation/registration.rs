@@ -1,10 +1,13 @@
 //! Registrations: handles of callbacks registered with a token.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::task::Poll;
 
 use super::Handle;
 use super::registry::Id;
 use crate::engine::Waits;
+use crate::runtime::wait::park_on;
 
 /// The registration of a callback with a token. Made by
 /// [`CancellationToken::register`](crate::CancellationToken::register).
@@ -68,12 +71,19 @@ impl Registration {
         if handle.unregister(id) {
             return true;
         }
-        let mut listeners = handle.listeners.lock();
-        while listeners.running == id.serial {
-            let Some(_waits) = Waits::begin(handle.address()) else { break };
-            listeners.is_awaited = true;
-            handle.callback_ended.wait(&mut listeners);
-        }
+        let mut waits = None;
+        park_on(poll_fn(|context| {
+            let mut listeners = handle.listeners.lock();
+            if listeners.running != id.serial {
+                return Poll::Ready(());
+            }
+            waits = waits.take().or_else(|| Waits::begin(handle.address()));
+            if waits.is_none() {
+                return Poll::Ready(());
+            }
+            listeners.awaiting.push(context.waker().clone());
+            Poll::Pending
+        }));
         false
     }
 

@@ -496,8 +496,7 @@ impl DropGuard {
 impl Drop for DropGuard {
     fn drop(&mut self) {
         if let Some(source) = &self.source {
-            let (_, panic) = source.handle.cancel(CancelReason::Cancelled);
-            resume(panic, &source.handle.source);
+            source.cancel();
         }
     }
 }

@@ -20,6 +20,10 @@
 //! If T1 comes before D2, the lock section ends before D3, which sees the entry. If D2 comes before
 //! T1, T2 reads 5.
 //!
+//! A read-write lock would be shorter: held for reading from T1 to T3, taken for writing in D2. But
+//! each of the eight places that arm would have to release it before code of the program runs after
+//! the section, which may drive this clock. A list leaves nothing to release.
+//!
 //! The locks here are leaves. The lock of the entries may be taken with the lock of a queue held,
 //! or of the clock's driver.
 

@@ -10,14 +10,13 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use pin_project_lite::pin_project;
 
 use crate::runtime::ManualClock;
-use crate::sync::Ordering;
-use crate::sync::unmodelled::AtomicBool;
+use crate::runtime::wait::Woken;
 use crate::time::Timestamp;
 
 /// Polls in a row in which nothing happened. In between, an executor with a single thread polls
@@ -25,19 +24,6 @@ use crate::time::Timestamp;
 const QUIET: u32 = 64;
 /// The real time between two looks while no timer waits, or while the future settles.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
-
-/// The inner future has been woken. (The outer task is woken in any case.)
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.store(true, Ordering::Release);
-    }
-}
 
 pin_project! {
     /// A future on an executor of the program's, on virtual time. Made by [`ManualClock::run`].
@@ -64,6 +50,7 @@ pin_project! {
         #[pin]
         future: F,
         clock: ManualClock,
+        // The inner future. (The outer task is woken in any case.)
         woken: Arc<Woken>,
         waker: Waker,
         // The count of armed timers at the last look.
@@ -116,7 +103,7 @@ impl ManualClock {
     /// }
     /// ```
     pub fn run<F: Future>(&self, future: F) -> Running<F> {
-        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let woken = Woken::new(None);
         Running {
             future,
             clock: self.clone(),
@@ -163,7 +150,7 @@ impl<F: Future> Future for Running<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let polled = this.woken.0.swap(false, Ordering::Acquire);
+        let polled = this.woken.take();
         if polled {
             if let Poll::Ready(value) = this.future.poll(&mut Context::from_waker(this.waker)) {
                 return Poll::Ready(value);

@@ -7,16 +7,17 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use super::Runtime;
-use super::wait::{NO_LIMIT, poll_on};
+use super::wait::{NO_LIMIT, park_on, poll_on};
 use crate::engine::current::Scope;
 use crate::engine::{Agenda, Engine, InOrder, Waits, inside};
 use crate::queue::state::whole_number;
 use crate::sync::unmodelled::AtomicBool;
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Ordering as AtomicOrdering, ThreadId, park_timeout, thread_id};
+use crate::sync::{Arc, Mutex, MutexGuard, Ordering as AtomicOrdering, ThreadId, park_timeout, thread_id};
 use crate::time::Timestamp;
 use crate::time::{At, Deadline, LAST, NEVER};
 
@@ -57,7 +58,6 @@ pub struct ManualClock {
 pub(super) struct ManualInner {
     pub(super) agenda: std::sync::Arc<Agenda>,
     driver: Mutex<Driver>,
-    free: Condvar,
     /// The clock does not advance automatically.
     stands_still: AtomicBool,
     /// Swept ticks that are about to run, in order. Shared, since a callback may run a future,
@@ -86,6 +86,8 @@ struct Driver {
     run: u64,
     /// The number of callbacks that wait for a future, each inside the previous.
     depth: usize,
+    /// The wakers of the threads that wait to drive.
+    waiting: Vec<Waker>,
 }
 
 impl ManualInner {
@@ -299,21 +301,38 @@ impl ManualClock {
             driver.target = target(driver.target).min(LAST);
             return 0;
         }
-        while driver.thread.is_some() {
-            let Some(_waits) = Waits::begin(inner.agenda.address()) else {
-                drop(driver);
-                panic!("this advance would wait for itself: the driver of the clock waits for the calling callback");
-            };
-            inner.free.wait(&mut driver);
+        if driver.thread.is_some() {
+            drop(driver);
+            driver = self.wait_to_drive();
         }
         let target = target(inner.agenda.virtual_time.now()).min(LAST);
         self.drive(driver, target)
     }
 
+    /// Waits until no thread drives.
+    #[cold]
+    fn wait_to_drive(&self) -> MutexGuard<'_, Driver> {
+        let inner = &*self.inner;
+        let mut waits = None;
+        let free = park_on(poll_fn(|context| {
+            let mut driver = inner.driver.lock();
+            if driver.thread.is_none() {
+                return Poll::Ready(Some(driver));
+            }
+            waits = waits.take().or_else(|| Waits::begin(inner.agenda.address()));
+            if waits.is_none() {
+                return Poll::Ready(None);
+            }
+            driver.waiting.push(context.waker().clone());
+            Poll::Pending
+        }));
+        free.expect("this advance would wait for itself: the driver of the clock waits for the calling callback")
+    }
+
     /// Drives the clock up to `target` on this thread. Caller: has found that no thread drives.
     fn drive(&self, mut driver: MutexGuard<'_, Driver>, target: u64) -> u64 {
         let inner = &*self.inner;
-        *driver = Driver { thread: Some(thread_id()), target, run: 0, depth: 0 };
+        *driver = Driver { thread: Some(thread_id()), target, ..Driver::default() };
         drop(driver);
         inside(inner.agenda.address(), || {
             loop {
@@ -329,8 +348,10 @@ impl ManualClock {
                 let (now, next) = (inner.agenda.virtual_time.now(), inner.agenda.first());
                 if next > driver.target && now >= driver.target {
                     driver.thread = None;
-                    inner.free.notify_all();
-                    return driver.run;
+                    let (run, waiting) = (driver.run, std::mem::take(&mut driver.waiting));
+                    drop(driver);
+                    waiting.into_iter().for_each(Waker::wake); // of threads: see `wait_to_drive`
+                    return run;
                 }
                 inner.agenda.virtual_time.set(next.min(driver.target).max(now));
             }

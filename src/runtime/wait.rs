@@ -20,10 +20,23 @@ use crate::time::{END, instant};
 /// Why the result of a wait without a limit is there.
 pub(crate) const NO_LIMIT: &str = "a wait without a limit ends with its future";
 
-/// The waker of a thread.
-struct Woken {
-    thread: Thread,
+/// A flag that is set by a waker, of a future that a thread or another future polls.
+pub(crate) struct Woken {
     flag: AtomicBool,
+    /// The thread to unpark.
+    thread: Option<Thread>,
+}
+
+impl Woken {
+    /// A set flag: the future is polled once in any case.
+    pub(crate) fn new(thread: Option<Thread>) -> Arc<Self> {
+        Arc::new(Self { flag: AtomicBool::new(true), thread })
+    }
+
+    /// Whether the future was woken since the last call.
+    pub(crate) fn take(&self) -> bool {
+        self.flag.swap(false, Ordering::Acquire)
+    }
 }
 
 impl Wake for Woken {
@@ -35,7 +48,9 @@ impl Wake for Woken {
         // A swap, since loom may order a store before a swap of the waiting thread which has not
         // read it.
         self.flag.swap(true, Ordering::Release);
-        self.thread.unpark();
+        if let Some(thread) = &self.thread {
+            thread.unpark();
+        }
     }
 }
 
@@ -43,12 +58,12 @@ impl Wake for Woken {
 /// woken, calls `rest`, which may return early. `None`: `rest` has returned false, and the future
 /// was not ready at a last poll.
 pub(super) fn poll_on<T>(future: impl Future<Output = T>, mut rest: impl FnMut() -> bool) -> Option<T> {
-    let woken = Arc::new(Woken { thread: current(), flag: AtomicBool::new(true) });
+    let woken = Woken::new(Some(current()));
     let waker = Waker::from(Arc::clone(&woken));
     let mut future = pin!(future);
     let mut goes_on = true;
     loop {
-        if woken.flag.swap(false, Ordering::Acquire) || !goes_on {
+        if woken.take() || !goes_on {
             match future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(value) => return Some(value),
                 Poll::Pending if !goes_on => return None,
