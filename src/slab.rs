@@ -24,6 +24,11 @@ pub(crate) const NONE: u32 = u32::MAX;
 const MOST_PAGES: usize = 1 << 25;
 
 pub(crate) struct Slab<T> {
+    /// `None` until the first value, so that the drop of an unused slab costs a look.
+    memory: Option<Memory<T>>,
+}
+
+struct Memory<T> {
     /// Indices from 0. Never frees its memory: most slabs have no further page.
     first: Page<T>,
     /// Indices from [`PAGE`].
@@ -37,19 +42,18 @@ pub(crate) struct More<T> {
     room: u32,
     taken: usize,
     /// The memory of a page that became empty, for the next page that needs memory.
-    spare: Option<Vec<Option<T>>>,
+    spare: Vec<Option<T>>,
 }
 
 struct Page<T> {
-    /// `None`: without memory. (So the drop of an unused slab is a look, not a call.)
-    places: Option<Vec<Option<T>>>,
+    places: Vec<Option<T>>,
     /// A bit for each place with a value.
     taken: u64,
 }
 
 impl<T> Page<T> {
     const fn new() -> Self {
-        Self { places: None, taken: 0 }
+        Self { places: Vec::new(), taken: 0 }
     }
 
     fn is_full(&self) -> bool {
@@ -63,22 +67,16 @@ impl<T> Page<T> {
         let at = self.taken.trailing_ones() as usize;
         debug_assert!(at < PAGE);
         self.taken |= 1 << at;
-        let places = self.places.get_or_insert_default();
-        match places.get_mut(at) {
+        match self.places.get_mut(at) {
             Some(place) => *place = Some(value),
-            None => places.push(Some(value)),
+            None => self.places.push(Some(value)),
         }
         at
     }
 
     #[inline]
-    fn place(&mut self, at: usize) -> Option<&mut Option<T>> {
-        self.places.as_mut()?.get_mut(at)
-    }
-
-    #[inline]
     fn remove(&mut self, at: usize) -> Option<T> {
-        let value = self.place(at)?.take()?;
+        let value = self.places.get_mut(at)?.take()?;
         self.taken &= !(1 << at);
         Some(value)
     }
@@ -92,8 +90,9 @@ impl<T> More<T> {
         }
         let at = self.room as usize;
         let (page, next) = &mut self.pages[at];
-        if page.places.is_none() {
-            page.places = self.spare.take().or_else(|| Some(Vec::with_capacity(PAGE)));
+        if page.places.capacity() == 0 {
+            mem::swap(&mut page.places, &mut self.spare);
+            page.places.reserve_exact(PAGE);
         }
         let place = page.insert(value);
         if page.is_full() {
@@ -113,8 +112,9 @@ impl<T> More<T> {
             *next = mem::replace(&mut self.room, at as u32);
         }
         if page.taken == 0 {
-            let memory = page.places.take();
-            if self.spare.is_none() {
+            let mut memory = mem::take(&mut page.places);
+            if self.spare.capacity() == 0 {
+                memory.clear();
                 self.spare = memory;
             }
         }
@@ -132,45 +132,51 @@ fn page_number(pages: usize) -> u32 {
 
 impl<T> Slab<T> {
     pub(crate) const fn new() -> Self {
-        Self { first: Page::new(), more: None }
+        Self { memory: None }
     }
 
     /// The number of values.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.first.taken.count_ones() as usize + self.more.as_ref().map_or(0, |more| more.taken)
+        let len = |Memory { first, more }: &Memory<T>| {
+            first.taken.count_ones() as usize + more.as_ref().map_or(0, |more| more.taken)
+        };
+        self.memory.as_ref().map_or(0, len)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.first.taken == 0 && self.more.as_ref().is_none_or(|more| more.taken == 0)
+        self.memory
+            .as_ref()
+            .is_none_or(|Memory { first, more }| first.taken == 0 && more.as_ref().is_none_or(|more| more.taken == 0))
     }
 
     /// Returns the index of the value.
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> u32 {
-        if self.first.is_full() {
-            let new = || Box::new(More { pages: Vec::new(), room: NONE, taken: 0, spare: None });
-            return (PAGE + self.more.get_or_insert_with(new).insert(value)) as u32;
+        let Memory { first, more } = self.memory.get_or_insert_with(|| Memory { first: Page::new(), more: None });
+        if first.is_full() {
+            let new = || Box::new(More { pages: Vec::new(), room: NONE, taken: 0, spare: Vec::new() });
+            return (PAGE + more.get_or_insert_with(new).insert(value)) as u32;
         }
-        self.first.insert(value) as u32
+        first.insert(value) as u32
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        let index = index as usize;
+        let (Memory { first, more }, index) = (self.memory.as_mut()?, index as usize);
         let place = match index.checked_sub(PAGE) {
-            None => self.first.place(index),
-            Some(index) => self.more.as_mut()?.pages.get_mut(index / PAGE)?.0.place(index % PAGE),
+            None => first.places.get_mut(index),
+            Some(index) => more.as_mut()?.pages.get_mut(index / PAGE)?.0.places.get_mut(index % PAGE),
         };
         place?.as_mut()
     }
 
     #[inline]
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
-        let index = index as usize;
+        let (Memory { first, more }, index) = (self.memory.as_mut()?, index as usize);
         match index.checked_sub(PAGE) {
-            None => self.first.remove(index),
-            Some(index) => self.more.as_mut()?.remove(index),
+            None => first.remove(index),
+            Some(index) => more.as_mut()?.remove(index),
         }
     }
 
@@ -179,10 +185,8 @@ impl<T> Slab<T> {
     /// the edge of a page.)
     #[inline]
     pub(crate) fn leftover(&mut self) -> Option<Box<More<T>>> {
-        match &self.more {
-            Some(more) if more.taken == 0 && self.first.taken.count_ones() as usize <= PAGE / 2 => self.more.take(),
-            _ => None,
-        }
+        let Memory { first, more } = self.memory.as_mut()?;
+        more.take_if(|more| more.taken == 0 && first.taken.count_ones() as usize <= PAGE / 2)
     }
 
     /// Calls `see` with the values from index `from` on, at most [`PAGE`] values. Returns the index
@@ -191,10 +195,11 @@ impl<T> Slab<T> {
     /// Values keep their index, so the caller may insert and remove values between two steps.
     pub(crate) fn scan(&mut self, from: usize, see: impl FnMut(&mut T)) -> Option<usize> {
         let mut at = from / PAGE;
-        let more = self.more.as_mut().map_or(&mut [][..], |more| &mut more.pages);
+        let Memory { first, more } = self.memory.as_mut()?;
+        let more = more.as_mut().map_or(&mut [][..], |more| &mut more.pages);
         let pages = more.len();
         let page = match at.checked_sub(1) {
-            None => &mut self.first,
+            None => first,
             Some(skipped) => {
                 // Skips pages without values, at most `PAGE` in a step.
                 let empty = more.iter().skip(skipped).take(PAGE).take_while(|(page, _)| page.taken == 0).count();
@@ -202,14 +207,17 @@ impl<T> Slab<T> {
                 &mut more.get_mut(skipped + empty)?.0
             }
         };
-        page.places.iter_mut().flatten().flatten().for_each(see);
+        page.places.iter_mut().flatten().for_each(see);
         (at < pages).then_some((at + 1) * PAGE)
     }
 
     /// The values, by index.
     pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
-        let more = self.more.into_iter().flat_map(|more| more.pages).map(|(page, _)| page);
-        std::iter::once(self.first).chain(more).filter_map(|page| page.places).flatten().flatten()
+        let pages = |Memory { first, more }| {
+            let more = more.into_iter().flat_map(|more: Box<More<T>>| more.pages).map(|(page, _)| page);
+            std::iter::once(first).chain(more)
+        };
+        self.memory.into_iter().flat_map(pages).flat_map(|page: Page<T>| page.places).flatten()
     }
 }
 
@@ -235,12 +243,11 @@ mod tests {
 
     /// The number of places for which the slab has memory.
     fn capacity<T>(slab: &Slab<T>) -> usize {
-        let of = |places: &Option<Vec<_>>| places.as_ref().map_or(0, Vec::capacity);
-        let more = slab
-            .more
-            .as_ref()
-            .map_or(0, |more| of(&more.spare) + more.pages.iter().map(|(page, _)| of(&page.places)).sum::<usize>());
-        of(&slab.first.places) + more
+        let Some(Memory { first, more }) = &slab.memory else { return 0 };
+        let more = more.as_ref().map_or(0, |more| {
+            more.spare.capacity() + more.pages.iter().map(|(page, _)| page.places.capacity()).sum::<usize>()
+        });
+        first.places.capacity() + more
     }
 
     #[test]

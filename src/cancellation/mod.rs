@@ -166,8 +166,9 @@ struct Listeners {
     wakers: Slab<Waker>,
     /// The serial number of the running callback; zero, which no callback has, if none runs.
     running: u64,
-    /// The wakers of threads that wait for the end of the running callback.
-    awaiting: Vec<Waker>,
+    /// The waker of the thread that waits for the end of the running callback. At most one does: a
+    /// callback has one registration, which the waiting call consumes.
+    awaiting: Option<Waker>,
 }
 
 /// The timed cancel.
@@ -314,13 +315,13 @@ impl Inner {
                 let next = listeners.callbacks.pop();
                 listeners.running = next.as_ref().map_or(0, |(id, _)| id.serial);
                 // The previous callback has ended.
-                let awaiting = std::mem::take(&mut listeners.awaiting);
-                if !awaiting.is_empty() {
+                let awaiting = listeners.awaiting.take();
+                if awaiting.is_some() {
                     Waits::are_over(self.address());
                 }
                 (next, awaiting)
             };
-            awaiting.into_iter().for_each(Waker::wake); // of threads: see `unregister_and_wait`
+            awaiting.into_iter().for_each(Waker::wake); // of a thread: see `unregister_and_wait`
             let Some((_, callback)) = next else { break };
             catch_first(panic, &self.source, || inside(self.address(), callback));
         }

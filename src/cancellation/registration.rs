@@ -81,7 +81,7 @@ impl Registration {
             if waits.is_none() {
                 return Poll::Ready(());
             }
-            listeners.awaiting.push(context.waker().clone());
+            listeners.awaiting = Some(context.waker().clone());
             Poll::Pending
         }));
         false

@@ -50,7 +50,7 @@ impl Registry {
         self.last_serial += 1;
         let (serial, below) = (self.last_serial, self.top);
         let index = self.callbacks.insert(Registered { callback, serial, below, above: NONE });
-        if let Some(below) = self.callbacks.get_mut(below) {
+        if let Some(below) = self.at(below) {
             below.above = index;
         }
         self.top = index;
@@ -58,13 +58,18 @@ impl Registry {
     }
 
     #[inline]
+    fn at(&mut self, index: u32) -> Option<&mut Registered> {
+        if index == NONE { None } else { self.callbacks.get_mut(index) }
+    }
+
+    #[inline]
     pub(super) fn remove(&mut self, id: Id) -> Option<Callback> {
         self.callbacks.get_mut(id.index).filter(|found| found.serial == id.serial)?;
         let Registered { callback, below, above, .. } = self.callbacks.remove(id.index)?;
-        if let Some(below) = self.callbacks.get_mut(below) {
+        if let Some(below) = self.at(below) {
             below.above = above;
         }
-        match self.callbacks.get_mut(above) {
+        match self.at(above) {
             Some(above) => above.below = below,
             None => self.top = below,
         }

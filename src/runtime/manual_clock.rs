@@ -332,7 +332,7 @@ impl ManualClock {
     /// Drives the clock up to `target` on this thread. Caller: has found that no thread drives.
     fn drive(&self, mut driver: MutexGuard<'_, Driver>, target: u64) -> u64 {
         let inner = &*self.inner;
-        *driver = Driver { thread: Some(thread_id()), target, ..Driver::default() };
+        (driver.thread, driver.target, driver.run, driver.depth) = (Some(thread_id()), target, 0, 0);
         drop(driver);
         inside(inner.agenda.address(), || {
             loop {
@@ -348,10 +348,11 @@ impl ManualClock {
                 let (now, next) = (inner.agenda.virtual_time.now(), inner.agenda.first());
                 if next > driver.target && now >= driver.target {
                     driver.thread = None;
-                    let (run, waiting) = (driver.run, std::mem::take(&mut driver.waiting));
-                    drop(driver);
-                    waiting.into_iter().for_each(Waker::wake); // of threads: see `wait_to_drive`
-                    return run;
+                    // The wakers are of threads: they may be called with the lock held.
+                    while let Some(waker) = driver.waiting.pop() {
+                        waker.wake();
+                    }
+                    return driver.run;
                 }
                 inner.agenda.virtual_time.set(next.min(driver.target).max(now));
             }
