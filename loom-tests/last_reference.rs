@@ -97,7 +97,7 @@ impl Toy {
     }
 
     fn finish_disposal(&self) {
-        if !self.state.is_consumed() {
+        if self.state.has_payload() {
             self.drop_payload();
         }
         assert!(!self.state.mark_dropped(), "no thread waits");

@@ -1,7 +1,7 @@
 //! Models of the end of a shard: the reference count finds the last thread to leave (I15).
 //!
 //! Promise: the last thread to leave frees the shard, exactly once, and no thread touches the shard
-//! afterwards (`src/engine/shard_refs.rs`).
+//! afterwards (`src/engine/shard.rs`).
 //!
 //! The bad interleavings:
 //!

@@ -185,15 +185,21 @@ impl Stage {
         let payload = Payload(Arc::clone(&traces), Arc::clone(&slot), act);
         let when = (Duration::from_nanos(DUE), Duration::from_nanos(PERIOD));
         let handle = match kind {
-            Kind::Overlapping => Handle::Timer(timer::overlapping(&engine, policy, when, move |tick| {
-                payload.call(tick, Plain::read);
-            })),
-            Kind::Exclusive => {
-                Handle::Timer(timer::exclusive(&engine, policy, when, move |tick| payload.call(tick, Plain::write)))
-            }
+            Kind::Overlapping => Handle::Timer(Timer::start(
+                &engine,
+                policy,
+                when,
+                timer::overlapping(move |tick| payload.call(tick, Plain::read)),
+            )),
+            Kind::Exclusive => Handle::Timer(Timer::start(
+                &engine,
+                policy,
+                when,
+                timer::exclusive(move |tick| payload.call(tick, Plain::write)),
+            )),
             Kind::Once => {
                 let payload = payload;
-                Handle::Once(timer::start_once(&engine, crate::queue::MissedTicks::default(), when.0, move |tick| {
+                Handle::Once(OnceTimer::start(&engine, crate::queue::MissedTicks::default(), when.0, move |tick| {
                     payload.call(tick, Plain::write)
                 }))
             }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{CancelReason, CancellationToken, Handle, Inner};
-use crate::engine::{self, Firing, OwnedEntry, Rescheduled, entry};
+use crate::engine::{self, Firing, Overlapping, OwnedEntry, Rescheduled};
 use crate::queue::MissedTicks;
 use crate::runtime::RuntimeError;
 use crate::runtime::{Runtime, RuntimeHandle};
@@ -374,7 +374,7 @@ impl CancellationTokenSource {
             }
         };
         let when = (after, Duration::ZERO);
-        Ok(entry::overlapping(self.handle.source.engine()?, MissedTicks::Skip, when, fire))
+        Ok(OwnedEntry::start_own(self.handle.source.engine()?, MissedTicks::Skip, when, Overlapping(fire)))
     }
 
     /// Makes a source reusable if the source is not cancelled: withdraws the timed cancel and drops

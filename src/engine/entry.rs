@@ -1,69 +1,56 @@
-//! Entries: a timer as the engine knows it. An entry is a single allocation: a header ([`Node`]),
-//! followed by the payload, which is usually the callback.
+//! Entries: a timer as the engine knows it, from its allocation to the end of its memory. An entry
+//! is a single allocation: a header ([`Node`]), then [`Annotations`] if there are any, then the
+//! payload, which is usually the callback.
 //!
-//! Ground rules. The engine uses an entry through its header. Code with knowledge of the payload's
-//! type provides a table of functions ([`VTable`]). The payload is a `ManuallyDrop`: the state word
-//! decides which thread drops it, and when (I12).
+//! Ground rules. The engine uses an entry through its header. The type of the payload, a
+//! [`EntryPayload`], gives a table of functions ([`VTable`]) for the rest.
 //!
-//! The thread that gives back the last reference frees the entry, with no lock held (I15). This
-//! thread also drops a payload that was neither dropped before nor consumed (I12), and the
-//! destructor may run any code.
+//! An operation of an owner (start, change, dispose) holds the lock of the entry's shard for one
+//! section, and takes the [`AfterUnlock`] of the section after it. The clock is read before the
+//! lock is taken, so that no thread waits for the reading; see [`Clock::reading_under_lock`].
+//!
+//! The state word decides which thread drops the payload, and when (I12): [`drop_payload`] drops it
+//! at the end of a disposed timer, or else when the entry is freed. The thread that gives back the
+//! last reference frees the entry, with no lock held (I15); the destructor may run any code.
 
 #![allow(unsafe_code)] // lifetime of entries, and the payload behind the header
 
 use std::alloc::{Layout, dealloc};
-use std::cell::{Cell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::marker::PhantomData;
-use std::mem::{ManuallyDrop, offset_of};
+use std::mem::{ManuallyDrop, needs_drop};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::time::Duration;
 
 use super::Engine;
-use super::label::{self, Carrier, Label, Named, Plain, Settings};
+use super::frames::inside;
+use super::label::{Label, Settings};
 use super::number::EngineNumber;
-use super::ops::{dispose_last, start_new};
-use super::shard::{Shard, ShardState};
+use super::observe::Context;
+use super::shard::{AfterUnlock, Notice, Rescheduled, Shard, ShardState, hand_over, hand_over_apart};
+use crate::alarm::Clock;
 use crate::queue::list::Linked;
-use crate::queue::state::{Begin, End};
-use crate::queue::tick_policy::TickPolicy;
-use crate::queue::{Kind, Node};
+use crate::queue::node::Location;
+use crate::queue::state::{Begin, Dispose, End};
+use crate::queue::{Kind, Node, Period, Schedule};
 use crate::sync::{Arc, Ordering};
-use crate::unwind::Payload;
+use crate::time::instant;
+use crate::unwind::{Payload, contain};
 
 /// The engine's part of the header: the shard of the entry, and the functions for its payload.
 pub(crate) struct EntryMeta {
     pub(super) shard: NonNull<Shard>,
-    pub(super) vtable: &'static VTable,
+    vtable: &'static VTable,
 }
 
-// SAFETY: `Shard` is `Sync`, and a shard outlives its entries (see `shard_refs`).
+// SAFETY: `Shard` is `Sync`, and a shard outlives its entries (see `LocalRefs`).
 unsafe impl Send for EntryMeta {}
 // SAFETY: see `Send`.
 unsafe impl Sync for EntryMeta {}
 
 /// The header of an entry.
 pub(crate) type Entry = Node<EntryMeta>;
-
-/// The functions for the payload behind a header.
-pub(crate) struct VTable {
-    /// Runs the callback. Caller: between `begin` and `end` of the state word, which ensure
-    /// exclusiveness.
-    pub(super) call: unsafe fn(NonNull<Entry>, &Firing),
-    /// Drops the payload in place; `None`: there is nothing to drop. Caller: once, when no callback
-    /// runs or will run (I12).
-    pub(super) drop_payload: Option<unsafe fn(NonNull<Entry>)>,
-    /// The layout with which header and payload were allocated.
-    pub(super) layout: Layout,
-    /// The payload is a callback of the program's, which may run on an executor of the program's.
-    pub(super) is_callback: bool,
-    /// The place of the name in the allocation, an `Arc<Label>`; `None`: no such timer has a name.
-    /// Unlike the callback, the name stays until the entry is freed.
-    pub(super) label_at: Option<usize>,
-    /// Takes a disposed timer out of further lists than the queue's; `None`: there are none.
-    /// Caller: holds no lock.
-    pub(super) leave_lists: Option<unsafe fn(&EntryRef)>,
-}
 
 /// A due tick on its way to the callback, and what the callback learns of the tick. Carries a
 /// reference.
@@ -75,198 +62,267 @@ pub(crate) struct Firing {
     pub(crate) missed: u64,
 }
 
-// ---------------------------------------------------------------- header and payload
+// ---------------------------------------------------------------- payloads
 
-#[repr(C)]
-struct Allocation<P> {
-    header: Entry,
-    payload: UnsafeCell<ManuallyDrop<P>>,
+/// The part of an entry behind its header: a callback of some kind, or the waker of a task.
+///
+/// # Safety
+/// The payload may be used and dropped on any thread; of [`Kind::Overlapping`], used on several at
+/// once.
+pub(crate) unsafe trait EntryPayload: Sized + 'static {
+    const KIND: Kind;
+    /// The payload is a callback of the program's, which may run on an executor of the program's.
+    const IS_CALLBACK: bool = true;
+    /// Drops the payload in place; `None`: there is nothing to drop. Caller: once, when no callback
+    /// runs or will run (I12).
+    const DROP: Option<unsafe fn(NonNull<Self>)> =
+        if needs_drop::<Self>() { Some(NonNull::drop_in_place) } else { None };
+    /// Takes a disposed timer out of further lists than the queue's; `None`: there are none.
+    /// Caller: keeps the entry alive, and holds no lock.
+    const LEAVE_LISTS: Option<unsafe fn(NonNull<Self>, &EntryRef)> = None;
+
+    /// Runs the callback, in the context in which its timer was made: see [`run_in`].
+    ///
+    /// # Safety
+    /// The payload is that of the firing's entry. The caller is between `begin` and `end` of the
+    /// state word, which ensure that no thread drops the payload, that a callback runs alone if it
+    /// is exclusive, and once if it fires once.
+    unsafe fn call(this: NonNull<Self>, firing: &Firing, context: Option<&Context>);
 }
 
-/// Allocates a header with its payload. The thread with the last reference frees both.
-#[inline]
-pub(super) fn allocate<P>(header: Entry, payload: P) -> NonNull<Entry> {
-    let all = Box::new(Allocation { header, payload: UnsafeCell::new(ManuallyDrop::new(payload)) });
-    NonNull::from(Box::leak(all)).cast()
+/// A callback that may run several times at once.
+pub(crate) struct Overlapping<F>(pub(crate) F);
+
+// SAFETY: the bounds say so.
+unsafe impl<F: Fn(&Firing) + Send + Sync + 'static> EntryPayload for Overlapping<F> {
+    const KIND: Kind = Kind::Overlapping;
+
+    #[inline(always)]
+    unsafe fn call(this: NonNull<Self>, firing: &Firing, context: Option<&Context>) {
+        // SAFETY: alive between `begin` and `end`; only overlapping calls share it, and it is
+        // `Sync`.
+        let Self(callback) = unsafe { this.as_ref() };
+        run_in(context, &firing.entry, || firing.lateness(), || callback(firing));
+    }
+}
+
+/// A callback that runs once at a time.
+pub(crate) struct Exclusive<F>(pub(crate) F);
+
+// SAFETY: the bounds say so.
+unsafe impl<F: FnMut(&Firing) + Send + 'static> EntryPayload for Exclusive<F> {
+    const KIND: Kind = Kind::Exclusive;
+
+    #[inline(always)]
+    unsafe fn call(mut this: NonNull<Self>, firing: &Firing, context: Option<&Context>) {
+        // SAFETY: alive between `begin` and `end`, and an exclusive timer runs one callback at a
+        // time.
+        let Self(callback) = unsafe { this.as_mut() };
+        run_in(context, &firing.entry, || firing.lateness(), || callback(firing));
+    }
+}
+
+/// A callback that is consumed by its call.
+pub(crate) struct Once<F>(pub(crate) F);
+
+// SAFETY: the bounds say so.
+unsafe impl<F: FnOnce(&Firing) + Send + 'static> EntryPayload for Once<F> {
+    const KIND: Kind = Kind::Once;
+
+    #[inline(always)]
+    unsafe fn call(this: NonNull<Self>, firing: &Firing, context: Option<&Context>) {
+        // SAFETY: `begin` marks the callback as consumed in the same step that allows this call. So
+        // the callback is taken once, and no thread drops it in place (I12).
+        let Self(callback) = unsafe { this.read() };
+        run_in(context, &firing.entry, || firing.lateness(), || callback(firing));
+    }
+}
+
+/// A job of the crate's own, exclusive: it runs on the pool, also where callbacks are handed over
+/// to an executor of the program's.
+pub(super) struct OwnJob<F>(pub(super) F);
+
+// SAFETY: the bounds say so.
+unsafe impl<F: FnMut(&Firing) + Send + 'static> EntryPayload for OwnJob<F> {
+    const KIND: Kind = Kind::Exclusive;
+    const IS_CALLBACK: bool = false;
+
+    unsafe fn call(mut this: NonNull<Self>, firing: &Firing, _: Option<&Context>) {
+        // SAFETY: alive between `begin` and `end`, and an exclusive timer runs one callback at a
+        // time.
+        let Self(job) = unsafe { this.as_mut() };
+        job(firing);
+    }
+}
+
+/// Runs a callback in the context in which its timer was made, if there is one.
+#[inline(always)]
+pub(super) fn run_in(
+    context: Option<&Context>,
+    entry: &EntryRef,
+    late: impl FnOnce() -> Option<Duration>,
+    callback: impl FnOnce(),
+) {
+    match context {
+        None => callback(),
+        Some(context) => {
+            let mut callback = Some(callback);
+            context.run(entry, late(), &mut || callback.take().into_iter().for_each(|callback| callback()));
+        }
+    }
+}
+
+impl Firing {
+    /// By how much the callback is late, now.
+    fn lateness(&self) -> Option<Duration> {
+        let now = self.entry.shard().clock.now();
+        Some(Duration::from_nanos(now.saturating_sub(self.scheduled)))
+    }
+}
+
+// ---------------------------------------------------------------- allocation
+
+/// The facts of a timer that has a name, or was made in a context.
+struct Annotations {
+    /// Stays until the entry is freed, unlike the callback.
+    label: Option<Arc<Label>>,
+    /// Dropped with the payload.
+    context: UnsafeCell<Option<Context>>,
+}
+
+/// Whether the entry has annotations.
+trait Annotated {
+    const HERE: bool;
+}
+
+impl Annotated for Annotations {
+    const HERE: bool = true;
+}
+
+impl Annotated for () {
+    const HERE: bool = false;
+}
+
+#[repr(C)]
+struct Allocation<A, P> {
+    header: Entry,
+    annotations: A,
+    payload: P,
+}
+
+/// The beginning of an allocation that has annotations: the fields lie in the order of `repr(C)`.
+#[repr(C)]
+struct Beginning {
+    header: Entry,
+    annotations: Annotations,
+}
+
+/// The functions for the payload behind a header.
+struct VTable {
+    /// As [`EntryPayload::call`].
+    call: unsafe fn(NonNull<Entry>, &Firing),
+    /// As [`EntryPayload::DROP`], also of the context.
+    drop_payload: Option<unsafe fn(NonNull<Entry>)>,
+    /// As [`EntryPayload::LEAVE_LISTS`].
+    leave_lists: Option<unsafe fn(&EntryRef)>,
+    /// The layout of the whole allocation.
+    layout: Layout,
+    is_callback: bool,
+    /// The entry has [`Annotations`].
+    is_annotated: bool,
+}
+
+/// The table for a payload, in an entry with or without annotations.
+struct Table<A, P>(PhantomData<(A, P)>);
+
+/// The contract of the unsafe functions, beside that of the fields of [`VTable`]: [`start_as`] made
+/// the entry with these types.
+impl<A: Annotated, P: EntryPayload> Table<A, P> {
+    const VTABLE: &'static VTable = &VTable {
+        call: Self::call,
+        drop_payload: if A::HERE || P::DROP.is_some() { Some(Self::drop_payload) } else { None },
+        leave_lists: if P::LEAVE_LISTS.is_some() { Some(Self::leave_lists) } else { None },
+        layout: Layout::new::<Allocation<A, P>>(),
+        is_callback: P::IS_CALLBACK,
+        is_annotated: A::HERE,
+    };
+
+    unsafe fn call(entry: NonNull<Entry>, firing: &Firing) {
+        // SAFETY: the payload of this entry, and the caller is between `begin` and `end`. Meanwhile
+        // the context is written by the thread alone that consumes the callback (I12).
+        unsafe {
+            let payload = payload::<A, P>(entry);
+            if !A::HERE {
+                P::call(payload, firing, None);
+            } else if P::KIND == Kind::Once {
+                let consumed = (*context_of(entry)).take();
+                P::call(payload, firing, consumed.as_ref());
+            } else {
+                P::call(payload, firing, (*context_of(entry)).as_ref());
+            }
+        }
+    }
+
+    unsafe fn drop_payload(entry: NonNull<Entry>) {
+        // SAFETY: called once, when no callback runs or will run, as the caller promises.
+        unsafe {
+            let _context = if A::HERE { (*context_of(entry)).take() } else { None };
+            if let Some(drop) = P::DROP {
+                drop(payload::<A, P>(entry));
+            }
+        }
+    }
+
+    unsafe fn leave_lists(entry: &EntryRef) {
+        if let Some(leave) = P::LEAVE_LISTS {
+            // SAFETY: the payload of this entry, which is alive by the reference.
+            unsafe { leave(payload::<A, P>(entry.as_ptr()), entry) };
+        }
+    }
 }
 
 /// The payload of an entry.
 ///
 /// # Safety
-/// `entry` was made by [`allocate`] with a `P`, and is alive.
+/// `entry` was made by [`start_as`] with these types, and is alive.
 #[inline]
-pub(super) unsafe fn payload<P>(entry: NonNull<Entry>) -> *mut ManuallyDrop<P> {
+unsafe fn payload<A, P>(entry: NonNull<Entry>) -> NonNull<P> {
     // SAFETY: the header is the first field of the allocation (`repr(C)`), and the pointer was made
     // from the whole allocation.
-    unsafe { UnsafeCell::raw_get(&raw const (*entry.cast::<Allocation<P>>().as_ptr()).payload) }
+    unsafe { NonNull::new_unchecked(&raw mut (*entry.cast::<Allocation<A, P>>().as_ptr()).payload) }
 }
 
-/// The place of the payload in the allocation.
-pub(super) const fn payload_at<P>() -> usize {
-    offset_of!(Allocation<P>, payload)
-}
-
-/// The layout of the allocation that [`allocate`] makes for this payload.
-pub(super) const fn layout<P>() -> Layout {
-    Layout::new::<Allocation<P>>()
-}
-
-/// Frees the memory; the payload is not dropped.
+/// The payload of an entry without annotations.
 ///
 /// # Safety
-/// `entry` was made by [`allocate`] with a payload of this [`layout`]; the caller has the last
-/// reference.
+/// As [`payload`].
 #[inline]
-pub(super) unsafe fn deallocate(entry: NonNull<Entry>, layout: Layout) {
-    // SAFETY: a box leaked by `allocate`, so allocated with this layout; no other reference is
-    // left, and the header has nothing to drop.
-    unsafe { dealloc(entry.as_ptr().cast(), layout) }
+pub(super) unsafe fn bare_payload<P>(entry: NonNull<Entry>) -> NonNull<P> {
+    // SAFETY: the caller's promise is the same.
+    unsafe { payload::<(), P>(entry) }
 }
 
-const _: () = assert!(!std::mem::needs_drop::<Entry>(), "`deallocate` drops nothing");
-
-// ---------------------------------------------------------------- callbacks
-
-/// The three ways in which the callback in this payload is called.
-struct Calls<P>(PhantomData<P>);
-
-impl<P: Carrier> Calls<P> {
-    const fn table(call: unsafe fn(NonNull<Entry>, &Firing)) -> VTable {
-        let drop_payload: Option<unsafe fn(NonNull<Entry>)> =
-            if std::mem::needs_drop::<P::Callback>() { Some(Self::drop_callback) } else { None };
-        let label_at = label::plus(P::LABEL_AT, payload_at::<P>());
-        VTable { call, drop_payload, layout: layout::<P>(), is_callback: true, label_at, leave_lists: None }
-    }
-
-    /// Drops the callback, and leaves the label.
-    ///
-    /// # Safety
-    /// As [`VTable::drop_payload`]; the payload is a `P`.
-    unsafe fn drop_callback(entry: NonNull<Entry>) {
-        // SAFETY: called once, when no callback runs or will run, as the caller promises.
-        unsafe { std::ptr::drop_in_place(Self::callback(entry)) }
-    }
-
-    /// # Safety
-    /// As [`payload`], with a `P`.
-    #[inline]
-    unsafe fn callback(entry: NonNull<Entry>) -> *mut P::Callback {
-        // SAFETY: the payload is alive, as the caller promises, and the place is that of the field.
-        unsafe { payload::<P>(entry).byte_add(P::CALLBACK_AT).cast() }
-    }
-}
-
-impl<P: Carrier<Callback: Fn(&Firing)>> Calls<P> {
-    const OVERLAPPING: &'static VTable = &Self::table(Self::call);
-
-    /// # Safety
-    /// As [`VTable::call`]; the payload is a `P`.
-    unsafe fn call(entry: NonNull<Entry>, firing: &Firing) {
-        // SAFETY: the payload is alive between `begin` and `end`; only overlapping calls share it,
-        // and `overlapping` asks for `F: Sync`.
-        unsafe { (*Self::callback(entry))(firing) }
-    }
-}
-
-impl<P: Carrier<Callback: FnMut(&Firing)>> Calls<P> {
-    const EXCLUSIVE: &'static VTable = &Self::table(Self::call_mut);
-
-    /// # Safety
-    /// As [`VTable::call`]; the payload is a `P`, and the entry is exclusive.
-    unsafe fn call_mut(entry: NonNull<Entry>, firing: &Firing) {
-        // SAFETY: the payload is alive between `begin` and `end`, and an exclusive timer runs one
-        // callback at a time.
-        unsafe { (*Self::callback(entry))(firing) }
-    }
-}
-
-impl<P: Carrier<Callback: FnOnce(&Firing)>> Calls<P> {
-    const ONCE: &'static VTable = &Self::table(Self::call_once);
-
-    /// # Safety
-    /// As [`VTable::call`]; the payload is a `P`, and the entry fires once.
-    unsafe fn call_once(entry: NonNull<Entry>, firing: &Firing) {
-        // SAFETY: `begin` marks the callback as consumed in the same step that allows this call. So
-        // the callback is taken once, and no thread drops it in place (I12).
-        unsafe { Self::callback(entry).read()(firing) }
-    }
-}
-
-#[inline]
-fn start<P>(
-    engine: &Engine,
-    kind: Kind,
-    tick_policy: TickPolicy,
-    vtable: &'static VTable,
-    (due, period): (Duration, Duration),
-    payload: P,
-) -> OwnedEntry {
-    let entry = allocate(engine.header(kind, tick_policy, vtable), payload);
-    // SAFETY: just made; `start_new` places one of the two references, the owner has the second.
+/// The annotations of an entry, if it has any.
+///
+/// # Safety
+/// The entry is alive while the result is used.
+unsafe fn annotations<'a>(entry: NonNull<Entry>) -> Option<&'a Annotations> {
+    // SAFETY: alive, as the caller promises, and the table was made for this entry. The pointer was
+    // made from the whole allocation.
     unsafe {
-        start_new(entry, due, period);
-        OwnedEntry::new(EntryRef::from_raw(entry))
+        let is_annotated = entry.as_ref().extra().vtable.is_annotated;
+        is_annotated.then(|| &(*entry.cast::<Beginning>().as_ptr()).annotations)
     }
 }
 
-/// As [`start`], with the label, if there is one.
-#[inline(always)]
-fn start_named<F>(
-    engine: &Engine,
-    (kind, settings): (Kind, Settings),
-    (plain, named): (&'static VTable, &'static VTable),
-    when: (Duration, Duration),
-    callback: F,
-) -> OwnedEntry {
-    let Settings { tick_policy, label } = settings;
-    match label {
-        None => start(engine, kind, tick_policy, plain, when, Plain(callback)),
-        Some(label) => start(engine, kind, tick_policy, named, when, Named::new(callback, label)),
-    }
-}
-
-/// Makes and starts a timer whose callbacks may overlap.
-#[inline]
-pub(crate) fn overlapping<F: Fn(&Firing) + Send + Sync + 'static>(
-    engine: &Engine,
-    settings: impl Into<Settings>,
-    when: (Duration, Duration),
-    callback: F,
-) -> OwnedEntry {
-    let tables = (Calls::<Plain<F>>::OVERLAPPING, Calls::<Named<F>>::OVERLAPPING);
-    start_named(engine, (Kind::Overlapping, settings.into()), tables, when, callback)
-}
-
-/// Makes and starts a timer with one callback at a time.
-#[inline]
-pub(crate) fn exclusive<F: FnMut(&Firing) + Send + 'static>(
-    engine: &Engine,
-    settings: impl Into<Settings>,
-    when: (Duration, Duration),
-    callback: F,
-) -> OwnedEntry {
-    let tables = (Calls::<Plain<F>>::EXCLUSIVE, Calls::<Named<F>>::EXCLUSIVE);
-    start_named(engine, (Kind::Exclusive, settings.into()), tables, when, callback)
-}
-
-/// Makes and starts a timer that fires once.
-#[inline]
-pub(crate) fn once<F>(engine: &Engine, settings: impl Into<Settings>, due: Duration, callback: F) -> OwnedEntry
-where
-    F: FnOnce(&Firing) + Send + 'static,
-{
-    let tables = (Calls::<Plain<F>>::ONCE, Calls::<Named<F>>::ONCE);
-    start_named(engine, (Kind::Once, settings.into()), tables, (due, Duration::ZERO), callback)
-}
-
-/// The place of the name of a timer, which no thread writes.
+/// The place of the context of an entry with annotations.
 ///
 /// # Safety
-/// The entry is alive.
-unsafe fn label_place(entry: NonNull<Entry>) -> Option<*mut Arc<Label>> {
-    // SAFETY: alive, as the caller promises. The pointer was made from the whole allocation, and
-    // the place is that of the field.
-    unsafe { entry.as_ref().extra().vtable.label_at.map(|at| entry.as_ptr().byte_add(at).cast()) }
+/// The entry is alive and has annotations.
+unsafe fn context_of(entry: NonNull<Entry>) -> *mut Option<Context> {
+    // SAFETY: alive, with annotations, as the caller promises; the pointer was made from the whole
+    // allocation.
+    UnsafeCell::raw_get(unsafe { &raw const (*entry.cast::<Beginning>().as_ptr()).annotations.context })
 }
 
 /// The name of a queued timer; `lock` proves that the entry's lock is held.
@@ -274,7 +330,157 @@ pub(super) fn label_of(linked: Linked<'_, EntryMeta>, _lock: &ShardState) -> Opt
     // SAFETY: linked, so alive by the reference of the list, while the lock is held. (The callback
     // may be gone: a thread drops it without the lock, perhaps before the disposing thread unlinks
     // the entry. The label stays.)
-    unsafe { label_place(linked.as_ptr()).map(|label| Arc::clone(&*label)) }
+    unsafe { annotations(linked.as_ptr()) }?.label.clone()
+}
+
+/// Frees the memory; nothing is dropped.
+///
+/// # Safety
+/// `layout` is that of the entry's allocation; the caller has the last reference.
+#[inline]
+unsafe fn deallocate(entry: NonNull<Entry>, layout: Layout) {
+    // SAFETY: a box leaked by `start_as`, so allocated with this layout; no other reference is
+    // left, and the header has nothing to drop.
+    unsafe { dealloc(entry.as_ptr().cast(), layout) }
+}
+
+const _: () = assert!(!needs_drop::<Entry>(), "`deallocate` drops nothing");
+
+// ---------------------------------------------------------------- start
+
+/// A timer that has just been started.
+pub(super) struct Started<P> {
+    /// The handle's reference.
+    pub(super) entry: EntryRef,
+    pub(super) payload: NonNull<P>,
+    /// False: the runtime is closed, and the timer disposed.
+    pub(super) is_open: bool,
+}
+
+/// Makes an entry in the shard of the calling thread's CPU, and starts it by `schedule`, which runs
+/// with the lock of the shard held. `schedule` takes over one of the new entry's two references, as
+/// [`ShardState::insert_or_claim`] does.
+#[inline]
+pub(super) fn start<P: EntryPayload>(
+    engine: &Engine,
+    (Settings { tick_policy, label }, context): (Settings, Option<Context>),
+    payload: P,
+    schedule: impl FnOnce(&mut ShardState, &EntryRef, NonNull<P>) -> AfterUnlock,
+) -> Started<P> {
+    // Two references: the handle's, and that of the queue or of the job.
+    let header =
+        |vtable| Node::with(2, P::KIND, tick_policy, EntryMeta { shard: engine.shard_here().as_ptr(), vtable });
+    if label.is_none() && context.is_none() {
+        return start_as(header(Table::<(), P>::VTABLE), (), payload, schedule);
+    }
+    let annotations = Annotations { label, context: UnsafeCell::new(context) };
+    start_as(header(Table::<Annotations, P>::VTABLE), annotations, payload, schedule)
+}
+
+/// As [`start`]; the header has the table of these types.
+#[inline]
+fn start_as<A: Annotated, P: EntryPayload>(
+    header: Entry,
+    annotations: A,
+    payload: P,
+    schedule: impl FnOnce(&mut ShardState, &EntryRef, NonNull<P>) -> AfterUnlock,
+) -> Started<P> {
+    let all = NonNull::from(Box::leak(Box::new(Allocation { header, annotations, payload })));
+    // SAFETY: just made, with two references, the first of which is the handle's.
+    let (entry, payload) = unsafe { (EntryRef(all.cast()), self::payload::<A, P>(all.cast())) };
+    // The engine keeps the shard alive until the timer is counted in.
+    let shard = entry.shard();
+    let mut state = shard.lock();
+    state.arrive(shard);
+    if !state.is_open() {
+        drop(state);
+        // SAFETY: one of the two references of a new entry, which `schedule` would have taken over.
+        let last = unsafe { Entry::release(entry.as_ptr()) };
+        debug_assert!(!last, "the handle has one");
+        dispose(&entry);
+        return Started { entry, payload, is_open: false };
+    }
+    state.tally.created += 1;
+    if let Clock::Manual { virtual_time, .. } = &shard.clock {
+        entry.get().state.first_number(virtual_time.next_number());
+    }
+    let left = schedule(&mut state, &entry, payload);
+    hand_over(state, left);
+    Started { entry, payload, is_open: true }
+}
+
+/// The reference of a handle: dropping it disposes the timer.
+pub(crate) struct OwnedEntry {
+    entry: ManuallyDrop<EntryRef>,
+}
+
+impl OwnedEntry {
+    /// Makes and starts a timer of the program, in the context of the calling thread. `when`: due
+    /// time and period.
+    #[inline]
+    pub(crate) fn start<P: EntryPayload>(
+        engine: &Engine,
+        settings: impl Into<Settings>,
+        when: (Duration, Duration),
+        callback: P,
+    ) -> Self {
+        Self::start_in(Context::here(engine), engine, settings.into(), when, callback)
+    }
+
+    /// As [`Self::start`], for a timer of the crate's own, which keeps no context.
+    pub(crate) fn start_own<P: EntryPayload>(
+        engine: &Engine,
+        settings: impl Into<Settings>,
+        when: (Duration, Duration),
+        callback: P,
+    ) -> Self {
+        Self::start_in(None, engine, settings.into(), when, callback)
+    }
+
+    #[inline]
+    fn start_in<P: EntryPayload>(
+        context: Option<Context>,
+        engine: &Engine,
+        settings: Settings,
+        (due, period): (Duration, Duration),
+        callback: P,
+    ) -> Self {
+        // A sweep with a slightly later reading does no harm.
+        let before = engine.clock().now();
+        let started = start(engine, (settings, context), callback, |state, entry, _| {
+            let shard = entry.shard();
+            let now = state.now(shard, before);
+            let schedule = Schedule { due: instant(now, due), period: Period::new(period) };
+            // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
+            unsafe { state.insert_or_claim(shard, entry.as_ptr(), schedule, now) }
+        });
+        Self { entry: ManuallyDrop::new(started.entry) }
+    }
+
+    /// Gives up the handle; the timer is not disposed.
+    pub(crate) fn into_entry(mut self) -> EntryRef {
+        // SAFETY: taken once: `forget` below keeps the handle's own drop from running.
+        let entry = unsafe { ManuallyDrop::take(&mut self.entry) };
+        std::mem::forget(self);
+        entry
+    }
+}
+
+impl std::ops::Deref for OwnedEntry {
+    type Target = EntryRef;
+
+    #[inline]
+    fn deref(&self) -> &EntryRef {
+        &self.entry
+    }
+}
+
+impl Drop for OwnedEntry {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: taken once: the handle is being dropped.
+        dispose_last(unsafe { ManuallyDrop::take(&mut self.entry) });
+    }
 }
 
 // ---------------------------------------------------------------- references
@@ -312,11 +518,16 @@ impl Entry {
 pub(crate) struct EntryRef(NonNull<Entry>);
 
 // SAFETY: the fields of a header are atomics, constant, or under the lock of the shard: a `Key` is
-// needed to reach those, and only a locked queue lends one. The functions that make entries ask for
-// a callback that is `Send`, and `Sync` where callbacks may overlap.
+// needed to reach those, and only a locked queue lends one. An `EntryPayload` may be used and
+// dropped on any thread. Annotations are `Send` and `Sync`: see `annotations_are_for_any_thread`.
 unsafe impl Send for EntryRef {}
 // SAFETY: see `Send`.
 unsafe impl Sync for EntryRef {}
+
+const _: fn() = || {
+    fn annotations_are_for_any_thread<T: Send + Sync>() {}
+    annotations_are_for_any_thread::<(Option<Arc<Label>>, Option<Context>)>();
+};
 
 impl EntryRef {
     /// # Safety
@@ -342,6 +553,12 @@ impl EntryRef {
         // SAFETY: a shard outlives its entries, which are counted in. Only a thread that holds the
         // engine, and so the shard, uses an entry that was counted out.
         unsafe { self.get().extra().shard.as_ref() }
+    }
+
+    /// The name of the timer.
+    pub(super) fn label(&self) -> Option<&Arc<Label>> {
+        // SAFETY: alive by this reference.
+        unsafe { annotations(self.0) }?.label.as_ref()
     }
 
     /// Whether the payload is a callback of the program's.
@@ -380,6 +597,50 @@ impl Drop for EntryRef {
     }
 }
 
+// ---------------------------------------------------------------- change
+
+/// Replaces due time and period, counting from now (S15 to S18).
+pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Rescheduled {
+    change_to::<false>(node, due, |_| Period::new(period)).0
+}
+
+/// Replaces the due time, counting from now, and leaves the period.
+pub(crate) fn restart(node: &EntryRef, due: Duration) -> Rescheduled {
+    restart_under_lock(node, due).0
+}
+
+/// As [`restart`], for a caller with a lock of its own.
+pub(crate) fn restart_under_lock(node: &EntryRef, due: Duration) -> (Rescheduled, Notice) {
+    change_to::<true>(node, due, |inner| node.get().period(inner.queue.key()))
+}
+
+/// `APART`: the caller drops the notice later; else there is nothing left to do.
+#[inline(always)] // into both callers, so that `change` costs as much as without the other
+fn change_to<const APART: bool>(
+    node: &EntryRef,
+    due: Duration,
+    period: impl FnOnce(&ShardState) -> Period,
+) -> (Rescheduled, Notice) {
+    let shard = node.shard();
+    let now = shard.clock.now();
+    let mut inner = shard.lock();
+    if !inner.is_open() {
+        return (Rescheduled::Refused, Notice::NOTHING);
+    }
+    inner.tally.changed += 1;
+    let now = inner.now(shard, now);
+    let schedule = Schedule { due: instant(now, due), period: period(&inner) };
+    // SAFETY: alive by the caller's reference, and belongs to this shard, whose lock is held.
+    let (rescheduled, left) = unsafe { inner.reschedule(shard, node.as_ptr(), schedule, now) };
+    if APART {
+        return (rescheduled, hand_over_apart(inner, left));
+    }
+    hand_over(inner, left);
+    (rescheduled, Notice::NOTHING)
+}
+
+// ---------------------------------------------------------------- firing
+
 impl Firing {
     /// A queued job begins: edge 3 of the state word.
     #[inline]
@@ -417,8 +678,7 @@ impl Running<'_> {
     /// The name of the timer.
     #[inline]
     pub(super) fn label(&self) -> Option<Arc<Label>> {
-        // SAFETY: alive by this reference.
-        unsafe { label_place(self.0.entry.as_ptr()).map(|label| Arc::clone(&*label)) }
+        self.0.entry.label().cloned()
     }
 
     /// The callback has returned, or panicked: edge 5 of the state word.
@@ -428,40 +688,101 @@ impl Running<'_> {
     }
 }
 
-/// The reference of a handle: dropping it disposes the timer.
-pub(crate) struct OwnedEntry {
-    entry: ManuallyDrop<EntryRef>,
-}
+// ---------------------------------------------------------------- the end
 
-impl OwnedEntry {
-    #[inline]
-    pub(super) fn new(entry: EntryRef) -> Self {
-        Self { entry: ManuallyDrop::new(entry) }
-    }
-
-    /// Gives up the handle; the timer is not disposed.
-    pub(crate) fn into_entry(mut self) -> EntryRef {
-        // SAFETY: taken once: `forget` below keeps the handle's own drop from running.
-        let entry = unsafe { ManuallyDrop::take(&mut self.entry) };
-        std::mem::forget(self);
-        entry
+/// Disposes the timer and gives the handle's reference back. If only the handle and the queue refer
+/// to the timer, this takes a single lock section and no further atomic operation.
+#[inline]
+pub(super) fn dispose_last(handle: EntryRef) {
+    if let Err(handle) = free_last(handle, |_| 0, |_| {}) {
+        dispose(&handle);
     }
 }
 
-impl std::ops::Deref for OwnedEntry {
-    type Target = EntryRef;
-
-    #[inline]
-    fn deref(&self) -> &EntryRef {
-        &self.entry
+/// Stops the timer for good, without waiting (S19, S20).
+pub(crate) fn dispose(node: &EntryRef) {
+    let shared = node.get();
+    let outcome = shared.state.dispose();
+    if outcome == Dispose::Already {
+        return;
+    }
+    // A sweep may have claimed a tick and inserted the entry again after the step above. No later
+    // section inserts the entry: `settle` and `rearm` look at DISPOSED with the lock held.
+    // SAFETY: alive by the caller's reference; the lock of its own shard is held.
+    let was_queued = unsafe { node.shard().lock().unlink_disposed(node.as_ptr()) };
+    if let Some(leave_lists) = shared.extra().vtable.leave_lists {
+        // SAFETY: the table of this entry; alive by the caller's reference, and no lock is held.
+        unsafe { leave_lists(node) };
+    }
+    if outcome == Dispose::DropPayload {
+        finish_disposal(node);
+    }
+    if was_queued {
+        // SAFETY: the list's reference, which unlinking has given to this function.
+        let last = unsafe { Entry::release(node.as_ptr()) };
+        debug_assert!(!last, "the caller has a reference");
     }
 }
 
-impl Drop for OwnedEntry {
-    #[inline]
-    fn drop(&mut self) {
-        // SAFETY: taken once: the handle is being dropped.
-        dispose_last(unsafe { ManuallyDrop::take(&mut self.entry) });
+/// The end of a disposed timer, when no callback runs or will run: drops the payload and wakes the
+/// waiters.
+pub(super) fn finish_disposal(node: &EntryRef) {
+    // SAFETY: alive by the reference, and so is its shard. The state word gives this right to a
+    // single caller, after the last callback (I12).
+    unsafe { drop_payload(node.as_ptr(), None) };
+    if node.get().state.mark_dropped() {
+        for waker in node.shard().waiters.take(node) {
+            contain(&node.shard().number, || waker.wake());
+        }
+    }
+}
+
+/// Frees a timer if only the caller, and lists under the lock of the shard, refer to the timer.
+/// `held` counts the references of further lists than the queue's; `unlink` takes the timer and
+/// these references out of them. `Err`: there are further references.
+#[inline]
+pub(crate) fn free_last(
+    handle: EntryRef,
+    held: impl FnOnce(&ShardState) -> u32,
+    unlink: impl FnOnce(&mut ShardState),
+) -> Result<(), EntryRef> {
+    let node = handle.into_raw();
+    // SAFETY: alive by the handle's reference; a shard outlives its entries, which are counted in.
+    let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
+    // The end of a block releases the lock, not `drop(inner)`: a guard passed as an argument would
+    // have to stay valid until `drop` returns. But another thread may free the shard once this
+    // timer is counted out and the lock is free.
+    let counted_out = {
+        let mut inner = shard.lock();
+        let was_queued = shared.is_queued(inner.queue.key());
+        if shared.has_only(1 + u32::from(was_queued) + held(&inner)) {
+            // Only the handle and the lists refer to the entry: no job, no running callback, no
+            // waiter (I15). No reference can be added, since the handle is this thread's and the
+            // lock guards the lists.
+            // A sweep that took the waker of a future just before has counted the entry out.
+            let mut counted_out = false;
+            if was_queued {
+                // SAFETY: queued in this shard, whose lock is held.
+                unsafe { inner.queue.unlink(node) };
+                inner.tally.disposed += 1;
+            } else {
+                counted_out = shared.location(inner.queue.key()) == Location::COUNTED_OUT;
+            }
+            unlink(&mut inner);
+            Some((counted_out || inner.count_out()).then_some(shard.number))
+        } else {
+            None
+        }
+    };
+    match counted_out {
+        Some(counted_out) => {
+            // SAFETY: all references were the handle's and the lists', which have been taken out;
+            // the lock is free.
+            unsafe { free(node, counted_out) };
+            Ok(())
+        }
+        // SAFETY: the handle's reference, which `into_raw` took out above.
+        None => Err(unsafe { EntryRef::from_raw(node) }),
     }
 }
 
@@ -472,12 +793,12 @@ impl Drop for OwnedEntry {
 /// # Safety
 /// The caller has the last reference, and holds no lock of this crate. If another thread has
 /// counted the entry out, the caller holds the runtime.
-pub(super) unsafe fn free(node: NonNull<Entry>, counted_out: Option<EngineNumber>) {
+unsafe fn free(node: NonNull<Entry>, counted_out: Option<EngineNumber>) {
     // SAFETY: with the last reference, the caller alone uses header and payload.
     unsafe {
         let vtable = node.as_ref().extra().vtable;
         let counted_in = counted_out.is_none() && !(*node.as_ptr()).is_counted_out();
-        if counted_in || vtable.drop_payload.is_some() || vtable.label_at.is_some() {
+        if counted_in || vtable.drop_payload.is_some() || vtable.is_annotated {
             return free_with_payload(node, counted_in, counted_out);
         }
         deallocate(node, vtable.layout);
@@ -495,11 +816,9 @@ unsafe fn free_with_payload(node: NonNull<Entry>, counted_in: bool, counted_out:
     // the entry, which is counted in until `depart` or `is_counted_out`.
     unsafe {
         let &EntryMeta { shard, vtable } = node.as_ref().extra();
-        if vtable.drop_payload.is_some() && node.as_ref().state.has_payload() {
-            drop_payload(node, counted_out);
-        }
-        if let Some(label) = label_place(node) {
-            std::ptr::drop_in_place(label);
+        drop_payload(node, counted_out);
+        if vtable.is_annotated {
+            (&raw mut (*node.cast::<Beginning>().as_ptr()).annotations).drop_in_place();
         }
         deallocate(node, vtable.layout);
         if counted_in {
@@ -508,23 +827,34 @@ unsafe fn free_with_payload(node: NonNull<Entry>, counted_in: bool, counted_out:
     }
 }
 
-/// Drops the payload, if its table has a function for that. The panic handler is told of a panic,
-/// before the timer counts as ended: a handler that waits for that end does not wait for itself.
+/// Frees the memory of an entry with nothing left to drop, which was counted out.
 ///
 /// # Safety
-/// As [`VTable::drop_payload`]; the entry is alive. Without `counted_out`, so is its shard.
+/// The entry has this payload and no annotations; the caller has the last reference.
 #[inline]
-pub(super) unsafe fn drop_payload(node: NonNull<Entry>, counted_out: Option<EngineNumber>) {
+pub(super) unsafe fn free_empty<P>(node: NonNull<Entry>) {
+    // SAFETY: the caller's promises, and this is the layout of such an entry.
+    unsafe { deallocate(node, Layout::new::<Allocation<(), P>>()) }
+}
+
+/// Drops the payload, unless its callback was consumed, or it was dropped before. The panic handler
+/// is told of a panic, before the timer counts as ended: a handler that waits for that end does not
+/// wait for itself.
+///
+/// # Safety
+/// No callback runs or will run, and no other thread drops the payload (I12). The entry is alive.
+/// Without `counted_out`, so is its shard.
+#[inline]
+unsafe fn drop_payload(node: NonNull<Entry>, counted_out: Option<EngineNumber>) {
+    // SAFETY: alive, as the caller promises.
+    let shared = unsafe { node.as_ref() };
+    let Some(drop_payload) = shared.extra().vtable.drop_payload.filter(|_| shared.state.has_payload()) else { return };
     let timer = node.as_ptr().cast_const().cast();
-    // SAFETY: the caller's promises are the same.
-    let dropped = catch_unwind(AssertUnwindSafe(|| unsafe {
-        if let Some(drop_payload) = node.as_ref().extra().vtable.drop_payload {
-            inside(timer, || drop_payload(node));
-        }
-    }));
-    if let Err(panicked) = dropped {
+    // SAFETY: the table of this entry; dropped once, as the caller promises.
+    let dropped = catch_unwind(AssertUnwindSafe(|| inside(timer, || unsafe { drop_payload(node) })));
+    if let Err(panic) = dropped {
         // SAFETY: alive, as the caller promises, and the label stays until the entry is freed.
-        inside(timer, || unsafe { tell_of(node, counted_out, panicked) });
+        inside(timer, || unsafe { tell_of(node, counted_out, panic) });
     }
 }
 
@@ -533,86 +863,12 @@ pub(super) unsafe fn drop_payload(node: NonNull<Entry>, counted_out: Option<Engi
 /// # Safety
 /// As [`drop_payload`].
 #[cold]
-unsafe fn tell_of(node: NonNull<Entry>, counted_out: Option<EngineNumber>, panicked: Payload) {
+unsafe fn tell_of(node: NonNull<Entry>, counted_out: Option<EngineNumber>, panic: Payload) {
     // SAFETY: the entry and, unless it was counted out, the shard are alive, as the caller
     // promises.
     let (number, label) = unsafe {
         let number = counted_out.unwrap_or_else(|| node.as_ref().extra().shard.as_ref().number);
-        (number, label_place(node).map(|label| Arc::clone(&*label)))
+        (number, annotations(node).and_then(|annotations| annotations.label.clone()))
     };
-    number.tell_of(panicked, label);
-}
-
-// ---------------------------------------------------------------- the code that a thread is inside of
-
-/// Code that the current thread is inside of: the callback of a timer or its payload's destructor;
-/// a handed-over callback of an engine; the callbacks of a source; the driving of a manual clock.
-/// Frames nest where a callback drives a manual clock or runs another handed-over callback, or a
-/// destructor disposes another timer.
-struct Frame {
-    /// The address of the timer's entry, of the engine, of the source, of the agenda, or, for a
-    /// panic handler, the engine's plus 1; compared, never followed. All are alive meanwhile, so no
-    /// two are equal.
-    of: *const (),
-    outer: *const Frame,
-}
-
-crate::sync::thread_local! {
-    static INNERMOST: Cell<*const Frame> = const { Cell::new(std::ptr::null()) };
-}
-
-/// Runs `code` with the thread marked as inside of the code at an address.
-#[inline(always)] // a call would pass what `code` has captured through memory, for each firing
-pub(crate) fn inside<R>(of: *const (), code: impl FnOnce() -> R) -> R {
-    /// Restores the outer frame, also when the code unwinds.
-    struct Restore(*const Frame);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            INNERMOST.with(|innermost| innermost.set(self.0));
-        }
-    }
-    let frame = Frame { of, outer: INNERMOST.with(Cell::get) };
-    let _restore = Restore(frame.outer);
-    INNERMOST.with(|innermost| innermost.set(&frame));
-    code()
-}
-
-/// Visits the addresses of all the code that the current thread is inside of.
-pub(super) fn each_frame(mut visit: impl FnMut(*const ())) {
-    let mut at = INNERMOST.with(Cell::get);
-    // SAFETY: frames live on this thread's stack, and `Restore` unlinks each frame before its end.
-    while let Some(frame) = unsafe { at.as_ref() } {
-        visit(frame.of);
-        at = frame.outer;
-    }
-}
-
-/// Whether the current thread is inside of the code at an address.
-pub(crate) fn is_inside(of: *const ()) -> bool {
-    times_inside(of) > 0
-}
-
-/// How many times the current thread is inside of the code at an address.
-pub(super) fn times_inside(of: *const ()) -> usize {
-    let mut times = 0;
-    each_frame(|frame| times += usize::from(frame == of));
-    times
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::unwind::catch_all;
-
-    #[test]
-    fn frames_nest_and_are_left_by_a_panic() {
-        let (one, other) = (&raw const *Box::new(1) as *const (), 8 as *const ());
-        inside(one, || {
-            catch_all(|| inside(other, || panic!("on purpose")));
-            assert!(is_inside(one) && !is_inside(other));
-            inside(other, || assert!(is_inside(one) && is_inside(other)));
-            inside(one, || assert_eq!((times_inside(one), times_inside(other)), (2, 0)));
-        });
-        assert!(!is_inside(one));
-    }
+    number.tell_of(panic, label);
 }

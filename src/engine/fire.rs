@@ -4,10 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::entry::{Begun, Firing, inside};
-use super::ops::finish_disposal;
-use super::wall_registry::leave_lists;
-use super::{Engine, EntryRef, Label, Slow, dispose, observe};
+use super::entry::{Begun, Firing, finish_disposal};
+use super::{Engine, EntryRef, Label, Slow, dispose, inside, observe};
 use crate::queue::state::End;
 use crate::sync::Arc;
 use crate::unwind::{Payload, contain};
@@ -80,7 +78,6 @@ impl Drop for HandedOver {
         if let Some(firing) = self.firing.take() {
             self.engine.by_hand.begin();
             dispose(&firing.entry);
-            leave_lists(&firing.entry);
         }
     }
 }

@@ -1,11 +1,10 @@
 //! Names of timers, and the hooks that are told of them.
 //!
-//! Ground rules. A timer without a name pays nothing: its payload is the callback alone. A timer
-//! with a name has a payload of its own kind, with a table of functions that tells the name.
+//! Ground rules. A timer without a name pays nothing: only an entry with a name has a place for it
+//! (`Annotations` in [`super::entry`]).
 
 use std::any::Any;
 use std::borrow::Cow;
-use std::mem::offset_of;
 use std::panic::Location;
 use std::time::Duration;
 
@@ -38,51 +37,6 @@ impl From<MissedTicks> for Settings {
     #[inline]
     fn from(policy: MissedTicks) -> Self {
         TickPolicy::from(policy).into()
-    }
-}
-
-/// A payload with a callback. The fields are named by their places, since a callback may run, with
-/// exclusive use of its field, while another thread reads the label.
-pub(super) trait Carrier {
-    type Callback;
-    /// The place of the callback in the payload.
-    const CALLBACK_AT: usize;
-    /// The place of the label, an `Arc<Label>`.
-    const LABEL_AT: Option<usize>;
-}
-
-/// A callback without a name.
-pub(super) struct Plain<F>(pub(super) F);
-
-impl<F> Carrier for Plain<F> {
-    type Callback = F;
-    const CALLBACK_AT: usize = offset_of!(Self, 0);
-    const LABEL_AT: Option<usize> = None;
-}
-
-/// A callback with the name of its timer.
-pub(super) struct Named<F> {
-    callback: F,
-    label: Arc<Label>,
-}
-
-impl<F> Carrier for Named<F> {
-    type Callback = F;
-    const CALLBACK_AT: usize = offset_of!(Self, callback);
-    const LABEL_AT: Option<usize> = Some(offset_of!(Self, label));
-}
-
-impl<F> Named<F> {
-    pub(super) fn new(callback: F, label: Arc<Label>) -> Self {
-        Self { callback, label }
-    }
-}
-
-/// The sum of two places.
-pub(super) const fn plus(place: Option<usize>, more: usize) -> Option<usize> {
-    match place {
-        Some(place) => Some(place + more),
-        None => None,
     }
 }
 

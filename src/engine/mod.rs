@@ -15,18 +15,21 @@ pub(crate) use self::agenda::Agenda;
 use self::agenda::Membership;
 use self::batch::BATCH;
 pub(crate) use self::current::CoreRef;
-pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry};
-pub(crate) use self::entry::{inside, is_inside};
+use self::entry::EntryMeta;
+pub(crate) use self::entry::{
+    EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, OwnedEntry, change, dispose, restart,
+    restart_under_lock,
+};
 pub(crate) use self::fire::{Executor, Expired, HandedOver, InOrder};
+pub(crate) use self::frames::{inside, is_inside};
 pub(crate) use self::label::{Hooks, Label, Panicked, Settings, Slow, SlowHandler};
 use self::number::EngineNumber;
 use self::observe::PoolNews;
 pub use self::observe::{CallbackContext, ObservedCallback};
-pub(crate) use self::ops::{Notice, Rescheduled, change, dispose, restart, restart_under_lock};
 pub(crate) use self::outlook::Outline;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;
-pub(crate) use self::shard::Shard;
+pub(crate) use self::shard::{Notice, Rescheduled, Shard};
 use self::shard::{ShardRef, ShardState};
 use self::shared_alarm::SharedAlarms;
 pub(crate) use self::sweep::Job;
@@ -37,8 +40,6 @@ use self::wall_registry::WallRegistry;
 pub(crate) use self::wall_registry::{WallEntry, WallFiring};
 use crate::alarm::{AlarmSet, Backend, Clock};
 use crate::pool::Pool;
-use crate::queue::tick_policy::TickPolicy;
-use crate::queue::{Kind, Node};
 use crate::sync::unmodelled::{self, AtomicUsize, OnceLock, fence};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::sys::cpu;
@@ -51,18 +52,16 @@ mod agenda;
 mod batch;
 mod coalesce;
 pub(crate) mod current;
-pub(crate) mod entry;
+mod entry;
 mod fire;
-pub(crate) mod flow;
+mod frames;
 mod label;
 mod lead;
 mod lost;
 mod number;
 mod observe;
-mod ops;
 mod outlook;
 mod shard;
-mod shard_refs;
 mod shared_alarm;
 mod sweep;
 mod tally;
@@ -71,8 +70,6 @@ mod waits;
 mod waker_entry;
 mod wall_list;
 mod wall_registry;
-
-use entry::{EntryMeta, VTable};
 
 /// The core of a runtime: shards, alarms and pool.
 pub(crate) struct Engine {
@@ -349,16 +346,6 @@ impl Engine {
         }
     }
 
-    // ---------------------------------------------------------------- for new timers; the rest of their path is in `entry`
-
-    /// A header for a new timer of this runtime, which belongs to the shard of the calling thread's
-    /// CPU.
-    #[inline]
-    pub(crate) fn header(&self, kind: Kind, tick_policy: impl Into<TickPolicy>, vtable: &'static VTable) -> Entry {
-        // Two references: the handle's, and the queue's or job's, placed by `start_with`.
-        Node::with(2, kind, tick_policy, EntryMeta { shard: self.shard_here().as_ptr(), vtable })
-    }
-
     // ---------------------------------------------------------------- queries; the path of a firing is in `sweep` and `fire`
 
     /// The earliest due point, exactly; [`NEVER`]: no timer comes due.
@@ -418,7 +405,7 @@ impl Engine {
     pub(crate) fn wait_for_driver(&self, limit: Duration, pause: Duration) -> bool {
         let begun = Instant::now();
         fence(Ordering::SeqCst);
-        let inside = entry::times_inside(self.address());
+        let inside = frames::times_inside(self.address());
         self.waiting_by_hand.fetch_add(inside, Ordering::Relaxed);
         let ended = self.wait_for_others(begun, limit, pause, inside > 0);
         self.waiting_by_hand.fetch_sub(inside, Ordering::Relaxed);

@@ -1,7 +1,8 @@
 //! The engine's side of an observer: contexts of callbacks, and news of the pool's threads.
 //!
 //! Ground rules. An observer is user code: it runs with no lock held. Without an observer a new
-//! timer reads one word ([`Hooks::context`]), and a firing none. The thread that adds threads must
+//! timer reads one word ([`Hooks::context`]), and a firing none: the context stands in the
+//! annotations of its entry ([`super::entry`]). The thread that adds threads must
 //! go on, so a timer on the pool tells of them ([`PoolNews`]).
 
 use std::cell::Cell;
@@ -9,8 +10,9 @@ use std::io;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::time::{Duration, Instant};
 
-use super::label::{Hooks, Label, Settings};
-use super::{Engine, EntryRef, Firing, OwnedEntry, entry, ops};
+use super::entry::{OwnJob, change};
+use super::label::{Hooks, Label};
+use super::{Engine, EntryRef, Firing, OwnedEntry};
 use crate::pool::PoolMetrics;
 use crate::queue::MissedTicks;
 use crate::sync::unmodelled::{AtomicI64, AtomicU64, OnceLock};
@@ -91,10 +93,9 @@ impl std::fmt::Debug for ObservedCallback<'_> {
     }
 }
 
-/// The observer's context of a new timer, with the facts of the timer.
-pub(super) struct Context {
+/// The observer's context of a new timer.
+pub(crate) struct Context {
     run: CallbackContext,
-    label: Option<Arc<Label>>,
     limit: Option<Duration>,
 }
 
@@ -108,42 +109,26 @@ impl Context {
     #[cold]
     #[inline(never)]
     fn capture(hooks: &Hooks, context: &dyn Fn() -> Option<CallbackContext>) -> Option<Self> {
-        context().map(|run| Self { run, label: None, limit: hooks.slow.as_ref().map(|slow| slow.limit) })
-    }
-
-    /// For a timer with these settings. (Not an argument of [`Self::here`]: without a reference to
-    /// the settings, the compiler sees that a timer without a name has none.)
-    pub(super) fn of(mut self, settings: &Settings) -> Self {
-        self.label.clone_from(&settings.label);
-        self
-    }
-
-    /// Runs the callback of a timer that counts on the clock of its runtime.
-    pub(super) fn fire(&self, firing: &Firing, callback: impl FnOnce()) {
-        let now = firing.entry.shard().clock.now();
-        let late = Duration::from_nanos(now.saturating_sub(firing.scheduled));
-        self.run(&firing.entry, Some(late), callback);
+        context().map(|run| Self { run, limit: hooks.slow.as_ref().map(|slow| slow.limit) })
     }
 
     /// Runs a callback. Hooks and observer are told of its panic and of its length here, inside of
     /// the context.
-    pub(super) fn run(&self, node: &EntryRef, late: Option<Duration>, callback: impl FnOnce()) {
+    pub(super) fn run(&self, node: &EntryRef, late: Option<Duration>, callback: &mut dyn FnMut()) {
         TOLD.set(std::ptr::null());
-        let mut callback = Some(callback);
         let mut told = false;
         (self.run)(ObservedCallback {
-            label: self.label.as_deref(),
+            label: node.label().map(|label| &**label),
             late,
             run: &mut || {
-                let Some(callback) = callback.take() else { return };
                 let begun = Instant::now();
-                let panicked = catch_unwind(AssertUnwindSafe(callback)).err();
+                let panicked = catch_unwind(AssertUnwindSafe(&mut *callback)).err();
                 let took = begun.elapsed();
                 let slow = self.limit.is_some_and(|limit| took > limit).then(|| (took, late.unwrap_or_default()));
                 told = slow.is_some();
                 if slow.is_some() || panicked.is_some() {
                     match node.shard().number.engine() {
-                        Some(engine) => engine.ended_badly(self.label.clone(), slow, panicked),
+                        Some(engine) => engine.ended_badly(node.label().cloned(), slow, panicked),
                         None => panicked.into_iter().for_each(discard),
                     }
                 }
@@ -187,19 +172,14 @@ impl PoolNews {
         count.fetch_add(1, Ordering::Relaxed);
         let job = self.job.get_or_init(|| {
             let weak = Arc::downgrade(engine);
-            entry::exclusive(engine, MissedTicks::default(), (Duration::MAX, Duration::MAX), move |_| {
+            let tell = OwnJob(move |_: &Firing| {
                 if let Some(engine) = weak.upgrade() {
                     engine.pool_news.tell(&engine);
                 }
-            })
+            });
+            OwnedEntry::start_own(engine, MissedTicks::default(), (Duration::MAX, Duration::MAX), tell)
         });
-        let _ = ops::change(job, Duration::ZERO, Duration::MAX);
-    }
-
-    /// Whether the timer is the one that tells. The pool runs it, also where callbacks are handed
-    /// over to an executor of the program's.
-    pub(super) fn is_own(&self, node: &EntryRef) -> bool {
-        self.job.get().is_some_and(|job| job.address() == node.address())
+        let _ = change(job, Duration::ZERO, Duration::MAX);
     }
 
     fn tell(&self, engine: &Engine) {

@@ -8,12 +8,15 @@
 //!
 //! A shard outlives its runtime, since timers point to the shard. The shard is freed when the
 //! runtime has departed and the last timer is freed. Counting must not cost an atomic operation per
-//! timer: see [`shard_refs`](super::shard_refs). The delay of the alarm of a busy shard is in
+//! timer: see [`LocalRefs`]. The delay of the alarm of a busy shard is in
 //! [`coalesce`](super::coalesce). The wakers of waiters for the end of a timer are in [`Waiters`],
 //! beside the lock.
+//!
+//! A lock section that claims a due tick leaves a step for the time after it: [`AfterUnlock`].
 
 #![allow(unsafe_code)] // lifetime of shards
 
+use std::ops::Deref;
 use std::ptr::NonNull;
 
 use super::batch::BATCH;
@@ -21,8 +24,6 @@ use super::coalesce::Coalescer;
 use super::entry::{Entry, EntryMeta, EntryRef};
 use super::lead::Lead;
 use super::number::EngineNumber;
-use super::ops::{AfterUnlock, Rescheduled};
-use super::shard_refs::{LocalRefs, SharedRefs};
 #[cfg(timerqueue_check)]
 use super::shared_alarm::FALLBACK_NS;
 use super::shared_alarm::Share;
@@ -36,7 +37,7 @@ use crate::pool::{COVERS_WITHIN_NS, Cover};
 use crate::queue::node::Location;
 use crate::queue::state::{Claim, Rearm};
 use crate::queue::{Kind, Next, Period, Schedule, TimerWheel, next_tick};
-use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
+use crate::sync::{Arc, AtomicI64, Mutex, MutexGuard, Ordering};
 use crate::sys::os::fetch_line;
 use crate::time::NEVER;
 
@@ -262,32 +263,6 @@ impl Shard {
             // (see `SharedRefs::depart`).
             drop(unsafe { Box::from_raw(shard.as_ptr()) });
         }
-    }
-}
-
-impl SharedRefs {
-    /// Counts out without the lock. True: this was the last reference to a closed shard, and the
-    /// caller frees the shard.
-    ///
-    /// Release publishes the caller's use of the shard to the thread that frees the shard; the
-    /// acquire load there pairs with all these releases. (An acquire load instead of a fence, since
-    /// race detectors understand loads.)
-    ///
-    /// The argument is a pointer: a `&SharedRefs` would have to stay valid until this returns, but
-    /// another thread may free the shard right after the subtraction.
-    ///
-    /// # Safety
-    /// The caller is counted in, so `shared_refs` is alive until the subtraction. After `false` the
-    /// caller does not use the shard.
-    #[must_use]
-    pub(crate) unsafe fn depart(shared_refs: *const Self) -> bool {
-        // SAFETY: the caller is counted in, which keeps the shard alive up to the subtraction.
-        let count = unsafe { &(*shared_refs).0 };
-        let last = count.fetch_sub(1, Ordering::Release) == 1;
-        if last {
-            count.load(Ordering::Acquire);
-        }
-        last
     }
 }
 
@@ -652,7 +627,7 @@ impl ShardRef {
     }
 }
 
-impl std::ops::Deref for ShardRef {
+impl Deref for ShardRef {
     type Target = Shard;
 
     #[inline]
@@ -670,6 +645,196 @@ impl Drop for ShardRef {
     }
 }
 
+// ---------------------------------------------------------------- the reference count
+
+/// The reference count of a shard, split in two like the kernel's `percpu_ref`, so that counting
+/// costs no atomic operation while the shard is open.
+///
+/// This part is a plain number under the shard's lock, for threads that hold the lock anyway.
+/// [`SharedRefs`] is an atomic beside the lock, for timers freed without the lock. While the shard
+/// is open, the shared count is zero or negative, so no decrement finds itself the last. Closing
+/// adds the local count, and 1 for the runtime, to the shared count in a single step. Afterwards
+/// the thread that brings the shared count to zero frees the shard.
+///
+/// A timer that the runtime is sure to outlive may be counted out early, since the runtime is
+/// counted until its end. A detached timer is counted out with the lock held when its last tick is
+/// claimed: from then on only threads that hold the runtime use the timer.
+///
+/// Neither part can overflow. Each step goes with the making or freeing of a timer, so 63 bits last
+/// for centuries; and forgotten timers stay in memory, which is full long before.
+/// `loom-tests/shard_teardown.rs` runs the end of a shard.
+///
+/// A number while the shard is open, nothing once it is closed.
+struct LocalRefs(Option<i64>);
+
+impl LocalRefs {
+    /// The count of an open shard.
+    fn new() -> Self {
+        Self(Some(0))
+    }
+
+    /// Counts a new timer in: in the shared count if the shard is closed. The thread that makes the
+    /// timer keeps the runtime, and so the shard, alive meanwhile.
+    fn arrive(&mut self, shared_refs: &SharedRefs) {
+        match &mut self.0 {
+            Some(local_refs) => *local_refs += 1,
+            None => shared_refs.add(1),
+        }
+    }
+
+    /// Counts a timer out if the shard is open. False: the shard is closed, and the caller departs
+    /// after the lock is released.
+    #[must_use]
+    fn leave(&mut self) -> bool {
+        match &mut self.0 {
+            Some(local_refs) => *local_refs -= 1,
+            None => return false,
+        }
+        true
+    }
+
+    /// The number of timers counted in here and in `shared_refs`; `None`: closed.
+    #[cfg(all(test, timerqueue_loom))]
+    fn total(&self, shared_refs: &SharedRefs) -> Option<i64> {
+        self.0.map(|local_refs| local_refs + shared_refs.0.load(Ordering::Relaxed))
+    }
+
+    /// Moves the local count, and 1 for the runtime, into the shared count. The first call closes,
+    /// later calls do nothing.
+    fn close(&mut self, shared_refs: &SharedRefs) {
+        if let Some(local_refs) = self.0.take() {
+            shared_refs.add(local_refs + 1);
+        }
+    }
+}
+
+/// The part beside the lock.
+struct SharedRefs(AtomicI64);
+
+impl SharedRefs {
+    fn new() -> Self {
+        Self(AtomicI64::new(0))
+    }
+
+    /// Relaxed: additions are made with the lock held, which orders them. The sum cannot come to
+    /// zero before the last of the timers added here departs, and each departs later than this.
+    fn add(&self, shared_refs: i64) {
+        self.0.fetch_add(shared_refs, Ordering::Relaxed);
+    }
+    /// Counts out without the lock. True: this was the last reference to a closed shard, and the
+    /// caller frees the shard.
+    ///
+    /// Release publishes the caller's use of the shard to the thread that frees the shard; the
+    /// acquire load there pairs with all these releases. (An acquire load instead of a fence, since
+    /// race detectors understand loads.)
+    ///
+    /// The argument is a pointer: a `&SharedRefs` would have to stay valid until this returns, but
+    /// another thread may free the shard right after the subtraction.
+    ///
+    /// # Safety
+    /// The caller is counted in, so `shared_refs` is alive until the subtraction. After `false` the
+    /// caller does not use the shard.
+    #[must_use]
+    unsafe fn depart(shared_refs: *const Self) -> bool {
+        // SAFETY: the caller is counted in, which keeps the shard alive up to the subtraction.
+        let count = unsafe { &(*shared_refs).0 };
+        let last = count.fetch_sub(1, Ordering::Release) == 1;
+        if last {
+            count.load(Ordering::Acquire);
+        }
+        last
+    }
+}
+
+// ---------------------------------------------------------------- after the lock
+
+/// The step that is left when the lock of the shard is released: a due tick goes to the pool.
+#[must_use = "a tick that has been claimed is lost: see `hand_over`"]
+#[derive(Default)]
+pub(crate) struct AfterUnlock(Option<Expired>);
+
+impl AfterUnlock {
+    pub(super) const NOTHING: Self = Self(None);
+
+    #[inline]
+    pub(super) fn submit(expired: Option<Expired>) -> Self {
+        Self(expired)
+    }
+
+    /// For a caller with several timers under one lock.
+    pub(super) fn into_job(self) -> Option<Expired> {
+        self.0
+    }
+}
+
+/// A job has been put into the pool: dropping this has a thread of the pool look for it. Perhaps
+/// the last reference to the runtime: so a caller with a lock of its own drops this after that
+/// lock.
+#[must_use = "dropped while a lock is held, it may run destructors of hooks"]
+pub(crate) struct Notice(Option<Arc<Engine>>);
+
+impl Notice {
+    pub(super) const NOTHING: Self = Self(None);
+}
+
+impl Drop for Notice {
+    fn drop(&mut self) {
+        if let Some(engine) = &self.0 {
+            engine.notify();
+        }
+    }
+}
+
+/// Takes the step that is left, and releases the lock of the shard.
+#[inline(always)] // most often nothing is left
+pub(super) fn hand_over(state: impl Deref<Target = ShardState>, left: AfterUnlock) {
+    if let Some(expired) = left.0 {
+        put_and_notify(state, expired);
+    }
+}
+
+/// As [`hand_over`], for a caller with a lock of its own.
+pub(super) fn hand_over_apart(state: impl Deref<Target = ShardState>, left: AfterUnlock) -> Notice {
+    left.0.map_or(Notice::NOTHING, |expired| put(state, expired))
+}
+
+#[cold]
+#[inline(never)]
+fn put_and_notify(state: impl Deref<Target = ShardState>, expired: Expired) {
+    drop(put(state, expired));
+}
+
+fn put(state: impl Deref<Target = ShardState>, expired: Expired) -> Notice {
+    let engine = state.engine().map(Arc::clone);
+    match &engine {
+        Some(engine) => engine.put(expired, &state),
+        None => debug_assert!(false, "a closed shard claims no tick"),
+    }
+    drop(state);
+    Notice(engine)
+}
+
+/// The outcome of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rescheduled {
+    /// A tick of the old schedule was still to come.
+    WasWaiting,
+    WasIdle,
+    /// Disposed, consumed, or the runtime has ended: nothing has changed.
+    Refused,
+}
+
+impl Rescheduled {
+    #[inline]
+    pub(super) fn waited(waited: bool) -> Self {
+        if waited { Self::WasWaiting } else { Self::WasIdle }
+    }
+}
+
 #[cfg(all(test, timerqueue_loom))]
 #[path = "../../loom-tests/arm_vs_sweep.rs"]
 mod loom_models;
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/shard_teardown.rs"]
+mod teardown_models;

@@ -13,7 +13,7 @@ use std::io;
 use std::time::Duration;
 
 use super::batch::{BATCH, Batch, SharedBatch};
-use super::{Engine, EntryRef, Expired, InOrder, Shard};
+use super::{Engine, Expired, InOrder, Shard};
 use crate::alarm::{AlarmSet, Backend, Event};
 use crate::pool::{Cover, Driver, LocalQueue, Pool};
 use crate::sync::unmodelled::fence;
@@ -127,17 +127,12 @@ impl Engine {
         false
     }
 
-    /// Whether the timer is the crate's own, and runs on the pool in any case.
-    fn is_own(&self, node: &EntryRef) -> bool {
-        self.walls.is_own(node) || self.pool_news.is_own(node)
-    }
-
     /// A thread of the pool has a tick or waker. Returns whether a callback or waker ran here. A
     /// deferred tick queues behind all waiting jobs.
     #[inline(always)] // a call would pass the tick through memory
     fn run_one(&self, expired: Expired, local: &LocalQueue<Job>) -> bool {
         match (&self.parts().executor, expired) {
-            (Some(executor), Expired::Tick(firing)) if firing.entry.is_callback() && !self.is_own(&firing.entry) => {
+            (Some(executor), Expired::Tick(firing)) if firing.entry.is_callback() => {
                 local.count_other(); // the firing begins on the executor
                 self.hand_callback_over(executor, firing);
                 false

@@ -15,7 +15,7 @@
 //! Not seen: waits of tasks, and waits for an event (a cancellation, an entry, room) that a blocked
 //! callback would bring.
 
-use super::entry::each_frame;
+use super::frames::each_frame;
 use crate::sync::unmodelled::{Mutex, MutexGuard};
 use crate::sync::{ThreadId, thread_id};
 
@@ -85,7 +85,7 @@ impl Drop for Waits {
 mod tests {
     use std::sync::mpsc;
 
-    use super::super::entry::inside;
+    use super::super::inside;
     use super::Waits;
 
     /// Addresses of code that no other test uses.

@@ -7,15 +7,13 @@
 #![allow(unsafe_code)] // the payload behind the header
 
 use std::cell::UnsafeCell;
-use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::task::Waker;
 
 use super::Engine;
-use super::entry::{Entry, EntryRef, Firing, VTable, allocate, deallocate, layout, payload};
-use super::ops::start_at;
-use super::ops::{AfterUnlock, dispose_last, hand_over};
-use super::shard::ShardState;
+use super::entry::{self, Entry, EntryPayload, EntryRef, Firing, Started, bare_payload, dispose_last, free_empty};
+use super::observe::Context;
+use super::shard::{AfterUnlock, ShardState, hand_over};
 use crate::alarm::Clock;
 use crate::queue::node::Location;
 use crate::queue::tick_policy::TickPolicy;
@@ -25,22 +23,34 @@ use crate::sys::os::fetch_line;
 use crate::time::END;
 use crate::unwind::contain_drop;
 
-/// The payload behind the header.
-struct Payload {
+/// The payload of a future's entry, which has no annotations.
+struct Waiting {
     /// Under the lock of the shard.
     waker: UnsafeCell<Option<Waker>>,
     /// The future itself lets go of the entry: no task is woken when the payload is dropped.
     abandoned: AtomicBool,
 }
 
+// SAFETY: the lock of the shard guards the waker, and a waker may be used on any thread.
+unsafe impl EntryPayload for Waiting {
+    const KIND: Kind = Kind::Waker;
+    const IS_CALLBACK: bool = false;
+    const DROP: Option<unsafe fn(NonNull<Self>)> = Some(end);
+
+    /// Never called: no tick of an entry of [`Kind::Waker`] is claimed.
+    unsafe fn call(_: NonNull<Self>, _: &Firing, _: Option<&Context>) {
+        debug_assert!(false, "a waker has no callback");
+    }
+}
+
 /// The payload of an entry.
 ///
 /// # Safety
 /// `entry` was made by [`WakerEntry::start`]; the entry is alive while the result is used.
-unsafe fn payload_of<'a>(entry: NonNull<Entry>) -> &'a Payload {
-    // SAFETY: `start` made the entry with this payload; `ManuallyDrop` is transparent. Shared: only
-    // the cell and the atomic are written.
-    unsafe { &*payload::<Payload>(entry).cast::<Payload>() }
+unsafe fn payload_of<'a>(entry: NonNull<Entry>) -> &'a Waiting {
+    // SAFETY: `start` made the entry with this payload, without annotations. Shared: only the cell
+    // and the atomic are written.
+    unsafe { bare_payload::<Waiting>(entry).as_ref() }
 }
 
 /// The waker of the waiting task, which the lock guards.
@@ -53,20 +63,6 @@ unsafe fn waiting<'a>(entry: NonNull<Entry>) -> &'a mut Option<Waker> {
     // SAFETY: the caller promises a live payload and holds the lock, which makes the access
     // exclusive.
     unsafe { &mut *payload_of(entry).waker.get() }
-}
-
-const VTABLE: &VTable = &VTable {
-    call: no_callback,
-    drop_payload: Some(end),
-    layout: layout::<Payload>(),
-    is_callback: false,
-    label_at: None,
-    leave_lists: None,
-};
-
-/// As [`VTable::call`]. Never called: no tick of an entry of [`Kind::Waker`] is claimed.
-unsafe fn no_callback(_: NonNull<Entry>, _: &Firing) {
-    debug_assert!(false, "a waker has no callback");
 }
 
 impl ShardState {
@@ -106,18 +102,13 @@ impl ShardState {
 /// task is woken, since a `try_` form may wait for the error.
 ///
 /// # Safety
-/// As [`VTable::drop_payload`].
-unsafe fn end(entry: NonNull<Entry>) {
-    // SAFETY: the payload is dropped once, when no callback runs or will run (I12): no thread but
-    // this uses it.
-    let (waker, abandoned) = unsafe {
-        let payload = payload_of(entry);
-        ((*payload.waker.get()).take(), payload.abandoned.load(Ordering::Relaxed))
-    };
-    // SAFETY: called once, by the state word's right to drop the payload (I12).
-    unsafe { ManuallyDrop::drop(&mut *payload::<Payload>(entry)) };
-    match waker {
-        Some(waker) if !abandoned => waker.wake(),
+/// As [`EntryPayload::DROP`].
+unsafe fn end(payload: NonNull<Waiting>) {
+    // SAFETY: called once, by the state word's right to drop the payload (I12): no thread but this
+    // uses it.
+    let Waiting { waker, abandoned } = unsafe { payload.read() };
+    match waker.into_inner() {
+        Some(waker) if !abandoned.load(Ordering::Relaxed) => waker.wake(),
         other => drop(other),
     }
 }
@@ -146,19 +137,19 @@ impl WakerEntry {
         deadline: u64,
         now: u64,
     ) -> (Self, Looked) {
-        let header = engine.header(Kind::Waker, tick_policy, VTABLE);
-        let waker_here = UnsafeCell::new(Some(waker.clone()));
-        let entry = allocate(header, Payload { waker: waker_here, abandoned: AtomicBool::new(false) });
+        let payload = Waiting { waker: UnsafeCell::new(Some(waker.clone())), abandoned: AtomicBool::new(false) };
         let mut has_come = false;
-        let schedule = |now| {
-            // the entry may not fire any more: see `Clock::reading_under_lock`
-            has_come = now >= deadline;
-            Schedule::once(deadline)
-        };
-        // SAFETY: just made; `start_at` places one of the two references, the future has the
-        // second.
-        let (open, entry) = unsafe { (start_at(entry, schedule, now), Self(EntryRef::from_raw(entry))) };
-        let looked = if open && !has_come { Looked::Waits } else { entry.look(waker, deadline, now) };
+        let Started { entry, is_open, .. } =
+            entry::start(engine, (tick_policy.into(), None), payload, |state, entry, _| {
+                let shard = entry.shard();
+                let now = state.now(shard, now);
+                // the entry may not fire any more: see `Clock::reading_under_lock`
+                has_come = now >= deadline;
+                // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
+                unsafe { state.insert_or_claim(shard, entry.as_ptr(), Schedule::once(deadline), now) }
+            });
+        let entry = Self(entry);
+        let looked = if is_open && !has_come { Looked::Waits } else { entry.look(waker, deadline, now) };
         (entry, looked)
     }
 
@@ -312,7 +303,7 @@ impl WakerEntry {
             // SAFETY: `start` made the entry with this payload, and the only reference is given up
             // here. Nothing is left to drop: the sweep took the waker, and a waker stored later
             // puts the entry into the queue, so that it counts as not fired.
-            return unsafe { deallocate(entry, layout::<Payload>()) };
+            return unsafe { free_empty::<Waiting>(entry) };
         }
         // SAFETY: alive by the future's reference; this atomic needs no lock, and stays readable
         // until the entry is freed.

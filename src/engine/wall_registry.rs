@@ -21,15 +21,15 @@
 
 #![allow(unsafe_code)] // the callback behind the header; links under the lock of their queue
 
-use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
+use std::mem::{ManuallyDrop, needs_drop};
 use std::ptr::NonNull;
 use std::time::{Duration, SystemTime};
 
 use super::Engine;
-use super::entry::{self, Entry, EntryRef, Firing, OwnedEntry, VTable, allocate, layout, payload, payload_at};
-use super::label::{self, Label, Settings};
-use super::ops::{self, Rescheduled, free_last, hand_over, start_with};
-use super::shard::{Shard, ShardState};
+use super::entry::{self, EntryPayload, EntryRef, Firing, OwnJob, OwnedEntry, Started, free_last, run_in};
+use super::label::Settings;
+use super::observe::Context;
+use super::shard::{Rescheduled, Shard, ShardState, hand_over};
 use super::wall_list::{LinkRef, Reading, WallLink};
 use crate::alarm::Backend;
 use crate::queue::{Kind, MissedTicks, Schedule};
@@ -70,12 +70,13 @@ struct Own {
 impl Own {
     fn new(engine: &Engine) -> Self {
         let idle = |job: fn(&Engine)| {
-            entry::exclusive(engine, MissedTicks::default(), (Duration::MAX, Duration::MAX), move |firing| {
+            let job = OwnJob(move |firing: &Firing| {
                 let engine = firing.entry.shard().lock().engine().map(Arc::clone);
                 if let Some(engine) = engine {
                     job(&engine);
                 }
-            })
+            });
+            OwnedEntry::start_own(engine, MissedTicks::default(), (Duration::MAX, Duration::MAX), job)
         };
         Self {
             follow: idle(|engine| engine.walls().follow_some(engine)),
@@ -110,17 +111,11 @@ impl WallRegistry {
         self.own.get().map(|own| &*own.look)
     }
 
-    /// Whether the timer is the runtime's own.
-    pub(super) fn is_own(&self, node: &EntryRef) -> bool {
-        let is = |own: &OwnedEntry| own.address() == node.address();
-        self.own.get().is_some_and(|own| is(&own.follow) || is(&own.look))
-    }
-
     /// The wall clock has been set: has the pool aim all waiting timers.
     pub(crate) fn step(&self) {
         self.steps.fetch_add(1, Ordering::AcqRel);
         if let Some(own) = self.own.get() {
-            let _ = ops::change(&own.follow, Duration::ZERO, Duration::MAX);
+            let _ = entry::change(&own.follow, Duration::ZERO, Duration::MAX);
         }
     }
 
@@ -142,7 +137,7 @@ impl WallRegistry {
                 sections += 1;
                 if sections == SECTIONS_AT_ONCE {
                     if let Some(own) = self.own.get() {
-                        let _ = ops::change(&own.follow, Duration::ZERO, Duration::MAX);
+                        let _ = entry::change(&own.follow, Duration::ZERO, Duration::MAX);
                     }
                     return;
                 }
@@ -215,7 +210,7 @@ impl WallRegistry {
     fn look_later(&self) {
         if !self.looks.swap(true, Ordering::Relaxed) {
             if let Some(own) = self.own.get() {
-                let _ = ops::change(&own.look, RECHECK, Duration::MAX);
+                let _ = entry::change(&own.look, RECHECK, Duration::MAX);
             }
         }
     }
@@ -223,8 +218,8 @@ impl WallRegistry {
     /// The runtime ends, and its shards are closed: disposes all waiting timers.
     pub(crate) fn close(&self, engine: &Engine) {
         if let Some(own) = self.own.get() {
-            ops::dispose(&own.follow);
-            ops::dispose(&own.look);
+            entry::dispose(&own.follow);
+            entry::dispose(&own.look);
         }
         let mut batch = Vec::with_capacity(SECTION);
         for shard in engine.shards() {
@@ -236,7 +231,7 @@ impl WallRegistry {
                 if batch.is_empty() {
                     break;
                 }
-                batch.drain(..).for_each(|node| ops::dispose(&node));
+                batch.drain(..).for_each(|node| entry::dispose(&node));
             }
         }
     }
@@ -292,23 +287,6 @@ fn change(node: &EntryRef, entry: LinkRef, at: SystemTime) -> Rescheduled {
     Rescheduled::waited(waited)
 }
 
-/// Unlinks a disposed timer.
-fn forget(node: &EntryRef, entry: LinkRef) {
-    // SAFETY: the link of this timer, which is alive by the caller's reference; the lock of its
-    // shard is held.
-    let held = unsafe { node.shard().lock().walls.unlink(entry) };
-    drop(held);
-}
-
-/// Takes a timer that was disposed without its handle out of further lists than the queue's.
-pub(super) fn leave_lists(node: &EntryRef) {
-    if let Some(leave) = node.get().extra().vtable.leave_lists {
-        // SAFETY: the function stands in the table of this entry, which was made with the payload
-        // that the function expects.
-        unsafe { leave(node) }
-    }
-}
-
 /// The timer has fired. If its time has come by the wall clock, unlinks the timer and returns the
 /// time; else aims the timer again.
 fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
@@ -334,29 +312,6 @@ fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
     None
 }
 
-/// The payload behind the header of a wall timer.
-struct Carried<F> {
-    /// Guarded by the lock of the timer's queue.
-    entry: WallLink,
-    /// With a table that has [`VTable::label_at`]: the name of the timer, which the end of the
-    /// entry drops.
-    label: MaybeUninit<Arc<Label>>,
-    callback: F,
-}
-
-/// The two parts of the payload, by pointers that do not overlap.
-///
-/// # Safety
-/// `node` is alive, and was made with `Carried<F>`.
-unsafe fn parts<F>(node: NonNull<Entry>) -> (LinkRef, *mut F) {
-    // SAFETY: alive, with this payload, as the caller promises; `ManuallyDrop` is transparent. No
-    // reference to the whole is ever made.
-    unsafe {
-        let carried = payload::<Carried<F>>(node).cast::<Carried<F>>();
-        (LinkRef::new(NonNull::new_unchecked(&raw mut (*carried).entry)), &raw mut (*carried).callback)
-    }
-}
-
 /// The facts of a wall timer's firing, for the callback.
 pub(crate) struct WallFiring<'a> {
     entry: &'a EntryRef,
@@ -378,61 +333,65 @@ impl WallFiring<'_> {
     pub(crate) fn change(&self, at: SystemTime) -> Rescheduled {
         change(self.entry, self.link, at)
     }
+}
 
-    pub(crate) fn dispose(&self) {
-        dispose(self.entry, self.link);
+/// The payload of a wall timer. `OWN`: of the crate's own, as [`OwnJob`].
+struct WallPayload<F, const OWN: bool> {
+    /// Guarded by the lock of the timer's queue.
+    link: WallLink,
+    callback: F,
+}
+
+impl<F, const OWN: bool> WallPayload<F, OWN> {
+    /// The two parts, by pointers that do not overlap.
+    ///
+    /// # Safety
+    /// The payload is alive.
+    unsafe fn parts(this: NonNull<Self>) -> (LinkRef, *mut F) {
+        // SAFETY: alive, as the caller promises. No reference to the whole is ever made.
+        unsafe {
+            let this = this.as_ptr();
+            (LinkRef::new(NonNull::new_unchecked(&raw mut (*this).link)), &raw mut (*this).callback)
+        }
+    }
+
+    /// As [`EntryPayload::DROP`].
+    unsafe fn drop_callback(this: NonNull<Self>) {
+        // SAFETY: called once, after the last callback (I12). The link is left alone: it may still
+        // be in the list, and owns nothing outside of the list.
+        unsafe { std::ptr::drop_in_place(Self::parts(this).1) }
+    }
+
+    /// As [`EntryPayload::LEAVE_LISTS`].
+    unsafe fn unlink(this: NonNull<Self>, entry: &EntryRef) {
+        // SAFETY: the link of this timer, which is alive by the reference; the lock of its shard is
+        // held.
+        let held = unsafe { entry.shard().lock().walls.unlink(Self::parts(this).0) };
+        drop(held);
     }
 }
 
-/// The functions for a wall timer whose callback is an `F`.
-struct Calls<F>(std::marker::PhantomData<F>);
+// SAFETY: the callback is `Send`, and the lock of the queue guards the link, whose parts may be
+// used on any thread: see `LinkRef`.
+unsafe impl<F, const OWN: bool> EntryPayload for WallPayload<F, OWN>
+where
+    F: FnMut(&WallFiring<'_>) + Send + 'static,
+{
+    const KIND: Kind = Kind::Exclusive;
+    const IS_CALLBACK: bool = !OWN;
+    const DROP: Option<unsafe fn(NonNull<Self>)> = if needs_drop::<F>() { Some(Self::drop_callback) } else { None };
+    const LEAVE_LISTS: Option<unsafe fn(NonNull<Self>, &EntryRef)> = Some(Self::unlink);
 
-impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
-    const USERS: &'static VTable = &Self::table(true, None);
-    const NAMED: &'static VTable = &Self::table(true, Some(offset_of!(Carried<F>, label)));
-    const OWN: &'static VTable = &Self::table(false, None);
-
-    const fn table(is_callback: bool, label_at: Option<usize>) -> VTable {
-        VTable {
-            call: Self::call,
-            drop_payload: Self::DROP,
-            layout: layout::<Carried<F>>(),
-            is_callback,
-            label_at: label::plus(label_at, payload_at::<Carried<F>>()),
-            leave_lists: Some(Self::leave),
-        }
-    }
-
-    const DROP: Option<unsafe fn(NonNull<Entry>)> =
-        if std::mem::needs_drop::<F>() { Some(Self::drop_callback) } else { None };
-
-    /// # Safety
-    /// Between `begin` and `end` of an exclusive entry, made with `Carried<F>`.
-    unsafe fn call(entry: NonNull<Entry>, firing: &Firing) {
-        // SAFETY: alive between `begin` and `end`, and made with `Carried<F>`, as the caller
-        // promises.
-        let (link, callback) = unsafe { parts::<F>(entry) };
-        if let Some(at) = has_come(&firing.entry, link) {
+    unsafe fn call(this: NonNull<Self>, firing: &Firing, context: Option<&Context>) {
+        let entry = &firing.entry;
+        // SAFETY: alive between `begin` and `end`.
+        let (link, callback) = unsafe { Self::parts(this) };
+        if let Some(at) = has_come(entry, link) {
+            let tick = WallFiring { entry, link, at };
             // SAFETY: an exclusive timer runs one callback at a time, and no thread drops the
             // callback between `begin` and `end` (I12).
-            unsafe { (*callback)(&WallFiring { entry: &firing.entry, link, at }) };
+            run_in(context, entry, || tick.now().duration_since(at).ok(), || unsafe { (*callback)(&tick) });
         }
-    }
-
-    /// # Safety
-    /// The entry was made with `Carried<F>`.
-    unsafe fn leave(node: &EntryRef) {
-        // SAFETY: alive by the reference, and made with `Carried<F>`, as the caller promises.
-        forget(node, unsafe { parts::<F>(node.as_ptr()).0 });
-    }
-
-    /// # Safety
-    /// Called once, for an entry made with `Carried<F>`, when the callback neither runs nor will
-    /// run.
-    unsafe fn drop_callback(entry: NonNull<Entry>) {
-        // SAFETY: called once, after the last callback (I12). The link is left alone: it may still
-        // be in the list, and owns nothing outside of the list.
-        unsafe { std::ptr::drop_in_place(parts::<F>(entry).1) }
     }
 }
 
@@ -443,13 +402,12 @@ pub(crate) struct WallEntry {
 }
 
 impl WallEntry {
+    /// Makes and starts a timer of the program, in the context of the calling thread.
     pub(crate) fn start<F>(engine: &Arc<Engine>, at: SystemTime, settings: impl Into<Settings>, callback: F) -> Self
     where
         F: FnMut(&WallFiring<'_>) + Send + 'static,
     {
-        let settings = settings.into();
-        let vtable = if settings.label.is_some() { Calls::<F>::NAMED } else { Calls::<F>::USERS };
-        Self::with(engine, at, settings, vtable, callback)
+        Self::start_in::<F, false>(engine, at, (settings.into(), Context::here(engine)), callback)
     }
 
     /// As [`Self::start`], for a timer of the crate's own: the callback runs on the pool, also
@@ -458,39 +416,39 @@ impl WallEntry {
     where
         F: FnMut(&WallFiring<'_>) + Send + 'static,
     {
-        Self::with(engine, at, MissedTicks::default().into(), Calls::<F>::OWN, callback)
+        Self::start_in::<F, true>(engine, at, (MissedTicks::default().into(), None), callback)
     }
 
-    /// `vtable`: with a place for the label, if there is one.
-    fn with<F>(engine: &Arc<Engine>, at: SystemTime, settings: Settings, vtable: &'static VTable, callback: F) -> Self
+    fn start_in<F, const OWN: bool>(
+        engine: &Arc<Engine>,
+        at: SystemTime,
+        settings: (Settings, Option<Context>),
+        callback: F,
+    ) -> Self
     where
         F: FnMut(&WallFiring<'_>) + Send + 'static,
     {
         engine.walls().prepare(engine);
-        let header = engine.header(Kind::Exclusive, settings.tick_policy, vtable);
-        let label = settings.label.map_or_else(MaybeUninit::uninit, MaybeUninit::new);
-        let node = allocate(header, Carried { entry: WallLink::new(at), label, callback });
-        // SAFETY: just made, with two references; `schedule` below places the second.
-        let (entry, link) = unsafe { (EntryRef::from_raw(node), parts::<F>(node).0) };
+        let payload = WallPayload::<F, OWN> { link: WallLink::new(at), callback };
         let mut look = None;
-        let schedule = |inner: &mut ShardState, shard: &Shard| {
+        let Started { entry, payload, .. } = entry::start(engine, settings, payload, |inner, entry, payload| {
+            let shard = entry.shard();
             inner.touch(shard);
             let aim = Aim::new(engine.walls(), shard);
             // SAFETY: just made, so alive and idle, with its own link; a reference is for
-            // `schedule`. `start_with` holds the lock.
+            // `schedule`. `start` holds the lock.
             let left = unsafe {
-                inner.walls.aimed(link, &entry, at, aim.step, aim.by);
-                inner.insert_or_claim(shard, node, Schedule::once(aim.by.due(at)), aim.by.now)
+                inner.walls.aimed(WallPayload::parts(payload).0, entry, at, aim.step, aim.by);
+                inner.insert_or_claim(shard, entry.as_ptr(), Schedule::once(aim.by.due(at)), aim.by.now)
             };
             look = wants_look(inner, &aim);
             left
-        };
-        // SAFETY: just made; `schedule` places one of the two references, the handle has the
-        // second.
-        unsafe { start_with(node, schedule) };
+        });
         if let Some(engine) = look {
             engine.walls().look_later();
         }
+        // SAFETY: alive by the handle's reference.
+        let (link, _) = unsafe { WallPayload::parts(payload) };
         Self { entry: ManuallyDrop::new(entry), link }
     }
 
@@ -500,10 +458,6 @@ impl WallEntry {
 
     pub(crate) fn change(&self, at: SystemTime) -> Rescheduled {
         change(&self.entry, self.link, at)
-    }
-
-    pub(crate) fn dispose(&self) {
-        dispose(&self.entry, self.link);
     }
 
     /// Gives up the handle; the timer is not disposed.
@@ -525,15 +479,9 @@ impl Drop for WallEntry {
         // SAFETY: see `held`. `free_last` gives all references back at once.
         let unlink = |inner: &mut ShardState| _ = unsafe { inner.walls.unlink(link) }.map(EntryRef::into_raw);
         if let Err(entry) = free_last(entry, held, unlink) {
-            dispose(&entry, link);
+            entry::dispose(&entry);
         }
     }
-}
-
-/// Stops the timer for good. In this order: a disposed timer cannot be put into the list again.
-fn dispose(entry: &EntryRef, link: LinkRef) {
-    ops::dispose(entry);
-    forget(entry, link);
 }
 
 #[cfg(all(test, not(timerqueue_loom)))]

@@ -317,15 +317,9 @@ impl StateWord {
         self.0.load(Ordering::Acquire) & DISPOSED != 0
     }
 
-    /// The payload is neither consumed nor dropped. For the thread that frees the node with the
-    /// last reference (I12).
+    /// The payload is neither consumed nor dropped. For the thread that is to drop it (I12).
     pub(crate) fn has_payload(&self) -> bool {
         self.0.load(Ordering::Acquire) & (CONSUMED | DROPPED) == 0
-    }
-
-    /// The callback was consumed by the run that has begun.
-    pub(crate) fn is_consumed(&self) -> bool {
-        self.0.load(Ordering::Acquire) & CONSUMED != 0
     }
 
     /// Callbacks that run now.
@@ -537,7 +531,7 @@ mod tests {
         assert_eq!(state.begin(Kind::Once, false), Begin::Refused);
         assert_eq!(state.claim(Kind::Once, false), Claim::Queue);
         assert_eq!(state.begin(Kind::Once, false), Begin::Run);
-        assert!(state.is_consumed() && !state.has_payload());
+        assert!(!state.has_payload());
         assert_eq!(state.rearm(9), Rearm::Refused);
         assert_eq!(state.end(false), End::Done);
     }

@@ -33,7 +33,7 @@ pub use self::manual_clock::ManualClock;
 pub use self::metrics::{Metrics, ThreadMetrics};
 use crate::alarm::{Backend, Loss};
 pub use crate::engine::{CallbackContext, ObservedCallback};
-use crate::engine::{CoreRef, Engine, flow};
+use crate::engine::{CoreRef, Engine, Firing, Once, OwnedEntry};
 use crate::queue::MissedTicks;
 use crate::sync::Arc;
 use crate::time::{NEVER, Timestamp};
@@ -404,7 +404,8 @@ impl Runtime {
     #[doc(alias = "spawn")]
     #[doc(alias = "QueueUserWorkItem")]
     pub fn execute(&self, job: impl FnOnce() + Send + 'static) {
-        let timer = flow::once(self.engine(), MissedTicks::default(), Duration::ZERO, move |_| job());
+        let now = (Duration::ZERO, Duration::ZERO);
+        let timer = OwnedEntry::start(self.engine(), MissedTicks::default(), now, Once(move |_: &Firing| job()));
         drop(timer.into_entry());
     }
 

@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::panic::Location;
 use std::time::{Duration, SystemTime};
 
-use super::once::start_once;
-use super::{OnceTimer, Tick, Timer, WallTick, WallTimer, exclusive, overlapping};
+use super::tick::{exclusive, overlapping};
+use super::{OnceTimer, Tick, Timer, WallTick, WallTimer};
 use crate::engine::{Engine, Label, Settings};
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
@@ -276,14 +276,14 @@ impl TimerBuilder<'_> {
         (due, self.period)
     }
 
-    fn with_engine<T>(&self, make: impl FnOnce(&Engine) -> T) -> T {
+    fn with_engine<T>(&self, make: impl FnOnce(&Arc<Engine>) -> T) -> T {
         match self.runtime {
             Some(runtime) => make(runtime.engine()),
             None => make(Current::get().engine()),
         }
     }
 
-    fn try_with_engine<T>(&self, make: impl FnOnce(&Engine) -> T) -> Result<T, RuntimeError> {
+    fn try_with_engine<T>(&self, make: impl FnOnce(&Arc<Engine>) -> T) -> Result<T, RuntimeError> {
         match self.runtime {
             Some(runtime) => runtime.usable().map(|()| make(runtime.engine())),
             None => Ok(make(Current::try_get()?.engine())),
@@ -296,7 +296,7 @@ impl TimerBuilder<'_> {
     /// On the default runtime, when it cannot be started; [`try_start`](Self::try_start) returns
     /// the reason.
     pub fn start(self, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Timer {
-        self.with_engine(|engine| overlapping(engine, self.settings(), self.when(), callback))
+        self.with_engine(|engine| Timer::start(engine, self.settings(), self.when(), overlapping(callback)))
     }
 
     /// Makes and starts a timer whose callbacks never overlap; see [`Runtime::exclusive_timer`].
@@ -304,7 +304,7 @@ impl TimerBuilder<'_> {
     /// # Panics
     /// As for [`start`](Self::start).
     pub fn start_exclusive(self, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Timer {
-        self.with_engine(|engine| exclusive(engine, self.settings(), self.when(), callback))
+        self.with_engine(|engine| Timer::start(engine, self.settings(), self.when(), exclusive(callback)))
     }
 
     /// Makes and starts a timer that fires once and consumes its callback; see [`Runtime::once`].
@@ -335,7 +335,7 @@ impl TimerBuilder<'_> {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn start_once(self, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> OnceTimer {
-        self.with_engine(|engine| start_once(engine, self.settings(), self.when().0, callback))
+        self.with_engine(|engine| OnceTimer::start(engine, self.settings(), self.when().0, callback))
     }
 
     /// Makes and starts a timer that fires once when the wall clock shows `at`; see
@@ -370,10 +370,7 @@ impl TimerBuilder<'_> {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn start_wall(self, at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> WallTimer {
-        match self.runtime {
-            Some(runtime) => WallTimer::start(runtime.engine(), at, self.settings(), callback),
-            None => WallTimer::start(Current::get().engine(), at, self.settings(), callback),
-        }
+        self.with_engine(|engine| WallTimer::start(engine, at, self.settings(), callback))
     }
 
     /// As [`start`](Self::start), with an error instead of a panic, and instead of a timer that
@@ -394,7 +391,7 @@ impl TimerBuilder<'_> {
     /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```
     pub fn try_start(self, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Result<Timer, RuntimeError> {
-        self.try_with_engine(|engine| overlapping(engine, self.settings(), self.when(), callback))
+        self.try_with_engine(|engine| Timer::start(engine, self.settings(), self.when(), overlapping(callback)))
     }
 
     /// As [`start_exclusive`](Self::start_exclusive), with an error as
@@ -403,7 +400,7 @@ impl TimerBuilder<'_> {
     /// # Errors
     /// As for [`try_start`](Self::try_start).
     pub fn try_start_exclusive(self, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Result<Timer, RuntimeError> {
-        self.try_with_engine(|engine| exclusive(engine, self.settings(), self.when(), callback))
+        self.try_with_engine(|engine| Timer::start(engine, self.settings(), self.when(), exclusive(callback)))
     }
 
     /// As [`start_wall`](Self::start_wall), with an error as [`try_start`](Self::try_start).
@@ -415,12 +412,7 @@ impl TimerBuilder<'_> {
         at: SystemTime,
         callback: impl FnMut(&WallTick<'_>) + Send + 'static,
     ) -> Result<WallTimer, RuntimeError> {
-        match self.runtime {
-            Some(runtime) => {
-                runtime.usable().map(|()| WallTimer::start(runtime.engine(), at, self.settings(), callback))
-            }
-            None => Ok(WallTimer::start(Current::try_get()?.engine(), at, self.settings(), callback)),
-        }
+        self.try_with_engine(|engine| WallTimer::start(engine, at, self.settings(), callback))
     }
 
     /// As [`start_once`](Self::start_once), with an error as [`try_start`](Self::try_start).
@@ -428,6 +420,6 @@ impl TimerBuilder<'_> {
     /// # Errors
     /// As for [`try_start`](Self::try_start).
     pub fn try_start_once(self, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Result<OnceTimer, RuntimeError> {
-        self.try_with_engine(|engine| start_once(engine, self.settings(), self.when().0, callback))
+        self.try_with_engine(|engine| OnceTimer::start(engine, self.settings(), self.when().0, callback))
     }
 }

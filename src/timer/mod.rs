@@ -16,42 +16,13 @@ use std::time::Duration;
 pub use self::builder::TimerBuilder;
 pub use self::disposal::{Disposal, Waited};
 pub use self::once::OnceTimer;
-#[cfg(all(test, timerqueue_loom))]
-pub(crate) use self::once::start_once;
 pub use self::tick::{Changed, Tick, TimerId};
+pub(crate) use self::tick::{exclusive, overlapping};
 pub use self::wall::{WallTick, WallTimer};
-use crate::engine::{self, Engine, EntryRef, Firing, Notice, Outline, OwnedEntry, Settings, flow};
+use crate::engine::{self, Engine, EntryPayload, EntryRef, Notice, Outline, OwnedEntry, Settings};
 use crate::queue::MissedTicks;
 use crate::runtime::{Current, Runtime, RuntimeError};
 use crate::time::{NEVER, Timestamp};
-
-/// Makes and starts a timer whose callbacks may overlap.
-#[inline]
-pub(crate) fn overlapping<F>(
-    engine: &Engine,
-    settings: impl Into<Settings>,
-    when: (Duration, Duration),
-    callback: F,
-) -> Timer
-where
-    F: Fn(&Tick<'_>) + Send + Sync + 'static,
-{
-    Timer { entry: flow::overlapping(engine, settings, when, move |firing: &Firing| callback(&Tick { firing })) }
-}
-
-/// Makes and starts a timer whose callbacks never overlap.
-#[inline]
-pub(crate) fn exclusive<F>(
-    engine: &Engine,
-    settings: impl Into<Settings>,
-    when: (Duration, Duration),
-    mut callback: F,
-) -> Timer
-where
-    F: FnMut(&Tick<'_>) + Send + 'static,
-{
-    Timer { entry: flow::exclusive(engine, settings, when, move |firing: &Firing| callback(&Tick { firing })) }
-}
 
 impl Runtime {
     /// A timer whose callbacks may overlap: when a callback runs longer than the period, the next
@@ -85,7 +56,7 @@ impl Runtime {
         period: Duration,
         callback: impl Fn(&Tick<'_>) + Send + Sync + 'static,
     ) -> Timer {
-        overlapping(self.engine(), MissedTicks::default(), (due, period), callback)
+        Timer::start(self.engine(), MissedTicks::default(), (due, period), overlapping(callback))
     }
 
     /// A timer whose callbacks never overlap. Ticks that come due while a callback runs coalesce
@@ -113,7 +84,7 @@ impl Runtime {
         period: Duration,
         callback: impl FnMut(&Tick<'_>) + Send + 'static,
     ) -> Timer {
-        exclusive(self.engine(), MissedTicks::default(), (due, period), callback)
+        Timer::start(self.engine(), MissedTicks::default(), (due, period), exclusive(callback))
     }
 
     /// A timer that fires every `period`, for the first time after a period, and whose callbacks
@@ -186,6 +157,17 @@ pub struct Timer {
 }
 
 impl Timer {
+    /// Makes and starts a timer of the kind of its callback. `when`: due time and period.
+    #[inline]
+    pub(crate) fn start(
+        engine: &Engine,
+        settings: impl Into<Settings>,
+        when: (Duration, Duration),
+        callback: impl EntryPayload,
+    ) -> Self {
+        Self { entry: OwnedEntry::start(engine, settings, when, callback) }
+    }
+
     /// A timer on the current runtime, usually the default runtime: see [`Runtime::current`].
     ///
     /// The timer fires after `due`, then every `period`. With a `due` of zero the timer fires as
@@ -218,7 +200,7 @@ impl Timer {
     #[doc(alias = "NewTicker")]
     #[inline]
     pub fn new(due: Duration, period: Duration, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Self {
-        overlapping(Current::get().engine(), MissedTicks::default(), (due, period), callback)
+        Self::start(Current::get().engine(), MissedTicks::default(), (due, period), overlapping(callback))
     }
 
     /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never
@@ -243,7 +225,7 @@ impl Timer {
         period: Duration,
         callback: impl Fn(&Tick<'_>) + Send + Sync + 'static,
     ) -> Result<Self, RuntimeError> {
-        Ok(overlapping(Current::try_get()?.engine(), MissedTicks::default(), (due, period), callback))
+        Self::builder().due(due).period(period).try_start(callback)
     }
 
     /// A timer on the current runtime that fires once, after `due`, and consumes its callback; see
@@ -292,7 +274,7 @@ impl Timer {
     #[doc(alias = "NewTicker")]
     #[inline]
     pub fn every(period: Duration, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Self {
-        exclusive(Current::get().engine(), MissedTicks::default(), (period, period), callback)
+        Self::start(Current::get().engine(), MissedTicks::default(), (period, period), exclusive(callback))
     }
 
     /// A builder for a timer on the current runtime: due time, period, policy for missed ticks,

@@ -3,20 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::tick::once;
 use super::{Changed, Disposal, Tick, Timer, TimerId, Waited, outline};
-use crate::engine::{Engine, Firing, Settings, flow};
+use crate::engine::{Engine, Settings};
 use crate::queue::MissedTicks;
 use crate::runtime::{Current, Runtime, RuntimeError};
-
-/// Makes and starts a timer that fires once.
-#[inline]
-pub(crate) fn start_once<F>(engine: &Engine, settings: impl Into<Settings>, due: Duration, callback: F) -> OnceTimer
-where
-    F: FnOnce(&Tick<'_>) + Send + 'static,
-{
-    let entry = flow::once(engine, settings, due, move |firing: &Firing| callback(&Tick { firing }));
-    OnceTimer { timer: Timer { entry } }
-}
 
 impl Runtime {
     /// A timer that fires once, after `due`, and consumes its callback. With `Duration::MAX` the
@@ -40,7 +31,7 @@ impl Runtime {
     #[doc(alias = "AfterFunc")]
     #[inline]
     pub fn once(&self, due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> OnceTimer {
-        start_once(self.engine(), MissedTicks::default(), due, callback)
+        OnceTimer::start(self.engine(), MissedTicks::default(), due, callback)
     }
 }
 
@@ -76,6 +67,16 @@ pub struct OnceTimer {
 }
 
 impl OnceTimer {
+    #[inline]
+    pub(crate) fn start(
+        engine: &Engine,
+        settings: impl Into<Settings>,
+        due: Duration,
+        callback: impl FnOnce(&Tick<'_>) + Send + 'static,
+    ) -> Self {
+        Self { timer: Timer::start(engine, settings, (due, Duration::ZERO), once(callback)) }
+    }
+
     /// A timer on the current runtime, usually the default runtime, which fires once, after `due`;
     /// the same as [`Timer::once`]. See [`Timer::new`] for the due time, and for a runtime that has
     /// ended.
@@ -95,7 +96,7 @@ impl OnceTimer {
     #[doc(alias = "AfterFunc")]
     #[inline]
     pub fn new(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Self {
-        start_once(Current::get().engine(), MissedTicks::default(), due, callback)
+        Self::start(Current::get().engine(), MissedTicks::default(), due, callback)
     }
 
     /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never
@@ -114,7 +115,7 @@ impl OnceTimer {
     /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```
     pub fn try_new(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Result<Self, RuntimeError> {
-        Ok(start_once(Current::try_get()?.engine(), MissedTicks::default(), due, callback))
+        Timer::builder().due(due).try_start_once(callback)
     }
 
     /// Stops the timer, which [`restart`](Self::restart) can start again; see [`Timer::stop`].

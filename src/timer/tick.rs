@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::engine::{self, EntryRef, Firing, Rescheduled};
+use crate::engine::{self, EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, Rescheduled};
 use crate::time::Timestamp;
 
 /// The tick for which a callback runs, passed to the callback. Also lets the callback change or
@@ -33,6 +33,24 @@ use crate::time::Timestamp;
 /// ```
 pub struct Tick<'a> {
     pub(super) firing: &'a Firing,
+}
+
+/// A callback that may run several times at once.
+#[inline]
+pub(crate) fn overlapping(callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> impl EntryPayload {
+    Overlapping(move |firing: &Firing| callback(&Tick { firing }))
+}
+
+/// A callback that runs once at a time.
+#[inline]
+pub(crate) fn exclusive(mut callback: impl FnMut(&Tick<'_>) + Send + 'static) -> impl EntryPayload {
+    Exclusive(move |firing: &Firing| callback(&Tick { firing }))
+}
+
+/// A callback that is consumed by its call.
+#[inline]
+pub(super) fn once(callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> impl EntryPayload {
+    Once(move |firing: &Firing| callback(&Tick { firing }))
 }
 
 impl Tick<'_> {

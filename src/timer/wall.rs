@@ -6,10 +6,9 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use super::{Changed, Disposal, TimerId, Waited, outline};
-use crate::engine::{Engine, Settings, WallEntry, WallFiring, flow};
-use crate::queue::MissedTicks;
-use crate::runtime::{Current, Runtime, RuntimeError};
+use super::{Changed, Disposal, Timer, TimerId, Waited, outline};
+use crate::engine::{self, Engine, Settings, WallEntry, WallFiring};
+use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::Arc;
 
 impl Runtime {
@@ -41,7 +40,7 @@ impl Runtime {
     #[doc(alias = "cron")]
     #[doc(alias = "alarm")]
     pub fn wall_timer(&self, at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> WallTimer {
-        WallTimer::start(self.engine(), at, MissedTicks::default(), callback)
+        self.timer_builder().start_wall(at, callback)
     }
 }
 
@@ -111,7 +110,7 @@ impl WallTimer {
     /// # drop(timer);
     /// ```
     pub fn new(at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> Self {
-        Self::start(Current::get().engine(), at, MissedTicks::default(), callback)
+        Timer::builder().start_wall(at, callback)
     }
 
     /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never
@@ -131,7 +130,7 @@ impl WallTimer {
     /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```
     pub fn try_new(at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> Result<Self, RuntimeError> {
-        Ok(Self::start(Current::try_get()?.engine(), at, MissedTicks::default(), callback))
+        Timer::builder().try_start_wall(at, callback)
     }
 
     /// The identity of the timer, which its callback can ask for: [`WallTick::timer_id`].
@@ -145,7 +144,7 @@ impl WallTimer {
         settings: impl Into<Settings>,
         mut callback: impl FnMut(&WallTick<'_>) + Send + 'static,
     ) -> Self {
-        Self { entry: flow::wall(engine, at, settings, move |firing| callback(&WallTick { firing })) }
+        Self { entry: WallEntry::start(engine, at, settings, move |firing| callback(&WallTick { firing })) }
     }
 
     /// Replaces the time of the timer, also after the timer has fired. If the wall clock shows the
@@ -181,7 +180,7 @@ impl WallTimer {
     #[doc(alias = "stop")]
     #[doc(alias = "cancel")]
     pub fn dispose(&self) {
-        self.entry.dispose();
+        engine::dispose(self.entry.entry());
     }
 
     /// Disposes the timer, and blocks the thread until its callback does not run; see
@@ -275,7 +274,7 @@ impl WallTick<'_> {
     #[doc(alias = "stop")]
     #[doc(alias = "cancel")]
     pub fn dispose(&self) {
-        self.firing.dispose();
+        engine::dispose(self.firing.entry());
     }
 }
 

@@ -36,7 +36,7 @@ fn column((file, line): Place) -> usize {
         || fs::read_to_string(file).expect(file).lines().nth(line as usize - 1).unwrap_or_default().to_owned();
     match file {
         "src/queue/state.rs" | "src/queue/node.rs" | "src/engine/waker_entry.rs" => 0,
-        "src/engine/shard.rs" | "src/engine/batch.rs" | "src/engine/shard_refs.rs" | "src/engine/waiters.rs" => 1,
+        "src/engine/shard.rs" | "src/engine/batch.rs" | "src/engine/waiters.rs" => 1,
         _ if file.starts_with("src/cancellation/") => 2,
         "src/histogram.rs" | "src/pool/metrics.rs" => 3,
         // The counts of a worker.
