@@ -81,3 +81,25 @@ fn l2_a_put_by_sql_is_told_however_late_it_is_due() {
         drop(node);
     }
 }
+
+/// Each node is told of what its own safety look would find too late, whatever that of the node is
+/// which puts.
+#[test]
+fn l2_nodes_with_other_safety_looks_are_told() {
+    let Some(server) = Server::shared() else { return };
+    for affinity in [None, Some("x")] {
+        let (schema, log) = (new_schema(), Log::default());
+        let worker = logging(connect(server, &options(&schema)), &log);
+        until("the node sleeps", || server.psql(&format!("SELECT count(*) FROM {schema}.nodes")) == "1");
+        let hasty = connect(server, &options(&schema).safety_look(Duration::from_millis(100)));
+        let front = Scheduler::builder().store(hasty).start().unwrap();
+        let put = front.put_to("log", &0).key("a").due(Duration::from_secs(2));
+        let put = match affinity {
+            Some(affinity) => put.affinity(affinity),
+            None => put,
+        };
+        let _ = put.send().wait().unwrap();
+        until("the job has run", || log.lock().unwrap().len() == 1);
+        drop((worker, front));
+    }
+}

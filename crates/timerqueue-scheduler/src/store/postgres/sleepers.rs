@@ -47,11 +47,12 @@ pub(super) struct Sleep {
 
 /// `$2` is the row, `$5` the end of the clock, `$6` a step, `$7` the most steps. Nodes that have
 /// not been seen for a time are none.
-const SLEEP: &str = "INSERT INTO nodes (owner, wakes, seen, handlers) \
+const SLEEP: &str = "INSERT INTO nodes (owner, wakes, seen, handlers, safety) \
      SELECT $1::bigint, CASE WHEN $2::bigint < $5::bigint THEN $2 + $6::bigint * (SELECT least(count(*), $7::bigint) FROM nodes \
      WHERE owner <> $1 AND wakes BETWEEN $2 AND $2 + $6 * $7 AND handlers && $4 AND seen > $3 - $8::bigint) ELSE $2 END, \
-     $3::bigint, $4::bigint[] \
-     ON CONFLICT (owner) DO UPDATE SET wakes = excluded.wakes, seen = excluded.seen, handlers = excluded.handlers \
+     $3::bigint, $4::bigint[], $9::bigint \
+     ON CONFLICT (owner) DO UPDATE SET wakes = excluded.wakes, seen = excluded.seen, handlers = excluded.handlers, \
+     safety = excluded.safety \
      RETURNING wakes";
 
 /// The handlers that have places left after a claim.
@@ -101,7 +102,20 @@ impl Bedtime {
         let (seen, last) = (micros(shared.settings.lease), Micros::LAST.as_i64());
         let (owner, next, now) = (claim.owner as i64, self.sleep.next.as_i64(), now.as_i64());
         let handlers = self.sleep.handlers.clone();
-        (!self.is_known).then(|| run!(SLEEP, owner, next, now, handlers, last, micros(STEP), i64::from(STEPS), seen))
+        (!self.is_known).then(|| {
+            run!(
+                SLEEP,
+                owner,
+                next,
+                now,
+                handlers,
+                last,
+                micros(STEP),
+                i64::from(STEPS),
+                seen,
+                micros(shared.settings.safety)
+            )
+        })
     }
 
     /// The answer to the claim gets the instant at which the scheduler wakes up. `answer`: that of
@@ -140,29 +154,30 @@ pub(super) struct Told {
 /// One node with a place for each of the handlers, if it sleeps longer. None, if a scheduler of
 /// this store has a place, which has been told; but another node for the end of a lease, which
 /// matters when this node has gone.
+///
+/// A node is not told of what its own safety look finds before it is due.
 const ONE: &str = "SELECT woken.at, ' ' || woken.kind || ' ' || node.owner \
      FROM unnest($1::bigint[], $2::boolean[], $3::bigint[]) AS woken (kind, leased, at), \
      LATERAL (SELECT owner FROM nodes WHERE owner <> ALL($4) AND wakes > woken.at \
-     AND handlers && ARRAY[woken.kind, 0] ORDER BY woken.kind = ANY(handlers) DESC, random() LIMIT 1) AS node \
+     AND (safety IS NULL OR woken.at <= clock() + safety * 3) AND handlers && ARRAY[woken.kind, 0] ORDER BY woken.kind = ANY(handlers) DESC, random() LIMIT 1) AS node \
      WHERE woken.leased OR NOT EXISTS (SELECT FROM nodes WHERE owner = ANY($4) AND woken.kind = ANY(handlers))";
 
 /// All nodes, of a row whose handler is not known here.
-const ALL: &str =
-    "SELECT $1::bigint, '' WHERE EXISTS (SELECT FROM nodes WHERE owner <> ALL($2::bigint[]) AND wakes > $1)";
+const ALL: &str = "SELECT $1::bigint, '' WHERE EXISTS (SELECT FROM nodes WHERE owner <> ALL($2::bigint[]) AND wakes > $1 \
+     AND (safety IS NULL OR $1 <= clock() + safety * 3))";
 
 /// Another node stops the runs.
 const CANCELLED: &str = "SELECT NULL::bigint, 'c' || id FROM unnest($1::bigint[]) AS cancelled (id) \
      WHERE EXISTS (SELECT FROM nodes WHERE owner <> ALL($2::bigint[]))";
 
 /// The nodes that a commit concerns: of a cancelled run, and of rows that are due earlier than what
-/// a node waits for. Asked after the commit. Never of what each safety look finds before it is due.
+/// a node waits for. Asked after the commit.
 pub(super) fn concerned(
     shared: &Shared,
     notices: impl Iterator<Item = Notice>,
     mut woken: Woken,
 ) -> Vec<Step<'static>> {
     let owners = shared.owners();
-    let soon = shared.server_now().saturating_add(shared.settings.safety * 3).as_i64();
     let (mut cancelled, mut for_all) = (Vec::new(), woken.get(&ALL_NODES).copied());
     for notice in notices {
         match notice {
@@ -177,11 +192,10 @@ pub(super) fn concerned(
     if !cancelled.is_empty() {
         steps.push(run!(CANCELLED, cancelled, owners.clone()));
     }
-    if let Some(at) = for_all.filter(|&at| at <= soon) {
+    if let Some(at) = for_all {
         steps.push(run!(ALL, at, owners.clone()));
     }
     woken.remove(&ALL_NODES);
-    woken.retain(|_, at| *at <= soon);
     if !woken.is_empty() {
         let (rows, instants): (Vec<(i64, bool)>, Vec<i64>) = woken.into_iter().unzip();
         let (kinds, leased): (Vec<i64>, Vec<bool>) = rows.into_iter().unzip();
