@@ -1,14 +1,12 @@
 //! Each n-th day, week or month, days left out, and unions: against the occurrences of the plain
 //! lines, filtered and merged here.
 
-mod support;
-
 use std::time::SystemTime;
 
 use jiff::civil::Date;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
-use support::{Random, at, civil, seconds, unix};
+use crate::support::{Random, at, civil, seconds, unix};
 use timerqueue_scheduler::{CalendarUnit, Schedule, ScheduleBuilder, ScheduleError, Zones};
 
 fn built(builder: ScheduleBuilder) -> Schedule {

@@ -5,18 +5,8 @@
 //! wheel, D is a ring for delay messages. The numbers in the tests are those with which these
 //! systems fail.
 
-#[path = "support/bench.rs"]
-mod bench;
-#[path = "support/members.rs"]
-mod members;
-
-#[path = "rows/a.rs"]
 mod a;
-#[path = "rows/b.rs"]
 mod b;
-#[path = "rows/c.rs"]
 mod c;
-#[path = "rows/d.rs"]
 mod d;
-#[path = "rows/nodes.rs"]
 mod nodes;

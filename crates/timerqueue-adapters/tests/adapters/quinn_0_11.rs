@@ -33,8 +33,8 @@ fn transport(idle: Duration) -> Arc<TransportConfig> {
 
 /// An endpoint for both directions, bound to loopback.
 fn endpoint(runtime: &QuinnRuntime, idle: Duration) -> Endpoint {
-    let certificate = CertificateDer::from(&include_bytes!("data/localhost.cert.der")[..]);
-    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(&include_bytes!("data/localhost.key.der")[..]));
+    let certificate = CertificateDer::from(&include_bytes!("../data/localhost.cert.der")[..]);
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(&include_bytes!("../data/localhost.key.der")[..]));
     let mut server = ServerConfig::with_single_cert(vec![certificate.clone()], key).expect("they belong together");
     server.transport_config(transport(idle));
     let mut roots = RootCertStore::empty();

@@ -2,9 +2,7 @@
 //! random lines in UTC. Rules for daylight saving differ between the two, so other zones are not
 //! compared.
 
-mod support;
-
-use support::{Random, second, unix};
+use crate::support::{Random, second, unix};
 use timerqueue_scheduler::Schedule;
 
 const LINES: usize = 1_000;
@@ -70,7 +68,7 @@ fn a_thousand_random_lines_agree() {
         if fields[2].starts_with("*/") && fields[4] != "*" || fields[4].starts_with("*/") && fields[2] != "*" {
             continue;
         }
-        let t = second(support::at("2020-01-01T00:00:00Z")) + random.below(20 * 365 * 86_400) as i64;
+        let t = second(crate::support::at("2020-01-01T00:00:00Z")) + random.below(20 * 365 * 86_400) as i64;
         let found: Vec<i64> = schedule.preview(unix(t), 5).iter().map(|next| second(next.nominal())).collect();
         let opinion = opinion(&line, t, found.len());
         assert_eq!(found[..opinion.len()], opinion, "{line} after {t}");

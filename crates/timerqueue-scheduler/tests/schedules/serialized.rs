@@ -1,12 +1,10 @@
 //! The serialized form. It is stable: these texts stay readable, and stay the output.
 
-mod support;
-
 use std::time::Duration;
 
 use serde::de::DeserializeSeed;
 
-use support::{at, seconds, unix};
+use crate::support::{at, seconds, unix};
 use timerqueue_scheduler::{CalendarUnit, Loader, Schedule, Zones};
 
 #[track_caller]

@@ -1,9 +1,7 @@
 //! The documented rules for daylight saving, on both sides, by civil times that a reader can check
 //! on a calendar.
 
-mod support;
-
-use support::{at, civil, cron, second};
+use crate::support::{at, civil, cron, second};
 use timerqueue_scheduler::{Schedule, ScheduleError, Zones};
 
 /// The next `n` occurrences after an instant, as civil times; the occurrences before must be the

@@ -1,12 +1,10 @@
 //! Laws that hold for every schedule and every instant, on random ones.
 
-mod support;
-
 use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 
-use support::unix;
+use crate::support::unix;
 use timerqueue_scheduler::{CalendarUnit, Loader, Occurrence, Schedule, ScheduleBuilder, Zones};
 
 const LINES: &[&str] = &[
@@ -132,7 +130,7 @@ proptest! {
     fn no_occurrence_is_outside_of_the_bounds(schedule in schedule(), t in instant()) {
         let text = serde_json::to_value(&schedule).unwrap();
         let bound = |field: &str| {
-            text.get(field).map(|text| support::at(text.as_str().unwrap()))
+            text.get(field).map(|text| crate::support::at(text.as_str().unwrap()))
         };
         for occurrence in schedule.preview(t, 5) {
             prop_assert!(bound("from").is_none_or(|from| occurrence.nominal() >= from));

@@ -1,15 +1,13 @@
 //! Cron lines against the grammar in the documentation of the crate, read here by other code: which
 //! texts are lines, what a line means, and how errors name the place.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
-use support::{Random, at, cron, second, unix};
+use crate::support::{Random, at, cron, second, unix};
 use timerqueue_scheduler::{CronError, CronField, Schedule, ScheduleError, Zones};
 
 const DAY: i64 = 86_400;

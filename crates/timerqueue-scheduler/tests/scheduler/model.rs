@@ -6,9 +6,6 @@
 //! within a period, or within two where the clock is set back. All instants are whole milliseconds.
 //! `TIMERQUEUE_MODEL_CASES` sets the number of programs.
 
-#[path = "support/bench.rs"]
-mod bench;
-
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +17,7 @@ use proptest::prelude::*;
 use timerqueue::{Due, Runtime};
 use timerqueue_scheduler::{Cancel, Catchup, Change, Clash, Handler, Overlap, Placed, Run, Schedule, Scheduler, State};
 
-use bench::{BEGIN, wall};
+use crate::bench::{BEGIN, wall};
 
 /// The places of the handler `hold`.
 const PLACES: usize = 2;
@@ -253,7 +250,7 @@ struct Real {
 
 impl Real {
     fn new() -> Self {
-        let (clock, runtime) = bench::clock();
+        let (clock, runtime) = crate::bench::clock();
         let starts: Arc<Mutex<Vec<Start>>> = Arc::default();
         let ticks: Arc<Mutex<HashMap<String, Vec<Tick>>>> = Arc::default();
         let held: Arc<Mutex<Held>> = Arc::default();

@@ -4,16 +4,14 @@
 //!
 //! `cargo test` runs a sample of zones and lines for two days around each transition. All zones and
 //! all minutes of seven years, which take some minutes: `cargo test --release -p
-//! timerqueue-scheduler --test cron_oracle -- --ignored`.
-
-mod support;
+//! timerqueue-scheduler --test schedules cron_oracle:: -- --ignored`.
 
 use std::collections::BTreeMap;
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{Timestamp, ToSpan};
 
-use support::{Random, at, cron, second, unix};
+use crate::support::{Random, at, cron, second, unix};
 use timerqueue_scheduler::Schedule;
 
 const MINUTE: i64 = 60;

@@ -1,10 +1,8 @@
 //! Each kind of schedule, its bounds, and what is refused.
 
-mod support;
-
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use support::{at, civil, cron, seconds, unix};
+use crate::support::{at, civil, cron, seconds, unix};
 use timerqueue_scheduler::{CalendarUnit, Occurrence, Rule, Schedule, ScheduleBuilder, ScheduleError};
 
 fn nominal(occurrence: Option<Occurrence>) -> Option<SystemTime> {

@@ -1,0 +1,13 @@
+//! Schedules alone: cron lines, calendars, zones, and what a store keeps of them.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod calendar;
+mod cron_grammar;
+mod cron_oracle;
+mod daylight_saving;
+mod properties;
+mod schedule;
+mod second_opinion;
+mod serialized;
