@@ -837,4 +837,4 @@ mod loom_models;
 
 #[cfg(all(test, timerqueue_loom))]
 #[path = "../../loom-tests/shard_teardown.rs"]
-mod teardown_models;
+mod loom_models_of_teardown;

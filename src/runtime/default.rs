@@ -13,9 +13,11 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
-use super::{ManualClock, Owner, Runtime, RuntimeBuilder, RuntimeError, ShutdownError, StartError, usable};
-use crate::engine::current::{self, Scope};
-use crate::engine::{CoreRef, Engine};
+use super::{
+    ManualClock, Owner, Runtime, RuntimeBuilder, RuntimeError, RuntimeHandle, ShutdownError, StartError, usable,
+};
+use crate::engine::Engine;
+use crate::engine::current::Scope;
 use crate::sync::unmodelled::{AtomicU8, Mutex, MutexGuard, OnceLock};
 use crate::sync::{Arc, Ordering};
 
@@ -150,60 +152,6 @@ impl RuntimeBuilder {
     }
 }
 
-/// The runtime that a function uses which names none.
-pub(crate) enum Current {
-    Default(&'static Runtime),
-    Other(Arc<CoreRef>),
-}
-
-impl Current {
-    /// # Panics
-    /// When the default runtime cannot be started.
-    #[inline]
-    pub(crate) fn get() -> Self {
-        if current::is_plain() { Self::Default(Runtime::global()) } else { Self::look(Runtime::global) }
-    }
-
-    /// # Errors
-    /// When the runtime has ended or belongs to the parent of this process, or the default runtime
-    /// cannot be started.
-    pub(crate) fn try_get() -> Result<Self, RuntimeError> {
-        let current = match current::get() {
-            Some(core) => Self::Other(core),
-            None => Self::Default(Runtime::start_default()?),
-        };
-        usable(current.engine()).map(|()| current)
-    }
-
-    #[cold]
-    fn look(default: impl FnOnce() -> &'static Runtime) -> Self {
-        match current::get() {
-            Some(core) => Self::Other(core),
-            None => {
-                if settle_clock().is_none() {
-                    current::set_plain();
-                }
-                Self::Default(default())
-            }
-        }
-    }
-
-    #[inline]
-    pub(crate) fn engine(&self) -> &Arc<Engine> {
-        match self {
-            Self::Default(runtime) => runtime.engine(),
-            Self::Other(core) => &core.engine,
-        }
-    }
-
-    pub(crate) fn runtime(&self) -> Runtime {
-        match self {
-            Self::Default(runtime) => (*runtime).clone(),
-            Self::Other(core) => Runtime::of_engine(&core.engine),
-        }
-    }
-}
-
 impl Runtime {
     /// The process-wide default runtime. It starts on first use (S34), with the default settings
     /// unless [`RuntimeBuilder::start_global`] has started it before, and never shuts itself down.
@@ -334,7 +282,7 @@ impl Runtime {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn current() -> Self {
-        Current::get().runtime()
+        RuntimeHandle::current().runtime()
     }
 
     /// As [`current`](Self::current), with an error instead of a panic.
@@ -352,7 +300,9 @@ impl Runtime {
     /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```
     pub fn try_current() -> Result<Self, RuntimeError> {
-        Ok(Current::try_get()?.runtime())
+        let current = RuntimeHandle::current();
+        current.engine()?;
+        Ok(current.runtime())
     }
 
     /// Runs `code` with this runtime as the [current](Self::current) runtime of the calling thread:

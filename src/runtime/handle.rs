@@ -1,18 +1,19 @@
-//! The runtime of a future, and per-core counted references to the runtime's engine.
+//! Which runtime: that of a timer, future or source about to be made, or of one that was made; and
+//! per-core counted references to the runtime's engine.
 //!
 //! Ground rules. A reference only keeps the memory of the engine alive: the engine is closed when
 //! its last [`Runtime`] is dropped. Each reference is counted on a cache line of the core on which
 //! it was made (S35).
 
 use super::default::settle_clock;
-use super::{Runtime, RuntimeError, usable};
+use super::{ManualClock, Runtime, RuntimeError, usable};
 use crate::alarm::{Clock, SystemClock};
 use crate::engine::{CoreRef, Engine, current};
 use crate::sync::Arc;
 use crate::time::{At, Deadline};
 use crate::unwind::{Payload, Tell, discard};
 
-/// The runtime of a future.
+/// A runtime, which may not have been started.
 #[derive(Clone)]
 pub(crate) enum RuntimeHandle {
     /// The default runtime, looked up when needed. Its clock is the usual clock, for good.
@@ -42,12 +43,21 @@ impl RuntimeHandle {
         }
     }
 
-    /// A handle of the runtime; `None` for the default runtime, which may not have been started.
-    pub(crate) fn runtime(&self) -> Option<Runtime> {
+    /// A handle of the runtime; starts the default runtime if need be.
+    ///
+    /// # Panics
+    /// When the default runtime cannot be started.
+    pub(crate) fn runtime(&self) -> Runtime {
         match self {
-            Self::Global => None,
-            Self::Engine(core) => Some(Runtime::of_engine(&core.engine)),
+            Self::Global => Runtime::global().clone(),
+            Self::Engine(core) => Runtime::of_engine(&core.engine),
         }
+    }
+
+    /// The clock that the program moves, if the runtime is on one. (The default runtime on such a
+    /// clock is no [`Self::Global`].)
+    pub(super) fn manual_clock(&self) -> Option<ManualClock> {
+        self.is_manual().then(|| self.runtime().manual_clock().cloned()).flatten()
     }
 
     /// Whether the program moves the clock.
@@ -85,6 +95,18 @@ impl RuntimeHandle {
         match self {
             Self::Global => SystemClock::MONOTONIC.floor(),
             Self::Engine(core) => core.engine.clock().floor(),
+        }
+    }
+
+    /// The engine, also after the runtime has ended; starts the default runtime if need be.
+    ///
+    /// # Panics
+    /// When the default runtime cannot be started.
+    #[inline]
+    pub(crate) fn started(&self) -> &Arc<Engine> {
+        match self {
+            Self::Global => Runtime::global().engine(),
+            Self::Engine(core) => &core.engine,
         }
     }
 

@@ -21,7 +21,6 @@ use std::sync::Weak;
 use std::time::{Duration, Instant, SystemTime};
 
 pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock};
-pub(crate) use self::default::Current;
 pub use self::default::Scoped;
 pub use self::dump::{PendingTimer, TimerDump};
 pub use self::error::{RuntimeError, ShutdownError, StartError};

@@ -94,7 +94,7 @@ pub(crate) fn wait<T>(own: &RuntimeHandle, limit: Option<Duration>, future: impl
         Poll::Pending => {}
     }
     let here = RuntimeHandle::current();
-    let clock = here.runtime().and_then(|runtime| runtime.manual_clock().cloned());
+    let clock = here.manual_clock();
     let counts = if clock.is_some() { &here } else { own };
     let deadline = limit.filter(|_| !counts.is_monotonic()).map(|limit| instant(counts.now(), limit).min(END));
     let until = limit.filter(|_| !counts.is_manual()).and_then(|limit| Instant::now().checked_add(limit));

@@ -10,7 +10,7 @@ use super::{OnceTimer, Tick, Timer, WallTick, WallTimer};
 use crate::engine::{Engine, Label, Settings};
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
-use crate::runtime::{Current, Runtime, RuntimeError};
+use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 use crate::sync::Arc;
 
 impl Runtime {
@@ -279,14 +279,14 @@ impl TimerBuilder<'_> {
     fn with_engine<T>(&self, make: impl FnOnce(&Arc<Engine>) -> T) -> T {
         match self.runtime {
             Some(runtime) => make(runtime.engine()),
-            None => make(Current::get().engine()),
+            None => make(RuntimeHandle::current().started()),
         }
     }
 
     fn try_with_engine<T>(&self, make: impl FnOnce(&Arc<Engine>) -> T) -> Result<T, RuntimeError> {
         match self.runtime {
             Some(runtime) => runtime.usable().map(|()| make(runtime.engine())),
-            None => Ok(make(Current::try_get()?.engine())),
+            None => RuntimeHandle::current().engine().map(make),
         }
     }
 

@@ -21,7 +21,7 @@ pub(crate) use self::tick::{exclusive, overlapping};
 pub use self::wall::{WallTick, WallTimer};
 use crate::engine::{self, Engine, EntryPayload, EntryRef, Notice, Outline, OwnedEntry, Settings};
 use crate::queue::MissedTicks;
-use crate::runtime::{Current, Runtime, RuntimeError};
+use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 use crate::time::{NEVER, Timestamp};
 
 impl Runtime {
@@ -200,7 +200,7 @@ impl Timer {
     #[doc(alias = "NewTicker")]
     #[inline]
     pub fn new(due: Duration, period: Duration, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Self {
-        Self::start(Current::get().engine(), MissedTicks::default(), (due, period), overlapping(callback))
+        Self::start(RuntimeHandle::current().started(), MissedTicks::default(), (due, period), overlapping(callback))
     }
 
     /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never
@@ -274,7 +274,7 @@ impl Timer {
     #[doc(alias = "NewTicker")]
     #[inline]
     pub fn every(period: Duration, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Self {
-        Self::start(Current::get().engine(), MissedTicks::default(), (period, period), exclusive(callback))
+        Self::start(RuntimeHandle::current().started(), MissedTicks::default(), (period, period), exclusive(callback))
     }
 
     /// A builder for a timer on the current runtime: due time, period, policy for missed ticks,

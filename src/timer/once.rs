@@ -7,7 +7,7 @@ use super::tick::once;
 use super::{Changed, Disposal, Tick, Timer, TimerId, Waited, outline};
 use crate::engine::{Engine, Settings};
 use crate::queue::MissedTicks;
-use crate::runtime::{Current, Runtime, RuntimeError};
+use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 
 impl Runtime {
     /// A timer that fires once, after `due`, and consumes its callback. With `Duration::MAX` the
@@ -96,7 +96,7 @@ impl OnceTimer {
     #[doc(alias = "AfterFunc")]
     #[inline]
     pub fn new(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Self {
-        Self::start(Current::get().engine(), MissedTicks::default(), due, callback)
+        Self::start(RuntimeHandle::current().started(), MissedTicks::default(), due, callback)
     }
 
     /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never
