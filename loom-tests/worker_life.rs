@@ -8,7 +8,7 @@
 //!
 //! `sleep_vs_wake.rs` shows the bad interleavings. These models show that the pool keeps its part
 //! of the protocol: a thread registers, looks again, gives the token back, wakes the next thread.
-//! Loom knows neither crossbeam's deques nor the inboxes, so pushing and looking are single steps
+//! Loom knows neither crossbeam's deques nor the inbox, so pushing and looking are single steps
 //! in a total order here. Only the models of `sleep_vs_wake.rs` show that the fences are needed.
 //!
 //! No model depends on the duration of a job. In all models but
@@ -19,7 +19,7 @@
 //! the last poller, by a poller that finds no work, by `run_jobs` that finds no job; the wake-up of
 //! a second thread by the last poller; the wake-up of the next poller when the pool stops; putting
 //! a job into the pool under the lock of its shard (without it, and with a `yield_now` there, since
-//! loom does not know the inboxes); the discarding of a job that a poller has swept when the pool
+//! loom does not know the inbox); the discarding of a job that a poller has swept when the pool
 //! stops; the mark of the sent token.
 
 use std::sync::Arc;
@@ -30,9 +30,8 @@ use loom::thread;
 
 use crate::alarm::{Event, OFF};
 use crate::loom_models::explore::{explore_bounded, explore_few, explore_fewest};
-use crate::pool::inboxes::Inboxes;
 use crate::pool::sleep::Sleep;
-use crate::pool::{Driver, LocalQueue, Pool, PoolConfig, SHARE, worker};
+use crate::pool::{Driver, LocalQueue, Pool, PoolConfig, worker};
 use crate::sync::{Condvar, Mutex, Ordering};
 
 /// Events that no poller has taken; each event is taken once.
@@ -256,33 +255,6 @@ fn two_jobs_submitted_at_once_are_run() {
     });
 }
 
-/// As on a machine with many cores: a thread submits to the inbox of its core, and a worker looks
-/// first into that of its own.
-///
-/// Seen to fail with: `Inboxes::is_empty` that looks into one inbox; `Inboxes::take_some` that
-/// takes from one inbox.
-#[test]
-fn a_job_in_each_of_two_inboxes_is_run() {
-    explore_bounded(|| {
-        let mut toy = Toy::new(1, 2);
-        Arc::get_mut(&mut toy).unwrap().pool.inboxes = Inboxes::new(3 * SHARE);
-        assert!(toy.pool.idle.join_poll(), "a poller that never leaves");
-        let worker = spawn(&toy);
-        let submit_to = |toy: &Toy, inbox| {
-            toy.pool.inboxes.push_to(inbox, "submitted");
-            toy.pool.notify(toy);
-        };
-        let submitter = {
-            let toy = Arc::clone(&toy);
-            thread::spawn(move || submit_to(&toy, 1))
-        };
-        submit_to(&toy, 2);
-        worker.join().unwrap();
-        submitter.join().unwrap();
-        toy.check(2, 0);
-    });
-}
-
 /// A spare thread retires, with a wake-up meant for the thread that stays.
 #[test]
 fn a_job_is_run_while_a_spare_thread_retires() {
@@ -318,7 +290,7 @@ fn a_thread_is_started_beside_a_job_that_blocks() {
 }
 
 /// S31. The same, with both jobs in the inbox at first, and a third, since a worker brings half of
-/// an inbox: it brings two in its deque, and tells so. The stall check finds that, and the thread
+/// the inbox: it brings two in its deque, and tells so. The stall check finds that, and the thread
 /// which it starts finds [`FREES`].
 ///
 /// Seen to fail with: a batch that is brought and not told, or told after the decision to wake a

@@ -5,7 +5,7 @@
 //! same functions. [`unmodelled`] has the ordinary primitives in each build: for statics (the
 //! default runtime, the counts of cores and forks), values made once (a timerfd on the wall clock),
 //! atomics that a model takes as a single step with the previous operation (the time of a manual
-//! clock, the flags of its driver, the due point of a node), and the inboxes of the pool, which are
+//! clock, the flags of its driver, the due point of a node), and the inbox of the pool, which is
 //! single steps as its deques.
 //! A build that counts accesses (`--cfg timerqueue_audit`) gets primitives that do so. Tests use
 //! std's.

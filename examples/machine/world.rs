@@ -42,11 +42,10 @@ pub(crate) struct Plan {
 impl Plan {
     /// The design that ships.
     pub(crate) fn ships(cores: usize) -> Self {
-        let (pollers, inbox) = ((1 + (cores + 1) / 32).max(3), if (cores + 1) / 16 > 2 { 16 } else { 0 });
-        Self { pollers, inbox, tells: true, ..Self::before(cores) }
+        Self { pollers: (1 + (cores + 1) / 32).max(3), tells: true, ..Self::before(cores) }
     }
 
-    /// The design before: three pollers, one inbox, a look into each deque.
+    /// The design before: three pollers, a look into each deque.
     pub(crate) fn before(cores: usize) -> Self {
         let shared = cores.min(8);
         Self { cores, group: cores, pollers: 3, inbox: 0, token: 0, tells: false, help: false, shared, cache: 8 }

@@ -3,7 +3,7 @@
 //! Ground rules. [`ShardState`] is reached through the lock only. Under the lock: decide, insert,
 //! unlink, arm. Never under the lock: a callback, a waker, a destructor of user data, a wake-up of
 //! a thread, a last reference given back. With the lock held no further lock is taken, least of all
-//! another shard's, but for the leaf lock of the backend, of the agenda, or of an inbox of the
+//! another shard's, but for the leaf lock of the backend, of the agenda, or of the inbox of the
 //! pool.
 //!
 //! A shard outlives its runtime, since timers point to the shard. The shard is freed when the

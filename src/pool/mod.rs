@@ -5,13 +5,13 @@
 //! no lock while a job runs or is stolen.
 //!
 //! A thread is in one of three states. A *running* thread takes jobs from its own deque, from the
-//! inboxes and from other deques. A *polling* thread blocks in the alarm set. The kernel wakes a
+//! inbox and from other deques. A *polling* thread blocks in the alarm set. The kernel wakes a
 //! single poller, which sweeps, puts all but the first due job into its deque, and runs the first
 //! job itself, provided that another thread still polls. All further idle threads are *parked*.
 //! [`sleep`] has the protocol between these states, [`worker`] the life of a thread, [`threads`]
 //! the threads that have not ended.
 //!
-//! The last poller never runs jobs: it sweeps, and puts due jobs into an inbox. While jobs wait and
+//! The last poller never runs jobs: it sweeps, and puts due jobs into the inbox. While jobs wait and
 //! no thread takes them, an alarm of the pool, the *stall check*, wakes the last poller every
 //! [`STALL_CHECK`]. [`stall`] computes how many threads to add. So a callback that blocks for ever
 //! delays no other callback, and the usual path needs no second thread.
@@ -19,10 +19,10 @@
 //! **Code of other crates.** The deques share the process-wide epoch collector of
 //! `crossbeam-epoch`. Stealing from a deque pins the collector, and so does growing or shrinking a
 //! deque. Pinning runs closures deferred by any other crate. Three rules contain them. A deque
-//! never holds more than [`ROOM`] jobs, so it never grows; further jobs go to an inbox, which pins
+//! never holds more than [`ROOM`] jobs, so it never grows; further jobs go to the inbox, which pins
 //! nothing. No lock is held while stealing. A panic in such a closure ends in [`Pool::steal_from`].
 
-pub(crate) mod inboxes;
+mod inbox;
 mod metrics;
 mod pace;
 pub(crate) mod sleep;
@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 use crossbeam_deque::{Steal, Stealer, Worker};
 use crossbeam_utils::CachePadded;
 
-use self::inboxes::Inboxes;
+use self::inbox::Inbox;
 pub(crate) use self::metrics::PoolMetrics;
 use self::metrics::{Ended, Statistics};
 use self::pace::Pace;
@@ -62,9 +62,12 @@ const STALL_CHECK: Duration = Duration::from_micros(500);
 pub(crate) const COVERS_WITHIN_NS: u64 = 2 * STALL_CHECK.as_nanos() as u64;
 /// The pause before a further try to start a thread, after the system has refused a thread.
 const STALL_CHECK_AFTER_REFUSAL: Duration = Duration::from_millis(20);
-/// On machines with many cores, so many workers share an inbox, and twice as many add a poller.
-/// (One in a build for tests of such machines.)
-const SHARE: usize = if cfg!(timerqueue_apart) { 1 } else { 16 };
+/// On machines with many cores, so many workers add a poller. (Two in a build for tests of such
+/// machines.)
+const WORKERS_PER_POLLER: usize = if cfg!(timerqueue_apart) { 2 } else { 32 };
+/// The most jobs that a worker brings from the inbox into its deque at once. A worker does so only
+/// when its deque is empty, and the deque has room for so many.
+const BROUGHT_AT_ONCE: usize = 32;
 /// A thread wakes another thread for its jobs if the jobs take longer than this: some times the
 /// cost of a wake-up. If a job of a shorter queue blocks, the stall check finds another thread for
 /// the rest.
@@ -100,7 +103,7 @@ impl PoolConfig {
     /// threads with cold caches. But from 96 workers on three pollers are late, since the pollers
     /// sweep all queues (DESIGN.md, section 10).
     fn max_pollers(&self) -> usize {
-        (1 + self.workers / (2 * SHARE)).max(3).min(self.workers)
+        (1 + self.workers / WORKERS_PER_POLLER).max(3).min(self.workers)
     }
 
     /// The core to which the thread of this number is pinned.
@@ -208,7 +211,7 @@ pub(crate) struct LocalQueue<J> {
     pace: Pace,
     /// The turn of other queues came in the middle of a batch: the next job comes from them.
     turn: Cell<bool>,
-    /// At the next turn of other queues, the deques come before the inboxes.
+    /// At the next turn of other queues, the deques come before the inbox.
     others_first: Cell<bool>,
     /// Jobs that have been run, whose memory is to be used again; at most [`SPARES`].
     spares: RefCell<Vec<J>>,
@@ -312,7 +315,8 @@ impl<J> WorkerShared<J> {
 pub(crate) struct Pool<J> {
     config: PoolConfig,
     idle: Sleep,
-    inboxes: Inboxes<J>,
+    /// On lines of its own: all cores that submit jobs write to it.
+    inbox: CachePadded<Inbox<J>>,
     workers: Mutex<Workers<J>>,
     /// Raised by each change of `workers`.
     workers_version: AtomicUsize,
@@ -341,8 +345,8 @@ impl<J: Send + 'static> Pool<J> {
     pub(crate) fn new(config: PoolConfig) -> Self {
         Self {
             idle: Sleep::new(config.max_pollers()),
-            inboxes: Inboxes::new(config.workers),
             config,
+            inbox: CachePadded::new(Inbox::new()),
             workers: Mutex::default(),
             workers_version: AtomicUsize::new(0),
             ended: Mutex::default(),
@@ -401,7 +405,7 @@ impl<J: Send + 'static> Pool<J> {
         started
     }
 
-    /// Puts a job into the deque of the calling worker, or, if the deque is full, into an inbox.
+    /// Puts a job into the deque of the calling worker, or, if the deque is full, into the inbox.
     /// After the last job the caller calls [`Self::share`].
     pub(crate) fn push_local(&self, local: &LocalQueue<J>, job: J) {
         if let Err(job) = local.push_local(job) {
@@ -409,14 +413,14 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// Puts a job into the inbox of this core, where any thread takes the job. No thread is woken:
+    /// Puts a job into the inbox, where any thread takes the job. No thread is woken:
     /// [`Self::notify`] follows.
     ///
     /// Caller: is a thread of the pool, or comes before [`Self::stop`] (the engine: by the lock of
     /// an open shard). Each of them looks for jobs to discard at its end, so the caller itself
     /// discards none, least of all those of others.
     pub(crate) fn inject(&self, job: J) {
-        self.inboxes.push(job);
+        self.inbox.push(job);
     }
 
     /// Jobs have been published: wakes an idle thread, which wakes the next.
@@ -435,7 +439,7 @@ impl<J: Send + 'static> Pool<J> {
     /// thread if the jobs take longer than the wake-up.
     pub(crate) fn share<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) {
         let jobs = local.shared.jobs() as u64;
-        if jobs == 0 && self.inboxes.is_empty() {
+        if jobs == 0 && self.inbox.is_empty() {
             return;
         }
         if local.pace.job_ns().saturating_mul(jobs) > WORTH_WAKING_NS {
@@ -505,7 +509,7 @@ impl<J: Send + 'static> Pool<J> {
     fn fetch(&self, local: &LocalQueue<J>) {
         let words: [*const u8; 2] = [(&raw const self.idle).cast(), (&raw const self.stopping).cast()];
         words.into_iter().for_each(fetch_line);
-        self.inboxes.fetch();
+        fetch_line((&raw const self.inbox).cast());
         fetch_line((&raw const *local.shared.counts).cast());
     }
 
@@ -553,10 +557,10 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     fn has_work(&self, local: &LocalQueue<J>) -> bool {
-        !self.inboxes.is_empty() || self.workers_for(local).iter().any(|worker| worker.has_jobs())
+        !self.inbox.is_empty() || self.workers_for(local).iter().any(|worker| worker.has_jobs())
     }
 
-    /// The next job for a worker: first from its own deque, then from an inbox, then from other
+    /// The next job for a worker: first from its own deque, then from the inbox, then from other
     /// deques. At the turn of other queues these come first.
     fn next_job<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) -> Option<J> {
         let turn = local.turn.take() || local.pace.is_fair_turn(|| work.now());
@@ -574,7 +578,7 @@ impl<J: Send + 'static> Pool<J> {
             // rests
             return None;
         }
-        let brought = (self.inboxes.take_some(&local.deque))
+        let brought = (self.inbox.take(BROUGHT_AT_ONCE, |job| local.deque.push(job)))
             .or_else(|| self.steal_elsewhere(local, |worker| worker.stealer.steal_batch_and_pop(&local.deque)));
         if !local.deque.is_empty() {
             local.tell(true);
@@ -587,10 +591,10 @@ impl<J: Send + 'static> Pool<J> {
         brought
     }
 
-    /// A job from another queue than the worker's own; the inboxes and the other deques take turns
+    /// A job from another queue than the worker's own; the inbox and the other deques take turns
     /// in coming first.
     fn one_from_elsewhere(&self, local: &LocalQueue<J>) -> Option<J> {
-        let injected = || self.inboxes.take_one(local.scan.get());
+        let injected = || self.inbox.take(0, |_| {});
         let stolen = || self.steal_elsewhere(local, |worker| worker.stealer.steal());
         let others_first = local.others_first.get();
         local.others_first.set(!others_first);
@@ -638,9 +642,9 @@ impl<J: Send + 'static> Pool<J> {
         pool.discard_all(work);
     }
 
-    /// Discards what is in the inboxes and in the deques of all threads.
+    /// Discards what is in the inbox and in the deques of all threads.
     fn discard_all<W: Driver<Job = J>>(&self, work: &W) {
-        while let Some(job) = self.inboxes.take_one(0) {
+        while let Some(job) = self.inbox.take(0, |_| {}) {
             work.discard(job);
         }
         let workers = Arc::clone(&self.workers.lock());

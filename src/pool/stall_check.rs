@@ -223,7 +223,7 @@ impl<J: Send + 'static> Pool<J> {
         let threads = self.threads.load(Ordering::Relaxed);
         let moment = Moment {
             now_ns: self.began.elapsed().as_nanos() as u64,
-            waiting: self.inboxes.len() + workers.iter().map(|worker| worker.jobs()).sum::<usize>(),
+            waiting: self.inbox.len() + workers.iter().map(|worker| worker.jobs()).sum::<usize>(),
             // In a model, time does not pass in which these threads could arrive.
             coming: if cfg!(all(test, timerqueue_loom)) { 0 } else { threads.saturating_sub(busy + 1) },
             target: self.config.workers.saturating_sub(1).max(1),

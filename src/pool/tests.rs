@@ -374,23 +374,23 @@ fn a_worker_tells_whether_its_deque_may_have_jobs() {
     assert!(!tell(&local));
     (0..4).for_each(|job| submit(&notes, job));
     assert_eq!(notes.pool.next_job(&notes, &local), Some(0));
-    assert!(tell(&local) && local.shared.has_jobs(), "from an inbox as well");
+    assert!(tell(&local) && local.shared.has_jobs(), "from the inbox as well");
 }
 
 #[test]
-fn the_last_poller_moves_its_jobs_to_an_inbox_and_tells_that_it_has_none() {
+fn the_last_poller_moves_its_jobs_to_the_inbox_and_tells_that_it_has_none() {
     let notes = Arc::new(Notes::new(1, 2));
     let local = notes.worker();
     notes.push_local(&local, 0..3);
     stay(&notes, &local, Some(3), false);
-    assert_eq!((notes.pool.inboxes.len(), local.deque.len()), (4, 0));
+    assert_eq!((notes.pool.inbox.len(), local.deque.len()), (4, 0));
     assert!(!local.shared.may_have_jobs.load(Ordering::Relaxed));
 }
 
 #[test]
 fn there_are_three_pollers_and_more_where_there_are_many_workers() {
     let pollers = |workers| config(workers, workers).max_pollers();
-    let expected = if SHARE == 1 { [1, 2, 3, 33, 49, 65, 129] } else { [1, 2, 3, 3, 4, 5, 9] };
+    let expected = if WORKERS_PER_POLLER == 2 { [1, 2, 3, 33, 49, 65, 129] } else { [1, 2, 3, 3, 4, 5, 9] };
     assert_eq!([1, 2, 3, 65, 96, 129, 257].map(pollers), expected);
 }
 
@@ -400,7 +400,7 @@ fn s29_a_deque_never_grows() {
     let notes = Notes::new(1, 2);
     let (local, thief) = (notes.worker(), notes.worker());
     notes.push_local(&local, 0..200);
-    assert_eq!((local.deque.len(), notes.pool.inboxes.len()), (ROOM, 200 - ROOM));
+    assert_eq!((local.deque.len(), notes.pool.inbox.len()), (ROOM, 200 - ROOM));
     // Stolen batches fit as well.
     let mut seen: Vec<u32> = std::iter::from_fn(|| {
         let job = notes.pool.next_job(&notes, &thief);

@@ -253,7 +253,7 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
     polled
 }
 
-/// The last poller stays, and moves its jobs to an inbox, for other threads: a deque is for jobs
+/// The last poller stays, and moves its jobs to the inbox, for other threads: a deque is for jobs
 /// that its own thread runs (I18).
 #[inline(never)]
 pub(super) fn stay<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>, first: Option<W::Job>, checks: bool) {
