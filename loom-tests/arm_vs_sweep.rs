@@ -31,7 +31,7 @@
 //! The alarm is a toy of a timerfd in an edge-triggered epoll set: like the kernel, arming
 //! withdraws an expiry that no poller has taken. The queue is a toy too: `insert` and `sweep_batch`
 //! keep the steps of `ShardState::insert_or_claim`, `arm_earlier`, `arm_after_sweep` and
-//! `Shard::sweep_step` (`src/engine/shard.rs`), with batches of a single timer. A change of these
+//! `Shard::sweep_batch` (`src/engine/sweep.rs`), with batches of a single timer. A change of these
 //! functions needs the same change here.
 //!
 //! Seen to fail with: an alarm set after the release of the lock; a sweep that releases the lock

@@ -17,8 +17,8 @@
 //!     takes tick 1                         takes tick 1: two callbacks
 //! ```
 //!
-//! The batch is real. The deque is a toy, and `run_batch` keeps the steps of `Engine::run_batch`
-//! (`src/engine/sweep.rs`).
+//! The batch is real. The deque is a toy, and `run_batch` keeps the steps of the function of the
+//! same name (`src/pool/jobs.rs`).
 //!
 //! Seen to fail with: `take` by a load and a store; a batch that is put back after the callback, or
 //! not at all by the second thread; a worker that does not look at `stopping` after putting the
@@ -29,8 +29,8 @@ use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed};
 
 use loom::thread;
 
-use crate::engine::batch::{Batch, SharedBatch};
 use crate::loom_models::explore::{explore_all, explore_bounded};
+use crate::pool::jobs::{Batch, SharedBatch};
 use crate::sync::{AtomicBool, Mutex, Ordering, fence};
 
 const TICKS: usize = 3;

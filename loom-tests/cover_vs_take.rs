@@ -29,29 +29,39 @@ use std::time::Duration;
 
 use loom::thread;
 
-use super::{Cover, Demanded, STALL_CHECK};
-use crate::alarm::{Event, OFF};
+use super::STALL_CHECK;
+use crate::alarm::clock::MODEL_CLOCK;
+use crate::alarm::{Backend, Event, OFF, SystemClock};
 use crate::loom_models::explore::{explore_all, explore_bounded};
-use crate::pool::{Driver, LocalQueue, Pool, PoolConfig};
+use crate::pool::jobs::Job;
+use crate::pool::worker::LocalQueue;
+use crate::pool::{Batch, Driver, Pool, PoolConfig, Ran, Swept, Tick, Timing};
 use crate::sync::{AtomicBool, Mutex, Ordering, fence};
 
 struct Toy {
-    pool: Pool<&'static str>,
+    pool: Pool<Self>,
     mark: Mutex<bool>,
-    armed: AtomicBool,
 }
+
+/// Whether the stall check is armed.
+#[derive(Default)]
+struct Alarms(AtomicBool);
 
 impl Toy {
     fn new() -> Arc<Self> {
-        let pool = Pool::new(PoolConfig {
+        MODEL_CLOCK.set(Some(0));
+        let config = PoolConfig {
             workers: 2,
             max_threads: 2,
             keep_alive: Duration::ZERO,
             name: String::new(),
             pin_to: Vec::new(),
             mask: None,
-        });
-        Arc::new(Self { pool, mark: Mutex::new(false), armed: AtomicBool::new(false) })
+            may_open_files: true,
+            timing: Timing::MODEL,
+        };
+        let pool = Pool::new(config, Alarms::default(), SystemClock::MONOTONIC);
+        Arc::new(Self { pool, mark: Mutex::new(false) })
     }
 
     /// A sweep by this worker; the new alarm comes soon, or late.
@@ -59,66 +69,69 @@ impl Toy {
         let mut mark = self.mark.lock();
         let taken = std::mem::replace(&mut *mark, soon);
         drop(mark);
-        local.cover(0, Cover { taken, given: soon });
+        local.note(0, Swept { more: false, took_cover: taken, gives_cover: soon });
     }
 
     /// A worker with a job in its deque, whose callback blocks from now on.
     fn demands(&self, local: &LocalQueue<&'static str>) {
-        self.pool.push_local(local, "waits");
+        self.pool.push_local(local, Job::One { tick: "waits", due: 0 });
         fence(Ordering::SeqCst);
-        self.pool.demand_stall_check(self, Some(local), STALL_CHECK);
+        self.pool.stall_check.demand(self, Some(local), STALL_CHECK);
     }
 
     /// As `poll` and `wait` of a worker do. Returns whether the poller has looked and found a job.
     fn polls(&self) -> bool {
-        let local = self.pool.join(0);
+        let local = self.pool.join();
         self.sweeps(&local, false);
-        if !self.pool.took_cover(&local) {
+        if !self.pool.stall_check.took_cover(&local) {
             return false;
         }
-        self.pool.stall_check_has_come();
+        self.pool.stall_check.has_come();
         self.pool.has_work(&local)
     }
 
     fn check(&self, seen: bool) {
-        let demanded = self.pool.demanded.get() != Demanded::NO;
-        let comes = demanded && (self.armed.load(Ordering::Relaxed) || *self.mark.lock());
+        let armed = &self.pool.alarms.0;
+        let comes = self.pool.stall_check.is_demanded() && (armed.load(Ordering::Relaxed) || *self.mark.lock());
         assert!(seen || comes, "no look is to come");
     }
 }
 
-impl Driver for Toy {
-    type Job = &'static str;
+impl Backend for Alarms {
+    fn arm(&self, _: usize, _: u64) {}
 
-    fn pool(&self) -> &Pool<&'static str> {
-        &self.pool
+    fn arm_stall_check(&self, after: Duration) {
+        self.0.store(after != OFF, Ordering::Relaxed);
     }
 
     fn wait(&self, _: impl FnMut(Event)) {}
 
-    fn now(&self) -> u64 {
-        0
-    }
-
     fn wake(&self) {}
+}
 
-    fn arm_stall_check(&self, after: Duration) {
-        self.armed.store(after != OFF, Ordering::Relaxed);
+impl Driver for Toy {
+    type Tick = &'static str;
+    type Alarms = Alarms;
+
+    fn pool(&self) -> &Pool<Self> {
+        &self.pool
     }
 
-    fn sweep(&self, _: usize, _: &LocalQueue<&'static str>) -> Option<&'static str> {
-        None
+    fn sweep(&self, _: usize, _: &mut Batch<&'static str>) -> Swept {
+        Swept::default()
     }
 
     fn is_covered(&self, _: usize) -> bool {
         *self.mark.lock()
     }
+}
 
-    fn discard(&self, _: &'static str) {}
-
-    fn run(&self, _: &'static str, _: &LocalQueue<&'static str>) -> bool {
-        true
+impl Tick<Toy> for &'static str {
+    fn run(self, _: &Toy) -> Ran {
+        Ran::Callback
     }
+
+    fn discard(self, _: &Toy) {}
 }
 
 #[test]
@@ -129,7 +142,7 @@ fn a_poller_that_takes_the_alarm_sees_the_job_or_the_demand_arms_the_stall_check
             let toy = Arc::clone(&toy);
             thread::spawn(move || toy.polls())
         };
-        let local = toy.pool.join(0);
+        let local = toy.pool.join();
         toy.sweeps(&local, true);
         toy.demands(&local);
         let seen = poller.join().unwrap();
@@ -145,12 +158,12 @@ fn a_thread_that_replaces_the_alarm_arms_the_stall_check() {
         let other = {
             let toy = Arc::clone(&toy);
             thread::spawn(move || {
-                let local = toy.pool.join(0);
+                let local = toy.pool.join();
                 toy.sweeps(&local, false);
-                toy.pool.replace_cover(toy.as_ref(), &local);
+                toy.pool.stall_check.replace_cover(toy.as_ref(), &local);
             })
         };
-        let local = toy.pool.join(0);
+        let local = toy.pool.join();
         toy.sweeps(&local, true);
         toy.demands(&local);
         other.join().unwrap();
@@ -170,12 +183,12 @@ fn a_second_demand_relies_on_the_same_alarm() {
         let other = {
             let toy = Arc::clone(&toy);
             thread::spawn(move || {
-                let local = toy.pool.join(0);
+                let local = toy.pool.join();
                 toy.demands(&local);
                 local.deque.len()
             })
         };
-        let local = toy.pool.join(0);
+        let local = toy.pool.join();
         toy.sweeps(&local, true);
         toy.demands(&local);
         let seen = poller.join().unwrap();

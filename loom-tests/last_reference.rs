@@ -17,7 +17,7 @@
 //! ```
 //!
 //! The count is a copy of the count in `src/queue/node.rs`, small enough for all interleavings;
-//! `fire` and `drop_handle` keep the steps of `run_firing`, `dispose_last`, `dispose`, `release`
+//! `fire` and `drop_handle` keep the steps of `Firing::run`, `dispose_last`, `dispose`, `release`
 //! and `free` (`src/engine`). The state word is the shipped one.
 //!
 //! Seen to fail with: `release` relaxed, or without its acquire load; `has_only` relaxed;

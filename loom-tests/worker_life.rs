@@ -28,10 +28,12 @@ use std::time::Duration;
 
 use loom::thread;
 
-use crate::alarm::{Event, OFF};
+use crate::alarm::clock::MODEL_CLOCK;
+use crate::alarm::{Backend, Event, OFF, SystemClock};
 use crate::loom_models::explore::{explore_bounded, explore_few, explore_fewest};
 use crate::pool::sleep::Sleep;
-use crate::pool::{Driver, LocalQueue, Pool, PoolConfig, worker};
+use crate::pool::worker::worker;
+use crate::pool::{Batch, Driver, Pool, PoolConfig, Ran, Swept, Tick, Timing};
 use crate::sync::{Condvar, Mutex, Ordering};
 
 /// Events that no poller has taken; each event is taken once.
@@ -43,9 +45,7 @@ struct Events {
 }
 
 struct Toy {
-    pool: Pool<&'static str>,
-    events: Mutex<Events>,
-    some: Condvar,
+    pool: Pool<Self>,
     /// Jobs still to run; the pool stops after the last.
     left: Tally,
     ran: Tally,
@@ -55,6 +55,14 @@ struct Toy {
     opened: Condvar,
     /// A shard of the runtime: a job comes in only under this lock, while the shard is open.
     shard_is_closed: Mutex<bool>,
+}
+
+#[derive(Default)]
+struct Alarms {
+    events: Mutex<Events>,
+    some: Condvar,
+    /// The pool may have more threads than those of its start.
+    grows: bool,
 }
 
 /// A job that ends only after [`FREES`] has run.
@@ -68,21 +76,24 @@ impl Toy {
 
     /// A pool of two threads, with a limit of `max_threads`.
     fn with_threads(max_threads: usize, max_pollers: usize, jobs: usize) -> Arc<Self> {
+        MODEL_CLOCK.set(Some(0));
         let workers = 2;
-        let mut pool = Pool::new(PoolConfig {
+        let config = PoolConfig {
             workers,
             max_threads,
             keep_alive: Duration::ZERO,
             name: String::new(),
             pin_to: Vec::new(),
             mask: None,
-        });
+            may_open_files: true,
+            timing: Timing::MODEL,
+        };
+        let alarms = Alarms { grows: max_threads > workers, ..Alarms::default() };
+        let mut pool = Pool::new(config, alarms, SystemClock::MONOTONIC);
         pool.idle = Sleep::new(max_pollers);
         pool.threads.store(workers, Ordering::Relaxed);
         Arc::new(Self {
             pool,
-            events: Mutex::default(),
-            some: Condvar::default(),
             left: Tally::new(jobs),
             ran: Tally::new(0),
             discarded: Tally::new(0),
@@ -93,8 +104,8 @@ impl Toy {
     }
 
     fn alarm(&self) {
-        self.events.lock().alarm = true;
-        self.some.notify_one();
+        self.pool.alarms.events.lock().alarm = true;
+        self.pool.alarms.some.notify_one();
     }
 
     fn check(&self, ran: usize, discarded: usize) {
@@ -102,12 +113,8 @@ impl Toy {
     }
 }
 
-impl Driver for Toy {
-    type Job = &'static str;
-
-    fn pool(&self) -> &Pool<&'static str> {
-        &self.pool
-    }
+impl Backend for Alarms {
+    fn arm(&self, _: usize, _: u64) {}
 
     fn wait(&self, mut report: impl FnMut(Event)) {
         let event = {
@@ -133,10 +140,6 @@ impl Driver for Toy {
         report(event);
     }
 
-    fn now(&self) -> u64 {
-        0
-    }
-
     fn wake(&self) {
         self.events.lock().wake = true;
         self.some.notify_one();
@@ -144,37 +147,49 @@ impl Driver for Toy {
 
     fn arm_stall_check(&self, after: Duration) {
         // No promise relies on the stall check once the pool has all its threads.
-        if self.pool.config.max_threads > 2 {
+        if self.grows {
             self.events.lock().stall_check = after != OFF;
             self.some.notify_one();
         }
     }
+}
 
-    fn sweep(&self, _: usize, _: &LocalQueue<&'static str>) -> Option<&'static str> {
-        Some("due")
+impl Driver for Toy {
+    type Tick = &'static str;
+    type Alarms = Alarms;
+
+    fn pool(&self) -> &Pool<Self> {
+        &self.pool
     }
 
-    fn discard(&self, _: &'static str) {
-        self.discarded.fetch_add(1, Relaxed);
+    fn sweep(&self, _: usize, batch: &mut Batch<&'static str>) -> Swept {
+        batch.push("due", 0);
+        Swept::default()
     }
+}
 
-    fn run(&self, job: &'static str, _: &LocalQueue<&'static str>) -> bool {
-        if job == FREES {
-            *self.gate.lock() = true;
-            self.opened.notify_all();
-        } else if job == BLOCKS {
-            let mut open = self.gate.lock();
+impl Tick<Toy> for &'static str {
+    fn run(self, toy: &Toy) -> Ran {
+        if self == FREES {
+            *toy.gate.lock() = true;
+            toy.opened.notify_all();
+        } else if self == BLOCKS {
+            let mut open = toy.gate.lock();
             while !*open {
-                self.opened.wait(&mut open);
+                toy.opened.wait(&mut open);
             }
         }
-        self.ran.fetch_add(1, Relaxed);
-        if self.left.fetch_sub(1, Relaxed) == 1 {
+        toy.ran.fetch_add(1, Relaxed);
+        if toy.left.fetch_sub(1, Relaxed) == 1 {
             // Models of their own explore the stop.
             loom::stop_exploring();
-            Pool::stop(self);
+            Pool::stop(toy);
         }
-        true
+        Ran::Callback
+    }
+
+    fn discard(self, toy: &Toy) {
+        toy.discarded.fetch_add(1, Relaxed);
     }
 }
 
@@ -184,7 +199,7 @@ fn submit(toy: &Toy, job: &'static str) -> bool {
     if *is_closed {
         return false;
     }
-    toy.pool.inject(job);
+    toy.pool.submit(job, 0);
     drop(is_closed);
     toy.pool.notify(toy);
     true
@@ -299,7 +314,7 @@ fn a_thread_is_started_beside_a_job_that_blocks() {
 fn a_job_that_was_brought_behind_one_that_blocks_is_found() {
     explore_fewest(|| {
         let toy = Toy::with_threads(3, 1, 3);
-        [BLOCKS, FREES, "third"].into_iter().for_each(|job| toy.pool.inject(job));
+        [BLOCKS, FREES, "third"].into_iter().for_each(|job| toy.pool.submit(job, 0));
         let (one, other) = (spawn(&toy), spawn(&toy));
         one.join().unwrap();
         other.join().unwrap();
@@ -361,7 +376,7 @@ fn a_job_due_while_the_pool_stops_is_run_or_discarded_and_all_threads_end() {
         one.join().unwrap();
         other.join().unwrap();
         // An alarm that no poller has taken gives no job.
-        let swept = usize::from(!toy.events.lock().alarm);
+        let swept = usize::from(!toy.pool.alarms.events.lock().alarm);
         let ran = toy.ran.load(Relaxed);
         toy.check(ran, swept - ran);
     });

@@ -11,7 +11,7 @@ use crate::coalesce::Coalescer;
 use crate::costs::Costs;
 use crate::load::DuePoints;
 use crate::pace::Pace;
-use crate::stall::{Moment, Sample, StallDetector};
+use crate::stall::{Moment, Sample, StallDetector, StallRules};
 use crate::worker::At;
 use crate::world::{EpollSet, Plan, Report, WokenBy, World};
 use crate::{STALL_CHECK, WORTH_WAKING_NS};
@@ -147,7 +147,7 @@ fn group_of(world: &mut World, plan: Plan) -> Group {
         demanded: Demanded::No,
         demanded_line: world.line(),
         stall_epoch: 0,
-        stall: StallDetector::default(),
+        stall: StallDetector::new(StallRules::REAL),
         searchers: vec![0; tokens],
         growth: 0,
         workers: Vec::new(),
@@ -204,7 +204,7 @@ impl World {
             has_jobs_line,
             token: None,
             searched: false,
-            pace: Pace::new(now),
+            pace: Pace::new(now, 2),
             turn: false,
             others_first: false,
             scan: 0,

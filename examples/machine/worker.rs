@@ -1,4 +1,4 @@
-//! The life of a thread of the pool, step by step: `src/pool/worker.rs`, `src/engine/sweep.rs`, and
+//! The life of a thread of the pool, step by step: `src/pool/worker.rs`, `src/pool/jobs.rs`, and
 //! `Pool::next_job`.
 //!
 //! Ground rules. [`World::go`] is one step: it acts at once, pays for the action, and leaves in
@@ -361,7 +361,7 @@ impl World {
         }
     }
 
-    /// `Shard::sweep_step`, and the job of its ticks. If the batch was full, the rest is a job of
+    /// `Shard::sweep_batch`, and the job of its ticks. If the batch was full, the rest is a job of
     /// the own deque.
     fn sweep(&mut self, thread: usize, shard: usize) -> Option<Job> {
         let core = self.workers[thread].core;
@@ -479,7 +479,7 @@ impl World {
         }
     }
 
-    /// `Engine::run_batch`: takes the next tick.
+    /// `run_batch`: takes the next tick.
     fn tick(&mut self, thread: usize) -> Go {
         let Worker { group, core, batch, searched, .. } = self.workers[thread];
         let Some((batch, shared)) = batch else { return self.end_job(thread) };

@@ -32,7 +32,7 @@ use super::shard::{AfterUnlock, Notice, Rescheduled, Shard, ShardState, hand_ove
 use crate::alarm::Clock;
 use crate::queue::list::Linked;
 use crate::queue::node::Location;
-use crate::queue::state::{Begin, Dispose, End};
+use crate::queue::state::Dispose;
 use crate::queue::{Kind, Node, Period, Schedule};
 use crate::sync::{Arc, Ordering};
 use crate::time::instant;
@@ -561,6 +561,12 @@ impl EntryRef {
         unsafe { annotations(self.0) }?.label.as_ref()
     }
 
+    /// The function that runs the callback: see [`EntryPayload::call`].
+    #[inline]
+    pub(super) fn callback(&self) -> unsafe fn(NonNull<Entry>, &Firing) {
+        self.get().extra().vtable.call
+    }
+
     /// Whether the payload is a callback of the program's.
     pub(super) fn is_callback(&self) -> bool {
         self.get().extra().vtable.is_callback
@@ -637,55 +643,6 @@ fn change_to<const APART: bool>(
     }
     hand_over(inner, left);
     (rescheduled, Notice::NOTHING)
-}
-
-// ---------------------------------------------------------------- firing
-
-impl Firing {
-    /// A queued job begins: edge 3 of the state word.
-    #[inline]
-    pub(super) fn begin(&self) -> Begun<'_> {
-        match self.entry.get().begin() {
-            Begin::Run => Begun::Run(Running(self)),
-            Begin::RunAndSettle => Begun::RunAndSettle(Running(self)),
-            Begin::Settle => Begun::Settle,
-            Begin::Refused => Begun::Refused,
-        }
-    }
-}
-
-/// The next step of a job; see [`Begin`].
-pub(super) enum Begun<'a> {
-    Run(Running<'a>),
-    RunAndSettle(Running<'a>),
-    Settle,
-    Refused,
-}
-
-/// The right to run the callback once, given by the state word.
-pub(super) struct Running<'a>(&'a Firing);
-
-impl Running<'_> {
-    #[inline]
-    pub(super) fn call(&self) {
-        let Self(firing) = self;
-        let entry = &firing.entry;
-        // SAFETY: between `begin`, which made this value, and `end`, which takes it.
-        // (`Engine::run_firing`, the only caller, calls once.)
-        unsafe { (entry.get().extra().vtable.call)(entry.as_ptr(), firing) }
-    }
-
-    /// The name of the timer.
-    #[inline]
-    pub(super) fn label(&self) -> Option<Arc<Label>> {
-        self.0.entry.label().cloned()
-    }
-
-    /// The callback has returned, or panicked: edge 5 of the state word.
-    #[inline]
-    pub(super) fn end(self) -> End {
-        self.0.entry.get().end()
-    }
 }
 
 // ---------------------------------------------------------------- the end

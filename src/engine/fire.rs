@@ -1,14 +1,21 @@
 //! The firing of a timer: from a claimed tick to the end of its callback.
+//!
+//! Ground rules. A firing runs on a thread of the pool, of an executor of the program's, or on the
+//! driver of a manual clock; the thread holds no lock of the crate. The state word
+//! ([`crate::queue::state`]) decides whether the callback may run.
+
+#![allow(unsafe_code)] // the call of a callback, between `begin` and `end`
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::entry::{Begun, Firing, finish_disposal};
-use super::{Engine, EntryRef, Label, Slow, dispose, inside, observe};
-use crate::queue::state::End;
+use super::entry::{Firing, finish_disposal};
+use super::{Engine, EntryRef, dispose, inside, observe};
+use crate::pool::{Ran, Tick};
+use crate::queue::state::{Begin, End};
 use crate::sync::Arc;
-use crate::unwind::{Payload, contain};
+use crate::unwind::contain;
 
 /// The output of a sweep for a due entry.
 pub(crate) enum Expired {
@@ -82,115 +89,77 @@ impl Drop for HandedOver {
     }
 }
 
-impl Engine {
-    /// Runs a callback, or calls a waker. Returns whether a callback or waker ran. `put` takes the
-    /// firing of a deferred tick.
-    #[inline]
-    pub(super) fn run_expired(&self, expired: Expired, put: impl FnMut(Firing)) -> bool {
-        match expired {
-            Expired::Tick(firing) => self.run_firing(firing, put),
-            Expired::Waker(waker) => {
-                self.wake(waker);
-                true
+impl Tick<Engine> for Expired {
+    /// A thread of the pool has a tick. A deferred tick queues behind all waiting jobs.
+    #[inline(always)] // a call would pass the tick through memory
+    fn run(self, engine: &Engine) -> Ran {
+        match (self, &engine.parts().executor) {
+            (Self::Tick(firing), Some(executor)) if firing.entry.is_callback() => firing.hand_over(engine, executor),
+            (Self::Tick(firing), _) => firing.run(engine, |deferred| engine.submit(Self::Tick(deferred))),
+            (Self::Waker(waker), _) => {
+                engine.wake(waker);
+                Ran::Waker
             }
         }
-    }
-
-    /// Calls a waker of foreign code: a panic goes to the panic handler (S37).
-    pub(super) fn wake(&self, waker: Waker) {
-        contain(self, || waker.wake());
-    }
-
-    /// Calls wakers of several tasks. In real time all but the first are jobs of the pool, so that
-    /// a waker that blocks delays no other (S37). Called with no lock held.
-    pub(crate) fn wake_each(&self, wakers: impl IntoIterator<Item = Waker>) {
-        let mut wakers = wakers.into_iter();
-        let Some(first) = wakers.next() else { return };
-        for waker in wakers {
-            if self.native.is_some() && !self.is_closed() && !self.is_forked() {
-                self.by_hand.claim();
-                self.submit(Expired::Waker(waker));
-            } else {
-                self.wake(waker);
-            }
-        }
-        self.wake(first);
-    }
-
-    /// The address that identifies the engine, for [`inside`]: the thread is inside of a callback
-    /// that was handed over.
-    pub(super) fn address(&self) -> *const () {
-        std::ptr::from_ref(self).cast()
-    }
-
-    /// Passes a claimed tick on to the program's executor.
-    #[cold]
-    pub(super) fn hand_callback_over(&self, executor: &Executor, firing: Firing) {
-        let Some(engine) = self.me.upgrade() else { return dispose(&firing.entry) };
-        let job = HandedOver { engine, firing: Some(firing) };
-        contain(self, || executor(job));
     }
 
     /// The runtime has ended: disposes the timer of a tick; wakes a task, which may wait for the
     /// error (S33).
-    pub(super) fn discard_one(&self, expired: Expired) {
-        match expired {
-            Expired::Tick(firing) => dispose(&firing.entry),
-            Expired::Waker(waker) => self.wake(waker),
+    fn discard(self, engine: &Engine) {
+        match self {
+            Self::Tick(firing) => dispose(&firing.entry),
+            Self::Waker(waker) => engine.wake(waker),
         }
     }
+}
 
-    /// Runs the callback of a claimed tick, unless a change or a disposal came between (I10).
-    /// Returns whether the callback ran. `put` takes the firing of a deferred tick.
-    pub(super) fn run_firing(&self, firing: Firing, mut put: impl FnMut(Firing)) -> bool {
-        let node = &firing.entry;
-        let running = match firing.begin() {
-            Begun::Run(running) => running,
-            Begun::RunAndSettle(running) => {
-                settle(node, &mut put);
-                running
+impl Firing {
+    /// Passes a claimed tick on to the program's executor.
+    #[cold]
+    fn hand_over(self, engine: &Engine, executor: &Executor) -> Ran {
+        match engine.me.upgrade() {
+            None => dispose(&self.entry),
+            Some(mine) => {
+                engine.by_hand.claim(); // the pool has taken the tick, and the executor has it now
+                let job = HandedOver { engine: mine, firing: Some(self) };
+                contain(engine, || executor(job));
             }
-            Begun::Settle => {
+        }
+        Ran::Void
+    }
+
+    /// Runs the callback, unless a change or a disposal came between (I10). `put` takes the firing
+    /// of a deferred tick.
+    pub(super) fn run(self, engine: &Engine, mut put: impl FnMut(Self)) -> Ran {
+        let node = &self.entry;
+        match node.get().begin() {
+            Begin::Run => {}
+            Begin::RunAndSettle => settle(node, &mut put),
+            Begin::Settle => {
                 settle(node, &mut put);
-                return false;
+                return Ran::Void;
             }
-            Begun::Refused => return false,
-        };
-        let limit = self.hooks.slow.as_ref().map(|slow| slow.limit);
-        let begun = limit.map(|limit| (limit, Instant::now(), self.clock.now()));
-        let panicked = inside(node.address(), || catch_unwind(AssertUnwindSafe(|| running.call())).err());
+            Begin::Refused => return Ran::Void,
+        }
+        let limit = engine.hooks.slow.as_ref().map(|slow| slow.limit);
+        let begun = limit.map(|limit| (limit, Instant::now(), engine.clock.now()));
+        // SAFETY: between `begin`, which has given the right to call the callback once, and `end`.
+        let call = || unsafe { (node.callback())(node.as_ptr(), &self) };
+        let panicked = inside(node.address(), || catch_unwind(AssertUnwindSafe(call)).err());
         let slow = begun.and_then(|(limit, begun, at)| {
-            let (took, late) = (begun.elapsed(), at.saturating_sub(firing.scheduled));
+            let (took, late) = (begun.elapsed(), at.saturating_sub(self.scheduled));
             (took > limit).then_some((took, Duration::from_nanos(late)))
         });
         if slow.is_some() || panicked.is_some() {
             let slow = slow.filter(|_| !observe::was_told(node.address()));
-            inside(node.address(), || self.ended_badly(running.label(), slow, panicked));
+            inside(node.address(), || engine.ended_badly(node.label().cloned(), slow, panicked));
         }
-        match running.end() {
+        match node.get().end() {
             End::Done => {}
             End::Settle => settle(node, &mut put),
             End::DropPayload => finish_disposal(node),
         }
-        true
-    }
-}
-
-impl Engine {
-    /// A callback took long (`slow`: how long, and how late it began), or panicked.
-    #[cold]
-    pub(super) fn ended_badly(
-        &self,
-        label: Option<Arc<Label>>,
-        slow: Option<(Duration, Duration)>,
-        panicked: Option<Payload>,
-    ) {
-        if let (Some((took, late)), Some(hook)) = (slow, &self.hooks.slow) {
-            contain(self, || (hook.handler)(Slow { took, late, label: label.clone() }));
-        }
-        if let Some(payload) = panicked {
-            self.handle_panic(payload, label);
-        }
+        Ran::Callback
     }
 }
 

@@ -15,7 +15,7 @@ use crate::unwind::catch_all;
 
 impl Engine {
     fn loss(&self) -> Option<&Loss> {
-        self.native.as_ref()?.alarms.loss_record().filter(|loss| loss.is_noted())
+        self.native.as_ref()?.pool.alarms.loss_record().filter(|loss| loss.is_noted())
     }
 
     /// After a call to the alarms, perhaps with a lock held: if the alarms are lost, has another

@@ -9,11 +9,11 @@
 
 use std::any::Any;
 use std::sync::Weak;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 pub(crate) use self::agenda::Agenda;
 use self::agenda::Membership;
-use self::batch::BATCH;
 pub(crate) use self::current::CoreRef;
 use self::entry::EntryMeta;
 pub(crate) use self::entry::{
@@ -26,30 +26,28 @@ pub(crate) use self::label::{Hooks, Label, Panicked, Settings, Slow, SlowHandler
 use self::number::EngineNumber;
 use self::observe::PoolNews;
 pub use self::observe::{CallbackContext, ObservedCallback};
-pub(crate) use self::outlook::Outline;
+pub(crate) use self::outlook::{Outline, soonest};
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;
 pub(crate) use self::shard::{Notice, Rescheduled, Shard};
 use self::shard::{ShardRef, ShardState};
 use self::shared_alarm::SharedAlarms;
-pub(crate) use self::sweep::Job;
 pub(crate) use self::tally::{ByHand, Tally};
 pub(crate) use self::waits::Waits;
 pub(crate) use self::waker_entry::{Looked, WakerEntry};
 use self::wall_registry::WallRegistry;
 pub(crate) use self::wall_registry::{WallEntry, WallFiring};
-use crate::alarm::{AlarmSet, Backend, Clock};
-use crate::pool::Pool;
+use crate::alarm::{Backend, Clock};
+use crate::pool::{BATCH, Pool, Ran, Tick};
 use crate::sync::unmodelled::{self, AtomicUsize, OnceLock, fence};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::sys::cpu;
 use crate::sys::fork::ForkGuard;
 use crate::sys::topology::{CoreId, queues_of};
 use crate::time::NEVER;
-use crate::unwind::{Payload, Tell, catch_all, contain_drop, discard};
+use crate::unwind::{Payload, Tell, catch_all, contain, contain_drop, discard};
 
 mod agenda;
-mod batch;
 mod coalesce;
 pub(crate) mod current;
 mod entry;
@@ -111,10 +109,9 @@ pub(crate) struct Engine {
     origin: ForkGuard,
 }
 
-/// The parts of an engine in real time: alarms and threads.
+/// The parts of an engine in real time: the threads, which wait for the alarms.
 pub(crate) struct NativeParts {
-    pub(crate) alarms: AlarmSet,
-    pub(crate) pool: Pool<Job>,
+    pub(crate) pool: Pool<Engine>,
     /// Where callbacks run instead of the pool.
     pub(crate) executor: Option<Box<Executor>>,
 }
@@ -216,6 +213,10 @@ impl Engine {
         self.native.as_ref()
     }
 
+    fn parts(&self) -> &NativeParts {
+        self.native.as_ref().expect("only a native runtime has a pool that asks")
+    }
+
     pub(crate) fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }
@@ -267,7 +268,7 @@ impl Engine {
     /// Sets the alarm of a queue earlier. Caller: holds the lock of the queue.
     pub(crate) fn arm(&self, queue: usize, at: u64) {
         if let Some(native) = &self.native {
-            native.alarms.arm(queue, at);
+            native.pool.alarms.arm(queue, at);
             self.look_for_loss();
         } else if let Some(membership) = self.membership.get() {
             membership.lower(queue, at);
@@ -280,7 +281,7 @@ impl Engine {
     pub(crate) fn arm_after_sweep(&self, queue: usize, at: u64, deadline: u64) {
         if let Some(native) = &self.native {
             if at != NEVER {
-                native.alarms.arm(queue, at);
+                native.pool.alarms.arm(queue, at);
             }
         } else if let Some(membership) = self.membership.get() {
             membership.set(queue, deadline);
@@ -291,7 +292,7 @@ impl Engine {
     #[cold]
     pub(crate) fn distrust_alarms(&self) {
         if let Some(native) = &self.native {
-            native.alarms.distrust();
+            native.pool.alarms.distrust();
         }
     }
 
@@ -309,7 +310,7 @@ impl Engine {
         // runtime.
         if let Some(native) = &self.native {
             let due = expired.due().unwrap_or_else(|| self.clock.now());
-            native.pool.inject(Job::One { expired, due });
+            native.pool.submit(expired, due);
         }
     }
 
@@ -329,7 +330,45 @@ impl Engine {
             self.notify();
         } else {
             drop(state);
-            self.discard_one(expired);
+            expired.discard(self);
+        }
+    }
+
+    /// Calls a waker of foreign code: a panic goes to the panic handler (S37).
+    pub(super) fn wake(&self, waker: Waker) {
+        contain(self, || waker.wake());
+    }
+
+    /// Calls wakers of several tasks. In real time all but the first are jobs of the pool, so that
+    /// a waker that blocks delays no other (S37). Called with no lock held.
+    pub(crate) fn wake_each(&self, wakers: impl IntoIterator<Item = Waker>) {
+        let mut wakers = wakers.into_iter();
+        let Some(first) = wakers.next() else { return };
+        for waker in wakers {
+            if self.native.is_some() && !self.is_closed() && !self.is_forked() {
+                self.by_hand.claim();
+                self.submit(Expired::Waker(waker));
+            } else {
+                self.wake(waker);
+            }
+        }
+        self.wake(first);
+    }
+
+    /// The address that identifies the engine, for [`inside`]: the thread is inside of a callback
+    /// that was handed over.
+    pub(super) fn address(&self) -> *const () {
+        std::ptr::from_ref(self).cast()
+    }
+
+    /// A callback took long (`slow`: how long, and how late it began), or panicked.
+    #[cold]
+    fn ended_badly(&self, label: Option<Arc<Label>>, slow: Option<(Duration, Duration)>, panicked: Option<Payload>) {
+        if let (Some((took, late)), Some(hook)) = (slow, &self.hooks.slow) {
+            contain(self, || (hook.handler)(Slow { took, late, label: label.clone() }));
+        }
+        if let Some(payload) = panicked {
+            self.handle_panic(payload, label);
         }
     }
 
@@ -366,6 +405,47 @@ impl Engine {
                 return earliest;
             }
         }
+    }
+
+    // ---------------------------------------------------------------- for the driver of a manual clock, and executors
+
+    /// For the driver of a manual clock: takes all due timers of a queue.
+    pub(crate) fn sweep_by_hand(&self, queue: usize, due: &mut Vec<InOrder>) {
+        while {
+            due.reserve(BATCH); // before the lock is taken
+            let put = |expired, scheduled, number_of_waker| due.push(InOrder { scheduled, number_of_waker, expired });
+            self.shard(queue).sweep_batch(self.native.is_some(), put).more
+        } {}
+    }
+
+    /// For the driver of a manual clock, and for an executor of the program's: runs a swept tick or
+    /// waker. Returns whether a callback or waker ran. `put` takes a deferred tick, before the
+    /// callback begins or after it has ended: it must be passed on at once, since the callback may
+    /// block.
+    pub(crate) fn run_by_hand(&self, tick: InOrder, mut put: impl FnMut(InOrder)) -> bool {
+        let InOrder { scheduled, expired, .. } = tick;
+        let late = self.clock.now().saturating_sub(scheduled);
+        self.by_hand.begin();
+        self.running_by_hand.fetch_add(1, Ordering::Relaxed);
+        // pairs with `wait_for_driver`: either its thread sees the count, or this thread sees the
+        // end
+        fence(Ordering::SeqCst);
+        let ran = match expired {
+            expired if self.is_closed() => {
+                expired.discard(self); // a callback of the same instant has shut the runtime down
+                Ran::Void
+            }
+            Expired::Tick(firing) => firing.run(self, |deferred| put(deferred.into())),
+            Expired::Waker(waker) => {
+                self.wake(waker);
+                Ran::Waker
+            }
+        };
+        if ran != Ran::Void {
+            self.by_hand.ran(late, ran == Ran::Waker);
+        }
+        self.running_by_hand.fetch_sub(1, Ordering::Release);
+        ran != Ran::Void
     }
 
     /// For the driver of a manual clock: waits until no thread arms a timer in this queue by an
@@ -474,12 +554,6 @@ impl Drop for Engine {
         contain_drop(self, executor);
         contain_drop(self, slow);
         catch_all(|| drop(self.hooks.panicked.take()));
-    }
-}
-
-impl Engine {
-    fn parts(&self) -> &NativeParts {
-        self.native.as_ref().expect("only a native runtime has a pool that asks")
     }
 }
 

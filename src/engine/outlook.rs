@@ -74,41 +74,39 @@ impl Ord for Found<'_> {
     }
 }
 
-impl Engine {
-    /// The `n` timers that are due first, in order. False: some queue has too many timers to look
-    /// at, and an earlier one may be missing.
-    pub(crate) fn soonest(&self, n: usize) -> (Vec<Queued>, bool) {
-        let (mut all, mut complete) = (Vec::new(), true);
-        for (queue, shard) in self.shards().enumerate() {
-            let state = shard.lock();
-            // The latest on top.
-            let found = std::cell::RefCell::new(BinaryHeap::<Found<'_>>::new());
-            let mut looked_at = 0;
-            let ends = |instant: u64| {
-                let found = found.borrow();
-                found.len() >= n && found.peek().is_none_or(|last| last.due <= instant)
-            };
-            complete &= state.queue.walk(ends, |linked| {
-                looked_at += 1;
-                let due = linked.due(state.queue.key());
-                let mut found = found.borrow_mut();
-                if due < END && n > 0 {
-                    found.push(Found { due, linked });
-                    if found.len() > n {
-                        found.pop();
-                    }
+/// The `n` timers that are due first, in order. False: some queue has too many timers to look
+/// at, and an earlier one may be missing.
+pub(crate) fn soonest(engine: &Engine, n: usize) -> (Vec<Queued>, bool) {
+    let (mut all, mut complete) = (Vec::new(), true);
+    for (queue, shard) in engine.shards().enumerate() {
+        let state = shard.lock();
+        // The latest on top.
+        let found = std::cell::RefCell::new(BinaryHeap::<Found<'_>>::new());
+        let mut looked_at = 0;
+        let ends = |instant: u64| {
+            let found = found.borrow();
+            found.len() >= n && found.peek().is_none_or(|last| last.due <= instant)
+        };
+        complete &= state.queue.walk(ends, |linked| {
+            looked_at += 1;
+            let due = linked.due(state.queue.key());
+            let mut found = found.borrow_mut();
+            if due < END && n > 0 {
+                found.push(Found { due, linked });
+                if found.len() > n {
+                    found.pop();
                 }
-                if looked_at < LOOKED_AT { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            });
-            all.extend(found.into_inner().into_iter().map(|Found { due, linked }| Queued {
-                due,
-                queue,
-                is_future: linked.kind() == Kind::Waker,
-                label: label_of(linked, &state),
-            }));
-        }
-        all.sort_by_key(|queued| queued.due);
-        all.truncate(n);
-        (all, complete)
+            }
+            if looked_at < LOOKED_AT { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        all.extend(found.into_inner().into_iter().map(|Found { due, linked }| Queued {
+            due,
+            queue,
+            is_future: linked.kind() == Kind::Waker,
+            label: label_of(linked, &state),
+        }));
     }
+    all.sort_by_key(|queued| queued.due);
+    all.truncate(n);
+    (all, complete)
 }

@@ -19,7 +19,6 @@
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-use super::batch::BATCH;
 use super::coalesce::Coalescer;
 use super::entry::{Entry, EntryMeta, EntryRef};
 use super::lead::Lead;
@@ -27,16 +26,15 @@ use super::number::EngineNumber;
 #[cfg(timerqueue_check)]
 use super::shared_alarm::FALLBACK_NS;
 use super::shared_alarm::Share;
-use super::sweep::Swept;
 use super::tally::Tally;
 use super::waiters::Waiters;
 use super::wall_list::WallList;
 use super::{Engine, Expired, Firing};
 use crate::alarm::Clock;
-use crate::pool::{COVERS_WITHIN_NS, Cover};
+use crate::pool::BATCH;
 use crate::queue::node::Location;
 use crate::queue::state::{Claim, Rearm};
-use crate::queue::{Kind, Next, Period, Schedule, TimerWheel, next_tick};
+use crate::queue::{Kind, Schedule, TimerWheel, next_tick};
 use crate::sync::{Arc, AtomicI64, Mutex, MutexGuard, Ordering};
 use crate::sys::os::fetch_line;
 use crate::time::NEVER;
@@ -44,12 +42,6 @@ use crate::time::NEVER;
 /// `armed` while a sweep is pending or running: no instant is earlier than zero, so inserting a
 /// timer sets no alarm (I7).
 pub(crate) const SWEEPING: u64 = 0;
-
-/// Entries cascaded ahead of time in a lock section whose batch was full.
-const AHEAD: usize = 96;
-/// For a deadline closer than this the clock is read again before the alarm is set: setting an
-/// alarm to a past instant costs more than reading the clock.
-const NEAR_NS: u64 = 20_000;
 
 /// See the module's ground rules. Aligned so that two shards never share a cache line.
 #[repr(align(128))]
@@ -72,7 +64,7 @@ pub(crate) struct ShardState {
     pub(crate) coalescer: Coalescer,
     pub(super) share: Share,
     pub(super) lead: Lead,
-    /// The alarm covers the stall check: see [`Cover`].
+    /// The alarm covers the stall check: see [`Swept`](crate::pool::Swept).
     pub(super) covers: bool,
     /// This queue is on the list of the driver of the manual clock.
     pub(crate) touched: bool,
@@ -136,89 +128,6 @@ impl Shard {
             inner.engine.take()
         };
         drop(engine);
-    }
-
-    /// A lock section of a sweep: gives due entries to `put`, at most [`BATCH`], each with its due
-    /// point and, if it is a waker, with its number. (Single values: a struct of them would go
-    /// through memory.) `None`: this section emitted no entry, and more entries are to be inserted
-    /// again, or the alarm was early (see [`Lead`]); the caller calls again at once.
-    ///
-    /// `wakes`: real time, so timers that come due meanwhile may be swept at once.
-    #[inline]
-    pub(super) fn sweep_step(
-        &self,
-        wakes: bool,
-        cover: &mut Cover,
-        mut put: impl FnMut(Expired, u64, u64),
-    ) -> Option<Swept> {
-        let mut inner = self.lock();
-        if !inner.is_open() {
-            return Some(Swept::Done);
-        }
-        inner.queue.fetch(inner.armed);
-        let mut now = self.clock.now();
-        let deadline = inner.armed;
-        if wakes && inner.lead.is_early(deadline, now) {
-            drop(inner);
-            (0..Lead::MOST_LOOKS).take_while(|_| self.clock.now() < deadline).for_each(|_| std::hint::spin_loop());
-            return None;
-        }
-        cover.taken |= std::mem::take(&mut inner.covers);
-        inner.armed = SWEEPING;
-        let mut work = BATCH;
-        let (mut fired, mut shortest) = (0, Period::NONE);
-        loop {
-            match inner.queue.next_due(now, &mut work) {
-                Next::Due(node) => {
-                    // SAFETY: emitted by the queue with the list's reference, so alive.
-                    let (schedule, kind) = unsafe { (node.as_ref().schedule(inner.queue.key()), node.as_ref().kind()) };
-                    let scheduled = schedule.due;
-                    shortest = shortest.min(schedule.period);
-                    // SAFETY (three): emitted by the queue: due, unlinked, with the list's
-                    // reference.
-                    #[allow(clippy::undocumented_unsafe_blocks)]
-                    if kind == Kind::Waker {
-                        let number_of_waker = unsafe { node.as_ref().state.number() };
-                        if let Some(waker) = unsafe { inner.take_waker(node) } {
-                            fired += 1;
-                            put(Expired::Waker(waker), scheduled, number_of_waker);
-                        }
-                    } else if let Some(firing) = unsafe { inner.claim(self, node, now) } {
-                        fired += 1;
-                        put(Expired::Tick(firing), scheduled, 0);
-                    }
-                }
-                Next::Exhausted => {
-                    inner.queue.cascade_ahead(now, AHEAD);
-                    inner.tally.claimed += fired;
-                    inner.coalescer.fired(now, fired, shortest.as_ns());
-                    return Some(Swept::More);
-                }
-                // An alarm may turn out too early once, but not again and again.
-                Next::Nothing if fired == 0 && !inner.queue.look_ahead(&mut work) => return None,
-                Next::Nothing => {
-                    let next = inner.queue.next_deadline();
-                    // An entry of the agenda at the present instant would be swept again, for ever.
-                    assert!(next > now || wakes, "a sweep at {now} leaves behind what is due at {next}");
-                    let busy = fired > 0 && inner.coalescer.wait_ns() > 0;
-                    if !busy && next <= now.saturating_add(NEAR_NS) && wakes {
-                        let later = self.clock.now();
-                        if next <= later {
-                            now = later;
-                            continue;
-                        }
-                    }
-                    inner.coalescer.fired(now, fired, shortest.as_ns());
-                    inner.tally.claimed += fired;
-                    // After an empty sweep the alarm is not delayed.
-                    let at = if inner.coalescer.end(now) { inner.coalescer.aim(next, now) } else { next };
-                    inner.arm_after_sweep(self, next, at, now, deadline);
-                    inner.covers = fired > 0 && wakes && inner.armed.saturating_sub(now) <= COVERS_WITHIN_NS;
-                    cover.given = inner.covers;
-                    return Some(Swept::Done);
-                }
-            }
-        }
     }
 
     /// Takes a batch of the entries left in the queue of a closed shard.
@@ -584,9 +493,11 @@ impl ShardState {
         was_queued
     }
 
-    /// Sets the alarm after a sweep: for the next deadline to `at`, and later where the shard
-    /// relies on another's alarm; no deadline, no alarm (I7). `before`: what `armed` was.
-    pub(crate) fn arm_after_sweep(&mut self, shard: &Shard, next: u64, at: u64, now: u64, before: u64) {
+    /// Sets the alarm after a sweep: for the next deadline, later where the shard is busy or relies
+    /// on another's alarm; no deadline, no alarm (I7). `before`: what `armed` was.
+    pub(super) fn arm_after_sweep(&mut self, shard: &Shard, next: u64, now: u64, before: u64) {
+        // After an empty sweep the alarm is not delayed.
+        let at = if self.coalescer.end(now) { self.coalescer.aim(next, now) } else { next };
         self.armed = if next == NEVER { NEVER } else { at };
         self.tally.alarms += u64::from(next != NEVER);
         if let Some(engine) = &self.engine {
@@ -721,6 +632,7 @@ impl SharedRefs {
     fn add(&self, shared_refs: i64) {
         self.0.fetch_add(shared_refs, Ordering::Relaxed);
     }
+
     /// Counts out without the lock. True: this was the last reference to a closed shard, and the
     /// caller frees the shard.
     ///

@@ -100,7 +100,7 @@ impl WallRegistry {
     fn prepare(&self, engine: &Engine) {
         if let Some(native) = engine.native() {
             self.own.get_or_init(|| Own::new(engine));
-            if !self.told.load(Ordering::Acquire) && native.alarms.follow_wall() {
+            if !self.told.load(Ordering::Acquire) && native.pool.alarms.follow_wall() {
                 self.told.store(true, Ordering::Release);
             }
         }

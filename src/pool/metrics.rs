@@ -1,31 +1,44 @@
-//! The statistics of the pool's threads.
+//! The figures of the pool's threads.
 //!
-//! Ground rules. A thread writes its own statistics, and no other's: no cache line is shared by
+//! Ground rules. A thread writes its own counts, and no other's: no cache line is shared by
 //! writers. A reader gets the sum of all threads, each at a slightly different moment. The atomics
-//! are not modelled: no other access pairs with them, so a model need not explore their reads.
+//! of figures alone are not modelled: no other access pairs with them, so a model need not explore
+//! their reads.
 
-use super::{Counts, LocalQueue, Pool};
+use super::Ran;
 use crate::histogram::{Histogram, Recorder};
-use crate::sync::Ordering;
-use crate::sync::unmodelled::AtomicU64;
+use crate::sync::unmodelled;
+use crate::sync::{AtomicU64, Ordering};
 
-/// The statistics of a thread, written by the thread alone.
+/// The counts of a thread, written by the thread alone.
 #[derive(Default)]
-pub(super) struct Statistics {
-    /// Of the jobs in [`Counts::jobs`], those without a tick or waker of their own.
-    other: AtomicU64,
+pub(super) struct Counts {
+    /// Twice the number of jobs that have returned; odd while a job runs. (Each tick of a batch
+    /// counts as a job. So does stealing, which may run code of other crates.)
+    pub(super) jobs: AtomicU64,
+    /// The number of useful jobs.
+    pub(super) useful: AtomicU64,
+    /// The ticks left of the batch that this thread last took up. The batch is a single job of a
+    /// deque.
+    batched: AtomicU64,
+    /// Of the jobs, those without a tick of their own.
+    other: unmodelled::AtomicU64,
     /// Of the useful jobs, those that called a waker.
-    wakers: AtomicU64,
+    wakers: unmodelled::AtomicU64,
     /// Returns from the alarms, and ends of parking.
-    wake_ups: AtomicU64,
+    wake_ups: unmodelled::AtomicU64,
     /// The reading of the clock at the begin of the last job.
-    began: AtomicU64,
+    began: unmodelled::AtomicU64,
     lateness: Recorder,
 }
 
-impl Statistics {
-    fn add(counter: &AtomicU64, n: u64) {
+impl Counts {
+    pub(super) fn add(counter: &AtomicU64, n: u64) {
         counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+
+    fn raise(counter: &unmodelled::AtomicU64) {
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// A job begins.
@@ -33,71 +46,48 @@ impl Statistics {
         self.began.store(now, Ordering::Relaxed);
     }
 
+    /// The present job has no tick of its own.
+    pub(super) fn count_other(&self) {
+        Self::raise(&self.other);
+    }
+
+    /// A tick of the present job has run like this. Returns whether it was useful.
+    #[inline]
+    pub(super) fn note(&self, ran: Ran) -> bool {
+        if ran == Ran::Waker {
+            Self::raise(&self.wakers);
+        }
+        ran != Ran::Void
+    }
+
     /// The thread was woken.
-    pub(super) fn woken(&self) {
-        Self::add(&self.wake_ups, 1);
-    }
-}
-
-impl<J> LocalQueue<J> {
-    fn statistics(&self) -> &Statistics {
-        &self.shared.counts.statistics
+    pub(super) fn count_wake_up(&self) {
+        Self::raise(&self.wake_ups);
     }
 
-    /// The present part of a job begins no callback and calls no waker here.
+    /// The thread has taken a tick of a batch; this many are left.
+    pub(super) fn set_rest_of_batch(&self, left: usize) {
+        self.batched.store(left as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn rest_of_batch(&self) -> usize {
+        self.batched.load(Ordering::Relaxed) as usize
+    }
+
+    /// So many useful ticks of the present job have run, which were due at `due` or later.
     #[inline]
-    pub(crate) fn count_other(&self) {
-        Statistics::add(&self.statistics().other, 1);
-    }
-
-    /// A part of the present job calls a waker.
-    #[inline]
-    pub(crate) fn count_waker(&self) {
-        Statistics::add(&self.statistics().wakers, 1);
-    }
-
-    /// This many parts of the present job have run, which were due at `due` or later.
-    #[inline]
-    pub(crate) fn record_lateness(&self, due: u64, parts: u64) {
-        let statistics = self.statistics();
-        if parts > 0 {
-            statistics.lateness.record(statistics.began.load(Ordering::Relaxed).saturating_sub(due), parts);
+    pub(super) fn record_lateness(&self, due: u64, ticks: u64) {
+        if ticks > 0 {
+            self.lateness.record(self.began.load(Ordering::Relaxed).saturating_sub(due), ticks);
         }
     }
-
-    /// The useful jobs that the worker has counted.
-    pub(crate) fn useful(&self) -> u64 {
-        self.shared.counts.useful.load(Ordering::Relaxed)
-    }
 }
 
-/// The sum over threads that have ended.
-#[derive(Default)]
-pub(super) struct Ended {
-    pub(super) useful: u64,
-    taken: u64,
-    wakers: u64,
-    wake_ups: u64,
-    lateness: Histogram,
-}
-
-impl Ended {
-    pub(super) fn add(&mut self, counts: &Counts) {
-        let statistics = &counts.statistics;
-        self.useful += counts.useful.load(Ordering::Relaxed);
-        let begun = counts.jobs.load(Ordering::Relaxed).div_ceil(2);
-        self.taken += begun.saturating_sub(statistics.other.load(Ordering::Relaxed));
-        self.wakers += statistics.wakers.load(Ordering::Relaxed);
-        self.wake_ups += statistics.wake_ups.load(Ordering::Relaxed);
-        statistics.lateness.add_to(&mut self.lateness);
-    }
-}
-
-/// The statistics of a pool, read at a moment.
-#[derive(Default)]
+/// The figures of a pool, read at a moment.
+#[derive(Clone, Default)]
 pub(crate) struct PoolMetrics {
     pub(crate) useful: u64,
-    /// Parts of jobs that have begun, with those found void.
+    /// Ticks that have begun, with those found void.
     pub(crate) taken: u64,
     pub(crate) wakers: u64,
     pub(crate) wake_ups: u64,
@@ -113,41 +103,24 @@ pub(crate) struct PoolMetrics {
     pub(crate) earliest_begin: Option<u64>,
 }
 
-impl<J: Send + 'static> Pool<J> {
-    pub(crate) fn metrics(&self) -> PoolMetrics {
-        let mut sum = Ended::default();
-        let (mut busy, mut earliest_begin) = (0, None::<u64>);
-        {
-            // With the lock held no leaving thread moves its statistics to `ended`.
-            let workers = self.workers.lock();
-            let ended = self.ended.lock();
-            sum.lateness = ended.lateness.clone();
-            (sum.useful, sum.taken, sum.wakers, sum.wake_ups) =
-                (ended.useful, ended.taken, ended.wakers, ended.wake_ups);
-            for worker in workers.iter() {
-                sum.add(&worker.counts);
-                if worker.counts.jobs.load(Ordering::Relaxed) % 2 == 1 {
-                    busy += 1;
-                    let began = worker.counts.statistics.began.load(Ordering::Relaxed);
-                    earliest_begin = Some(earliest_begin.map_or(began, |earliest| earliest.min(began)));
-                }
-            }
-        }
-        let refused = self.refused.load(Ordering::Relaxed);
-        PoolMetrics {
-            useful: sum.useful,
-            taken: sum.taken,
-            wakers: sum.wakers,
-            wake_ups: sum.wake_ups,
-            lateness: sum.lateness,
-            threads: self.threads(),
-            busy,
-            polling: self.idle.pollers(),
-            parked: self.idle.parked(),
-            limit: self.config.max_threads,
-            started: (self.serial.load(Ordering::Relaxed) as u64).saturating_sub(refused),
-            refused,
-            earliest_begin,
+impl PoolMetrics {
+    /// Adds the counts of a thread that has ended.
+    pub(super) fn add(&mut self, counts: &Counts) {
+        self.useful += counts.useful.load(Ordering::Relaxed);
+        let begun = counts.jobs.load(Ordering::Relaxed).div_ceil(2);
+        self.taken += begun.saturating_sub(counts.other.load(Ordering::Relaxed));
+        self.wakers += counts.wakers.load(Ordering::Relaxed);
+        self.wake_ups += counts.wake_ups.load(Ordering::Relaxed);
+        counts.lateness.add_to(&mut self.lateness);
+    }
+
+    /// Adds the counts of a thread that goes on.
+    pub(super) fn add_alive(&mut self, counts: &Counts) {
+        self.add(counts);
+        if counts.jobs.load(Ordering::Relaxed) % 2 == 1 {
+            self.busy += 1;
+            let began = counts.began.load(Ordering::Relaxed);
+            self.earliest_begin = Some(self.earliest_begin.map_or(began, |earliest| earliest.min(began)));
         }
     }
 }

@@ -1,18 +1,20 @@
-//! The pool: threads that take expiries of alarms and run jobs, with work stealing.
+//! The pool: threads that take expiries of alarms and run ticks, with work stealing.
 //!
-//! Ground rules. The pool is generic over its job and knows no timers. A [`Driver`] defines the
-//! meaning of an expiry, the effect of a job, and how a thread blocks for an expiry. The pool holds
-//! no lock while a job runs or is stolen.
+//! Ground rules. The pool is generic over its ticks and knows no timers. A [`Driver`] has queues:
+//! it sweeps a queue whose alarm has expired, and a sweep gives [`Tick`]s. The pool waits for the
+//! alarms itself, and has the protocol of jobs ([`jobs`]): how ticks of a sweep become a job, which
+//! thread runs the job, and where the rest of the job waits. It holds no lock while a tick runs or
+//! a job is stolen.
 //!
 //! A thread is in one of three states. A *running* thread takes jobs from its own deque, from the
 //! inbox and from other deques. A *polling* thread blocks in the alarm set. The kernel wakes a
-//! single poller, which sweeps, puts all but the first due job into its deque, and runs the first
-//! job itself, provided that another thread still polls. All further idle threads are *parked*.
+//! single poller, which sweeps, puts all but the first job into its deque, and runs the first job
+//! itself, provided that another thread still polls. All further idle threads are *parked*.
 //! [`sleep`] has the protocol between these states, [`worker`] the life of a thread, [`threads`]
 //! the threads that have not ended.
 //!
-//! The last poller never runs jobs: it sweeps, and puts due jobs into the inbox. While jobs wait and
-//! no thread takes them, an alarm of the pool, the *stall check*, wakes the last poller every
+//! The last poller never runs jobs: it sweeps, and puts due jobs into the inbox. While jobs wait
+//! and no thread takes them, an alarm of the pool, the *stall check*, wakes the last poller every
 //! [`STALL_CHECK`]. [`stall`] computes how many threads to add. So a callback that blocks for ever
 //! delays no other callback, and the usual path needs no second thread.
 //!
@@ -23,6 +25,7 @@
 //! nothing. No lock is held while stealing. A panic in such a closure ends in [`Pool::steal_from`].
 
 mod inbox;
+mod jobs;
 mod metrics;
 mod pace;
 pub(crate) mod sleep;
@@ -31,28 +34,27 @@ mod stall_check;
 mod threads;
 mod worker;
 
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Cell, Ref};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use crossbeam_deque::{Steal, Stealer, Worker};
+use crossbeam_deque::Steal;
 use crossbeam_utils::CachePadded;
 
 use self::inbox::Inbox;
+use self::jobs::Job;
+pub(crate) use self::jobs::{BATCH, Batch, Ran};
+use self::metrics::Counts;
 pub(crate) use self::metrics::PoolMetrics;
-use self::metrics::{Ended, Statistics};
-use self::pace::Pace;
 use self::sleep::{Notified, SearchToken, Sleep};
-pub(crate) use self::stall_check::Cover;
-use self::stall_check::{Demanded, StallCheck};
+use self::stall::{Moment, Sample, StallRules};
+use self::stall_check::StallCheck;
 use self::threads::Threads;
-#[cfg(all(test, timerqueue_loom))]
-pub(crate) use self::worker::worker;
-use crate::alarm::Event;
+use self::worker::{LocalQueue, WorkerShared, Workers};
+use crate::alarm::{Backend, Loss, SystemClock};
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, unmodelled};
 use crate::sys::os::fetch_line;
-use crate::sys::thread::OsThread;
 use crate::sys::topology::{CoreId, Mask, confine};
 use crate::unwind::discard;
 
@@ -77,13 +79,6 @@ const WORTH_WAKING_NS: u64 = 100_000;
 const FAIR_NS: u64 = 200_000;
 /// The thread reads the clock once in this many jobs at least.
 const FAIR_JOBS: u64 = 61;
-/// The jobs whose memory a worker keeps.
-const SPARES: usize = 2;
-/// The further jobs whose memory the pool keeps.
-const SHARED_SPARES: usize = 32;
-/// A deque is made with this much room and never grows (I17).
-const ROOM: usize = 64;
-
 /// The numbers of threads, their names and their cores.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolConfig {
@@ -95,6 +90,30 @@ pub(crate) struct PoolConfig {
     pub(crate) pin_to: Vec<CoreId>,
     /// The affinity mask of all other threads; `None`: the inherited mask.
     pub(crate) mask: Option<Mask>,
+    /// The system may be asked whether a thread sleeps, which opens a file. Else time decides.
+    pub(crate) may_open_files: bool,
+    pub(crate) timing: Timing,
+}
+
+/// What the pool takes for long, and for short. A model, in which no time passes, has a timing of
+/// its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    stall: StallRules,
+    /// A worker that has rested for a shorter time leaves the stall check armed.
+    short_rest: Duration,
+    /// The jobs until a worker first looks at the clock: see [`pace`].
+    first_look: u32,
+}
+
+impl Timing {
+    pub(crate) const REAL: Self = Self { stall: StallRules::REAL, short_rest: STALL_CHECK, first_look: 2 };
+    #[cfg(all(test, timerqueue_loom))]
+    pub(crate) const MODEL: Self = Self {
+        stall: StallRules { least_patience_ns: 0, unknown_patience_ns: 0, second_look: false, awaits_coming: false },
+        short_rest: Duration::ZERO,
+        first_look: u32::MAX,
+    };
 }
 
 impl PoolConfig {
@@ -112,240 +131,97 @@ impl PoolConfig {
     }
 }
 
-/// The user of the pool: jobs, alarms and sweeps.
+/// The user of the pool: queues of ticks, whose alarms the pool waits for.
 pub(crate) trait Driver: Send + Sync + Sized + 'static {
-    /// A unit of work, to be run once or discarded.
-    type Job: Send + 'static;
+    type Tick: Tick<Self>;
+    type Alarms: Backend;
 
     /// The pool itself.
-    fn pool(&self) -> &Pool<Self::Job>;
-    /// Blocks until there are events; see the contract in [`crate::alarm`].
-    fn wait(&self, report: impl FnMut(Event));
-    /// Makes a single call of `wait` return [`Event::Wake`].
-    fn wake(&self);
-    /// The clock on which jobs come due, in nanoseconds.
-    fn now(&self) -> u64;
-    /// Reports [`Event::StallCheck`] after this time.
-    fn arm_stall_check(&self, after: Duration);
-    /// The alarm of a shard has expired: returns one job with all due ticks. If the sweep must go
-    /// on, that is a second job, given to [`Pool::push_local`].
-    fn sweep(&self, queue: usize, local: &LocalQueue<Self::Job>) -> Option<Self::Job>;
-    /// Whether the system may be asked whether a thread sleeps, which opens a file. Else time
-    /// decides.
-    fn may_open_files(&self) -> bool {
-        true
-    }
-    /// Whether the alarm of this queue is set and covers the stall check: the poller that takes the
-    /// alarm looks for jobs.
+    fn pool(&self) -> &Pool<Self>;
+    /// The alarm of this queue has expired: puts due ticks into the batch, at most [`BATCH`], and
+    /// sets the next alarm unless the sweep must go on.
+    fn sweep(&self, queue: usize, batch: &mut Batch<Self::Tick>) -> Swept;
+    /// The alarm of this queue has been taken: calls `sweep` for each further queue that relies on
+    /// it.
+    fn each_relying(&self, _: usize, _sweep: impl FnMut(usize)) {}
+    /// Whether the alarm of this queue is set and covers the stall check ([`Swept::gives_cover`]).
     fn is_covered(&self, _: usize) -> bool {
         false
     }
-    /// The alarm of this queue has been taken: calls `sweep` for each queue that may rely on it.
-    fn sweep_relying(&self, _: usize, _: impl FnMut(usize)) {}
-    /// The pool stops: this job will not run.
-    fn discard(&self, job: Self::Job);
-    /// Called by a thread of the pool before its first job.
-    fn adopt(_: &Arc<Self>) {}
-    /// Called by a thread of the pool after its last job.
-    fn release(&self) {}
-    /// The pool has stopped, and its last thread waits for no event any more: nor will any. Called
-    /// with no lock held.
-    fn no_more_waits(&self) {}
+    /// Something has happened that is not the pool's business.
+    fn tell(&self, _: News<'_>) {}
+}
+
+/// A unit of work, to be run once or discarded. Neither function unwinds.
+pub(crate) trait Tick<W>: Send + 'static {
+    fn run(self, work: &W) -> Ran;
+    /// The pool stops: the tick will not run.
+    fn discard(self, work: &W);
+}
+
+/// How a sweep ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Swept {
+    /// The batch was full, and the sweep must go on.
+    pub(crate) more: bool,
+    /// The alarm before covered the stall check: see [`stall_check`].
+    pub(crate) took_cover: bool,
+    /// The new alarm covers it.
+    pub(crate) gives_cover: bool,
+}
+
+/// What the pool tells its driver. The thread that tells must go on.
+pub(crate) enum News<'a> {
+    /// A thread of the pool begins: told by itself, before its first job.
+    ThreadBegins,
+    /// A thread of the pool has run its last job: told by itself.
+    ThreadEnds,
     /// A thread was added to those of the start, or the system has refused one with this error.
-    /// Called with no lock held, by a thread that must go on.
-    fn threads_changed(_: &Arc<Self>, _: Option<&io::Error>) {}
-    /// Runs a job. Returns whether the job was useful, for the statistics. Does not unwind.
-    fn run(&self, job: Self::Job, local: &LocalQueue<Self::Job>) -> bool;
+    /// Told with no lock held.
+    ThreadsChanged(Option<&'a io::Error>),
+    /// A poller has got this event of the alarms. It holds no lock.
+    WallSet,
+    /// A poller has got this event of the alarms. It holds no lock.
+    Lost,
+    /// A call to the alarms has found them lost, perhaps with the lock of the stall check held.
+    LossFound,
 }
 
-/// The part of a worker that other threads see.
-struct WorkerShared<J> {
-    stealer: Stealer<J>,
-    /// False: the deque is empty, or its worker is about to write true. Written by the worker
-    /// alone, when that changes. A look reads this word first: a look into a deque takes a fence,
-    /// and other cores' lines come one after the other then.
-    may_have_jobs: CachePadded<AtomicBool>,
-    /// Numbers the threads in the order in which they began.
-    serial: usize,
-    thread: OsThread,
-    /// Written by the worker alone.
-    counts: CachePadded<Counts>,
-}
-
-#[derive(Default)]
-struct Counts {
-    /// Twice the number of jobs that have returned; odd while a job runs. (Stealing counts as a
-    /// job, since stealing may run code of other crates.)
-    jobs: AtomicU64,
-    /// The number of useful jobs.
-    useful: AtomicU64,
-    /// The parts left of the batch that this thread last took up. The batch is a single job of a
-    /// deque.
-    batched: AtomicU64,
-    statistics: Statistics,
-}
-
-impl Counts {
-    fn add(counter: &AtomicU64, n: u64) {
-        counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
-    }
-}
-
-/// All workers, in order of their serial numbers.
-type Workers<J> = Arc<Vec<Arc<WorkerShared<J>>>>;
-
-pub(crate) struct LocalQueue<J> {
-    deque: Worker<J>,
-    shared: Arc<WorkerShared<J>>,
-    /// The list of workers that this worker last read, with the version of the list.
-    workers: RefCell<(usize, Workers<J>)>,
-    /// The worker to steal from first: each in turn.
-    scan: Cell<usize>,
-    /// Whether the worker is registered as a poller.
-    polling: Cell<bool>,
-    /// The search token, if the worker holds the token.
-    token: Cell<Option<SearchToken>>,
-    /// The worker held the search token when it took its present job.
-    searched: Cell<bool>,
-    /// The length of the worker's jobs, and the turns of other queues.
-    pace: Pace,
-    /// The turn of other queues came in the middle of a batch: the next job comes from them.
-    turn: Cell<bool>,
-    /// At the next turn of other queues, the deques come before the inbox.
-    others_first: Cell<bool>,
-    /// Jobs that have been run, whose memory is to be used again; at most [`SPARES`].
-    spares: RefCell<Vec<J>>,
-    /// A queue that the worker has swept, whose new alarm covers the stall check: see [`Cover`].
-    covered_by: Cell<Option<usize>>,
-    /// The worker has taken or replaced an alarm that covered the stall check.
-    took_cover: Cell<bool>,
-    /// The instant at which the worker last ran out of jobs, by [`Driver::now`].
-    rests_since: Cell<u64>,
-}
-
-impl<J> LocalQueue<J> {
-    /// A worker from which no other thread can steal, made at this instant.
-    pub(crate) fn new(now: u64) -> Self {
-        let deque = Worker::new_fifo();
-        let shared = WorkerShared {
-            stealer: deque.stealer(),
-            may_have_jobs: CachePadded::default(),
-            serial: 0,
-            thread: OsThread::current(),
-            counts: CachePadded::default(),
-        };
-        Self {
-            deque,
-            shared: Arc::new(shared),
-            workers: RefCell::new((0, Arc::default())),
-            scan: Cell::new(0),
-            polling: Cell::new(false),
-            token: Cell::new(None),
-            searched: Cell::new(false),
-            pace: Pace::new(now),
-            turn: Cell::new(false),
-            others_first: Cell::new(false),
-            spares: RefCell::new(Vec::with_capacity(SPARES)),
-            covered_by: Cell::new(None),
-            took_cover: Cell::new(false),
-            rests_since: Cell::new(now),
-        }
-    }
-
-    /// Puts a job into the deque, unless that is full.
-    pub(crate) fn push_local(&self, job: J) -> Result<(), J> {
-        if self.deque.len() < ROOM {
-            self.deque.push(job);
-            self.tell(true);
-            Ok(())
-        } else {
-            Err(job)
-        }
-    }
-
-    /// Jobs have been put into the deque, or the deque was found empty. A fence follows before the
-    /// worker notifies or rests.
-    fn tell(&self, may_have_jobs: bool) {
-        let told = &*self.shared.may_have_jobs;
-        if told.load(Ordering::Relaxed) != may_have_jobs {
-            told.store(may_have_jobs, Ordering::Relaxed);
-        }
-    }
-
-    /// The worker has taken a part of a batch, which is a single job of a deque; this many parts
-    /// are left.
-    pub(crate) fn set_rest_of_batch(&self, left: usize) {
-        self.shared.counts.batched.store(left as u64, Ordering::Relaxed);
-    }
-
-    /// Drops the only job in the deque, if `is_it` recognizes the job. `Some(false)`: the job is
-    /// another, and was out of the deque for a moment.
-    pub(crate) fn drop_if_alone(&self, is_it: impl FnOnce(&J) -> bool) -> Option<bool> {
-        let job = if self.deque.len() == 1 { self.deque.pop() } else { None }?;
-        let dropped = is_it(&job);
-        if !dropped {
-            self.deque.push(job);
-        }
-        Some(dropped)
-    }
-
-    /// Whether the worker held the search token when it took its present job.
-    pub(crate) fn is_searcher(&self) -> bool {
-        self.searched.get()
-    }
-}
-
-impl<J> WorkerShared<J> {
-    /// Whether there are jobs to steal. The worker that has pushed a job has told so, with a fence
-    /// after that; so a look after a fence sees either both or the worker's next look at this
-    /// thread (I14).
-    fn has_jobs(&self) -> bool {
-        self.may_have_jobs.load(Ordering::Relaxed) && !self.stealer.is_empty()
-    }
-
-    /// The number of jobs in the deque; each part of a batch counts as a job.
-    fn jobs(&self) -> usize {
-        match self.stealer.len() {
-            0 => 0,
-            jobs => jobs + self.counts.batched.load(Ordering::Relaxed) as usize,
-        }
-    }
-}
-
-pub(crate) struct Pool<J> {
+pub(crate) struct Pool<W: Driver> {
+    pub(crate) alarms: W::Alarms,
+    /// The clock on which ticks come due.
+    clock: SystemClock,
     config: PoolConfig,
     idle: Sleep,
     /// On lines of its own: all cores that submit jobs write to it.
-    inbox: CachePadded<Inbox<J>>,
-    workers: Mutex<Workers<J>>,
+    inbox: CachePadded<Inbox<Job<W::Tick>>>,
+    workers: Mutex<Workers<W::Tick>>,
     /// Raised by each change of `workers`.
     workers_version: AtomicUsize,
     /// The statistics of threads that have ended. A leaf lock.
-    ended: Mutex<Ended>,
+    ended: Mutex<PoolMetrics>,
     /// The number of threads that the system has refused.
     refused: AtomicU64,
     stopping: AtomicBool,
     /// The search token sent to a poller, or zero. (A wake-up alone proves no token: a forked child
     /// may have caused the wake-up.)
     token_sent: AtomicUsize,
-    stall_check: Mutex<StallCheck>,
-    demanded: Demanded,
+    stall_check: StallCheck,
     threads: AtomicUsize,
     /// The number of threads still to be started, by threads that are new themselves.
     growth: AtomicUsize,
-    /// Spare jobs that workers with enough spare jobs have left to others. A leaf lock.
-    spares: Mutex<Vec<J>>,
     threads_alive: Arc<Threads>,
     serial: AtomicUsize,
     began: Instant,
     id: u64,
 }
 
-impl<J: Send + 'static> Pool<J> {
-    pub(crate) fn new(config: PoolConfig) -> Self {
+impl<W: Driver> Pool<W> {
+    pub(crate) fn new(config: PoolConfig, alarms: W::Alarms, clock: SystemClock) -> Self {
         Self {
+            alarms,
+            clock,
             idle: Sleep::new(config.max_pollers()),
-            config,
             inbox: CachePadded::new(Inbox::new()),
             workers: Mutex::default(),
             workers_version: AtomicUsize::new(0),
@@ -353,20 +229,19 @@ impl<J: Send + 'static> Pool<J> {
             refused: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             token_sent: AtomicUsize::new(0),
-            stall_check: Mutex::default(),
-            demanded: Demanded::new(),
+            stall_check: StallCheck::new(config.timing),
             threads: AtomicUsize::new(0),
             growth: AtomicUsize::new(0),
-            spares: Mutex::default(),
             threads_alive: Arc::default(),
             serial: AtomicUsize::new(0),
             began: Instant::now(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            config,
         }
     }
 
     /// Starts the workers, all or none.
-    pub(crate) fn start<W: Driver<Job = J>>(work: &Arc<W>) -> io::Result<()> {
+    pub(crate) fn start(work: &Arc<W>) -> io::Result<()> {
         let pool = work.pool();
         for _ in 0..pool.config.workers {
             pool.threads.fetch_add(1, Ordering::Relaxed);
@@ -388,7 +263,7 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     /// Starts a thread that has been counted; one that is refused is counted no more.
-    fn spawn<W: Driver<Job = J>>(&self, work: &Arc<W>) -> io::Result<()> {
+    fn spawn(&self, work: &Arc<W>) -> io::Result<()> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let (pin, mask) = (self.config.core_of(serial), self.config.mask);
         let theirs = Arc::clone(work);
@@ -405,26 +280,32 @@ impl<J: Send + 'static> Pool<J> {
         started
     }
 
+    /// A reading of the clock on which ticks come due.
+    #[inline]
+    fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
     /// Puts a job into the deque of the calling worker, or, if the deque is full, into the inbox.
     /// After the last job the caller calls [`Self::share`].
-    pub(crate) fn push_local(&self, local: &LocalQueue<J>, job: J) {
-        if let Err(job) = local.push_local(job) {
-            self.inject(job);
+    fn push_local(&self, local: &LocalQueue<W::Tick>, job: Job<W::Tick>) {
+        if let Err(job) = local.push(job) {
+            self.inbox.push(job);
         }
     }
 
-    /// Puts a job into the inbox, where any thread takes the job. No thread is woken:
-    /// [`Self::notify`] follows.
+    /// Puts a tick, due at this instant, into the inbox, where any thread takes it. No thread is
+    /// woken: [`Self::notify`] follows.
     ///
     /// Caller: is a thread of the pool, or comes before [`Self::stop`] (the engine: by the lock of
     /// an open shard). Each of them looks for jobs to discard at its end, so the caller itself
     /// discards none, least of all those of others.
-    pub(crate) fn inject(&self, job: J) {
-        self.inbox.push(job);
+    pub(crate) fn submit(&self, tick: W::Tick, due: u64) {
+        self.inbox.push(Job::One { tick, due });
     }
 
     /// Jobs have been published: wakes an idle thread, which wakes the next.
-    pub(crate) fn notify<W: Driver<Job = J>>(&self, work: &W) {
+    pub(crate) fn notify(&self, work: &W) {
         match self.idle.notify() {
             Notified::Covered(_) => {}
             Notified::WakePoller(token) => self.send_token(work, token),
@@ -432,12 +313,12 @@ impl<J: Send + 'static> Pool<J> {
             Notified::AllBusy => {}
         }
         // A thread that was woken to search may be delayed for long.
-        self.demand_stall_check(work, None, STALL_CHECK);
+        self.stall_check.demand(work, None, STALL_CHECK);
     }
 
     /// The calling worker has put jobs into its own deque and is about to run them. Wakes another
     /// thread if the jobs take longer than the wake-up.
-    pub(crate) fn share<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) {
+    fn share(&self, work: &W, local: &LocalQueue<W::Tick>) {
         let jobs = local.shared.jobs() as u64;
         if jobs == 0 && self.inbox.is_empty() {
             return;
@@ -449,45 +330,31 @@ impl<J: Send + 'static> Pool<J> {
             // `stop`. Likewise the thread at which the stall check expires.
             fence(Ordering::SeqCst);
             // Also at the limit of threads: an idle thread may exist, and is not woken now.
-            self.demand_stall_check(work, Some(local), STALL_CHECK);
+            self.stall_check.demand(work, Some(local), STALL_CHECK);
         }
     }
 
-    /// A part of a batch has returned. Returns whether the calling worker continues the batch, and
-    /// then counts the part as a job. Otherwise the pool stops, or the turn of other queues has
-    /// come.
-    #[inline(always)] // for each tick
-    pub(crate) fn continues_batch<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>, useful: bool) -> bool {
-        local.turn.set(local.pace.is_fair_turn(|| work.now()));
-        let continues = !local.turn.get() && !self.is_stopping();
-        if continues {
-            Counts::add(&local.shared.counts.jobs, 2);
-            Counts::add(&local.shared.counts.useful, u64::from(useful));
-            local.pace.count();
-        }
-        continues
-    }
-
-    /// Keeps a job that has been run, so that its memory is used again: for the calling worker, or
-    /// else for all workers.
-    pub(crate) fn keep_spare(&self, local: &LocalQueue<J>, job: J) {
-        let mut own = local.spares.borrow_mut();
-        if own.len() < SPARES {
-            return own.push(job);
-        }
-        let mut shared = self.spares.lock();
-        if shared.len() < SHARED_SPARES {
-            shared.push(job);
-        }
-    }
-
-    pub(crate) fn take_spare(&self, local: &LocalQueue<J>) -> Option<J> {
-        local.spares.borrow_mut().pop().or_else(|| self.spares.lock().pop())
-    }
-
-    fn send_token<W: Driver<Job = J>>(&self, work: &W, token: SearchToken) {
+    fn send_token(&self, work: &W, token: SearchToken) {
         self.token_sent.store(token.to_word(), Ordering::Release);
-        work.wake();
+        self.wake(work);
+    }
+
+    /// Makes a poller return from its wait.
+    fn wake(&self, work: &W) {
+        self.alarms.wake();
+        self.look_for_loss(work);
+    }
+
+    /// Caller: holds the lock of the stall check.
+    fn arm_stall_check(&self, work: &W, after: Duration) {
+        self.alarms.arm_stall_check(after);
+        self.look_for_loss(work);
+    }
+
+    fn look_for_loss(&self, work: &W) {
+        if self.alarms.loss_record().is_some_and(Loss::is_noted) {
+            work.tell(News::LossFound);
+        }
     }
 
     /// The number of useful jobs so far.
@@ -498,6 +365,23 @@ impl<J: Send + 'static> Pool<J> {
         now + self.ended.lock().useful
     }
 
+    pub(crate) fn metrics(&self) -> PoolMetrics {
+        let mut metrics = {
+            // With the lock held no leaving thread adds its counts to `ended`.
+            let workers = self.workers.lock();
+            let mut metrics = self.ended.lock().clone();
+            workers.iter().for_each(|worker| metrics.add_alive(&worker.counts));
+            metrics
+        };
+        metrics.threads = self.threads();
+        metrics.polling = self.idle.pollers();
+        metrics.parked = self.idle.parked();
+        metrics.limit = self.config.max_threads;
+        metrics.refused = self.refused.load(Ordering::Relaxed);
+        metrics.started = (self.serial.load(Ordering::Relaxed) as u64).saturating_sub(metrics.refused);
+        metrics
+    }
+
     /// The number of threads that have not ended.
     pub(crate) fn threads(&self) -> usize {
         self.threads_alive.alive()
@@ -506,7 +390,7 @@ impl<J: Send + 'static> Pool<J> {
     /// A poller has been woken by an alarm: prefetches the words that it reads after the sweep, on
     /// its way to the first job.
     #[inline]
-    fn fetch(&self, local: &LocalQueue<J>) {
+    fn fetch(&self, local: &LocalQueue<W::Tick>) {
         let words: [*const u8; 2] = [(&raw const self.idle).cast(), (&raw const self.stopping).cast()];
         words.into_iter().for_each(fetch_line);
         fetch_line((&raw const self.inbox).cast());
@@ -517,14 +401,103 @@ impl<J: Send + 'static> Pool<J> {
         self.stopping.load(Ordering::Acquire)
     }
 
+    /// The look of the last poller, at a stall check while jobs wait.
+    fn look(&self, work: &Arc<W>, local: &LocalQueue<W::Tick>) {
+        match self.idle.notify() {
+            Notified::WakePoller(token) => {
+                self.send_token(work.as_ref(), token);
+                self.stall_check.demand(work.as_ref(), None, STALL_CHECK);
+                return;
+            }
+            Notified::Covered(token) => {
+                if self.stall_check.still_searches(token) {
+                    // Woken at the last look or before, and still not searching. Another thread is
+                    // woken.
+                    self.idle.stop_searching(token);
+                    self.notify(work.as_ref());
+                } else {
+                    self.stall_check.demand(work.as_ref(), None, STALL_CHECK);
+                }
+                return;
+            }
+            Notified::AllBusy => {}
+        }
+        if self.is_full() {
+            return; // any thread that returns from its job looks for jobs
+        }
+        let threads = self.threads_to_add(local);
+        if threads > 0 {
+            self.grow(work, threads); // a refusal demands the next look for later
+        }
+        self.stall_check.demand(work.as_ref(), None, STALL_CHECK);
+    }
+
+    fn threads_to_add(&self, local: &LocalQueue<W::Tick>) -> usize {
+        let workers = Arc::clone(&self.workers.lock());
+        // An exchange reads the newest number; a plain load need not.
+        let job = |counts: &Counts| counts.jobs.fetch_add(0, Ordering::Relaxed);
+        let others = || workers.iter().filter(|worker| !Arc::ptr_eq(worker, &local.shared));
+        let samples: Vec<Sample> =
+            others().map(|worker| Sample { thread: worker.serial, job: job(&worker.counts) }).collect();
+        let busy = samples.iter().filter(|sample| sample.job % 2 == 1).count();
+        let threads = self.threads.load(Ordering::Relaxed);
+        let moment = Moment {
+            now_ns: self.began.elapsed().as_nanos() as u64,
+            waiting: self.inbox.len() + workers.iter().map(|worker| worker.jobs()).sum::<usize>(),
+            coming: threads.saturating_sub(busy + 1),
+            target: self.config.workers.saturating_sub(1).max(1),
+        };
+        let may_ask = self.config.may_open_files;
+        let sleeps = |sample: Sample| {
+            if !may_ask {
+                return None;
+            }
+            let at = workers.binary_search_by_key(&sample.thread, |worker| worker.serial).ok()?;
+            workers[at].thread.sleeps()
+        };
+        self.stall_check.threads_to_add(&samples, moment, sleeps)
+    }
+
+    /// Whether the limit of threads is reached.
+    fn is_full(&self) -> bool {
+        self.threads.load(Ordering::Relaxed) >= self.config.max_threads
+    }
+
+    /// Adds threads. The caller starts the first thread, and each new thread starts further threads
+    /// before it looks for jobs. Starting a thread takes long, and the caller must poll again.
+    fn grow(&self, work: &Arc<W>, threads: usize) {
+        self.growth.store(threads, Ordering::Relaxed);
+        self.start_one_more(work);
+    }
+
+    /// Starts a thread, if threads are still to be started. Returns whether a thread was started.
+    fn start_one_more(&self, work: &Arc<W>) -> bool {
+        let one = |n: usize| n.checked_sub(1);
+        if self.growth.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one).is_err() {
+            return false;
+        }
+        let room = !self.is_stopping() && self.reserve_thread();
+        let started = if room { self.spawn(work) } else { Ok(()) };
+        if !room || started.is_err() {
+            self.growth.store(0, Ordering::Relaxed);
+        }
+        if let Err(error) = &started {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            work.tell(News::ThreadsChanged(Some(error)));
+            self.stall_check.demand(work.as_ref(), None, STALL_CHECK_AFTER_REFUSAL);
+        }
+        let added = room && started.is_ok();
+        if added {
+            work.tell(News::ThreadsChanged(None));
+        }
+        added
+    }
+
     /// A worker from which other workers can steal.
-    fn join(&self, now: u64) -> LocalQueue<J> {
-        let mut local = LocalQueue::new(now);
+    fn join(&self) -> LocalQueue<W::Tick> {
         let mut workers = self.workers.lock();
         let serial = workers.last().map_or(0, |last| last.serial + 1);
-        if let Some(shared) = Arc::get_mut(&mut local.shared) {
-            shared.serial = serial;
-        }
+        let local = LocalQueue::new(serial, self.now(), self.config.timing.first_look);
         let mut all = Vec::with_capacity(workers.len() + 1);
         all.extend(workers.iter().cloned());
         all.push(Arc::clone(&local.shared));
@@ -537,7 +510,7 @@ impl<J: Send + 'static> Pool<J> {
     /// The worker ends; its counts are added to those of ended workers. Returns whether it was the
     /// last of a pool that stops: a thread that still begins finds that the pool stops before it
     /// waits.
-    fn leave(&self, local: &LocalQueue<J>) -> bool {
+    fn leave(&self, local: &LocalQueue<W::Tick>) -> bool {
         let mut workers = self.workers.lock();
         let others: Vec<_> = workers.iter().filter(|worker| !Arc::ptr_eq(worker, &local.shared)).cloned().collect();
         let last = others.is_empty() && self.is_stopping();
@@ -548,7 +521,7 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     /// The list of workers; takes the lock only if the list has changed since the last call.
-    fn workers_for<'a>(&self, local: &'a LocalQueue<J>) -> Ref<'a, [Arc<WorkerShared<J>>]> {
+    fn workers_for<'a>(&self, local: &'a LocalQueue<W::Tick>) -> Ref<'a, [Arc<WorkerShared<W::Tick>>]> {
         let version = self.workers_version.load(Ordering::Acquire);
         if local.workers.borrow().0 != version {
             *local.workers.borrow_mut() = (version, Arc::clone(&self.workers.lock()));
@@ -556,14 +529,14 @@ impl<J: Send + 'static> Pool<J> {
         Ref::map(local.workers.borrow(), |(_, workers)| workers.as_slice())
     }
 
-    fn has_work(&self, local: &LocalQueue<J>) -> bool {
+    fn has_work(&self, local: &LocalQueue<W::Tick>) -> bool {
         !self.inbox.is_empty() || self.workers_for(local).iter().any(|worker| worker.has_jobs())
     }
 
     /// The next job for a worker: first from its own deque, then from the inbox, then from other
     /// deques. At the turn of other queues these come first.
-    fn next_job<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) -> Option<J> {
-        let turn = local.turn.take() || local.pace.is_fair_turn(|| work.now());
+    fn next_job(&self, work: &W, local: &LocalQueue<W::Tick>) -> Option<Job<W::Tick>> {
+        let turn = local.turn.take() || local.pace.is_fair_turn(|| self.now());
         if turn {
             if let Some(job) = self.one_from_elsewhere(local) {
                 return Some(job);
@@ -593,7 +566,7 @@ impl<J: Send + 'static> Pool<J> {
 
     /// A job from another queue than the worker's own; the inbox and the other deques take turns
     /// in coming first.
-    fn one_from_elsewhere(&self, local: &LocalQueue<J>) -> Option<J> {
+    fn one_from_elsewhere(&self, local: &LocalQueue<W::Tick>) -> Option<Job<W::Tick>> {
         let injected = || self.inbox.take(0, |_| {});
         let stolen = || self.steal_elsewhere(local, |worker| worker.stealer.steal());
         let others_first = local.others_first.get();
@@ -603,9 +576,13 @@ impl<J: Send + 'static> Pool<J> {
 
     /// Steals from the first other worker with jobs, starting with another worker each time. No
     /// lock is held.
-    fn steal_elsewhere(&self, local: &LocalQueue<J>, steal: impl Fn(&WorkerShared<J>) -> Steal<J>) -> Option<J> {
+    fn steal_elsewhere(
+        &self,
+        local: &LocalQueue<W::Tick>,
+        steal: impl Fn(&WorkerShared<W::Tick>) -> Steal<Job<W::Tick>>,
+    ) -> Option<Job<W::Tick>> {
         let workers = self.workers_for(local);
-        let has_jobs = |worker: &&Arc<WorkerShared<J>>| !Arc::ptr_eq(worker, &local.shared) && worker.has_jobs();
+        let has_jobs = |worker: &&Arc<WorkerShared<W::Tick>>| !Arc::ptr_eq(worker, &local.shared) && worker.has_jobs();
         workers.iter().find(has_jobs)?; // usually there are none
         let start = local.scan.replace(local.scan.get().wrapping_add(1)) % workers.len().max(1);
         let (before, from) = workers.split_at(start);
@@ -614,7 +591,7 @@ impl<J: Send + 'static> Pool<J> {
         // theft for a job.
         Counts::add(&local.shared.counts.jobs, 1);
         let job = candidates.find_map(|worker| Self::steal_from(|| steal(worker)));
-        local.count_other();
+        local.shared.counts.count_other();
         Counts::add(&local.shared.counts.jobs, 1);
         job
     }
@@ -622,7 +599,7 @@ impl<J: Send + 'static> Pool<J> {
     /// Stealing pins the epoch collector before taking a job, and pinning may run closures deferred
     /// by other crates. A panic in such a closure ends here, and no job is lost. The next try pins
     /// anew.
-    fn steal_from(steal: impl Fn() -> Steal<J>) -> Option<J> {
+    fn steal_from(steal: impl Fn() -> Steal<Job<W::Tick>>) -> Option<Job<W::Tick>> {
         loop {
             match catch_unwind(AssertUnwindSafe(|| until_settled(&steal))) {
                 Ok(job) => return job,
@@ -633,25 +610,25 @@ impl<J: Send + 'static> Pool<J> {
 
     /// No further job starts; each thread ends when it is idle. Jobs in all queues are discarded,
     /// also those in the deques of blocked threads.
-    pub(crate) fn stop<W: Driver<Job = J>>(work: &W) {
+    pub(crate) fn stop(work: &W) {
         let pool = work.pool();
         pool.stopping.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         pool.idle.unpark_all();
-        work.wake();
+        pool.wake(work);
         pool.discard_all(work);
     }
 
     /// Discards what is in the inbox and in the deques of all threads.
-    fn discard_all<W: Driver<Job = J>>(&self, work: &W) {
+    fn discard_all(&self, work: &W) {
         while let Some(job) = self.inbox.take(0, |_| {}) {
-            work.discard(job);
+            jobs::discard(work, job);
         }
         let workers = Arc::clone(&self.workers.lock());
         for worker in workers.iter() {
             while !worker.stealer.is_empty() {
                 if let Some(job) = Self::steal_from(|| worker.stealer.steal()) {
-                    work.discard(job);
+                    jobs::discard(work, job);
                 }
             }
         }
@@ -663,7 +640,7 @@ impl<J: Send + 'static> Pool<J> {
         self.wait_until_ended_or(limit, || 0)
     }
 
-    /// The same, except this many further threads, which block in [`Driver::wait`] and cannot be
+    /// The same, except this many further threads, which block in [`Backend::wait`] and cannot be
     /// woken.
     pub(crate) fn wait_until_ended_or(&self, limit: Option<Duration>, stranded: impl Fn() -> usize) -> usize {
         let own = POOL.with(Cell::get) == self.id;

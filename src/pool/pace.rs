@@ -3,7 +3,7 @@
 //!
 //! Ground rules. Used by a single thread. Idle time does not count: only the time between
 //! [`Pace::begin`] and the next measurement. Instants are readings of
-//! [`Driver::now`](super::Driver::now).
+//! the clock of the pool.
 
 use std::cell::Cell;
 
@@ -22,12 +22,13 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(now: u64) -> Self {
+    /// `first_look`: the jobs until the thread looks at the clock first.
+    pub(super) fn new(now: u64, first_look: u32) -> Self {
         Self {
             job_ns: Cell::new(WORTH_WAKING_NS),
             jobs: Cell::new(0),
             since: Cell::new(now),
-            until_look: Cell::new(2),
+            until_look: Cell::new(first_look),
             turned: Cell::new(now),
         }
     }
@@ -59,9 +60,8 @@ impl Pace {
     /// jobs are longer. The clock is read at least once in [`FAIR_JOBS`] jobs.
     pub(super) fn is_fair_turn(&self, now: impl FnOnce() -> u64) -> bool {
         let left = self.until_look.get();
-        // In a model nothing depends on how long a job takes.
-        if left > 1 || cfg!(all(test, timerqueue_loom)) {
-            self.until_look.set(left.saturating_sub(1));
+        if left > 1 {
+            self.until_look.set(left - 1);
             return false;
         }
         let now = now();
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn the_pace_is_a_moving_average() {
         let start = 1_000_000;
-        let pace = Pace::new(start);
+        let pace = Pace::new(start, 2);
         pace.set_job_ns(30_000);
         pace.count();
         pace.count();
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn rest_does_not_count() {
         let mut now = 1_000_000;
-        let pace = Pace::new(now);
+        let pace = Pace::new(now, 2);
         for _ in 0..100 {
             pace.begin(now);
             for _ in 0..7 {
@@ -119,7 +119,7 @@ mod tests {
     fn s31_the_turn_of_others_comes_by_time() {
         for job_ns in [100, 1_000, FAIR_NS / 10, FAIR_NS, 50 * FAIR_NS] {
             let mut now = 1_000_000;
-            let pace = Pace::new(now);
+            let pace = Pace::new(now, 2);
             let mut turns = Vec::new();
             for job in 0..20_000 {
                 if pace.is_fair_turn(|| now) {
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn s31_jobs_that_become_long_are_found_out_within_some_of_them() {
         let mut now = 1_000_000;
-        let pace = Pace::new(now);
+        let pace = Pace::new(now, 2);
         let mut run = |jobs: u64, job_ns| {
             (0..jobs)
                 .filter(|_| {

@@ -31,14 +31,33 @@ const MAX_GROWTH: usize = 16;
 /// A thread that computes in the same job for this long counts as stuck: some time slices of a
 /// scheduler.
 const COMPUTES_LONG_NS: u64 = 20_000_000;
-/// The least patience.
-const LEAST_PATIENCE_NS: u64 = if cfg!(all(test, timerqueue_loom)) { 0 } else { STALL_CHECK.as_nanos() as u64 };
 /// The most patience.
 const MOST_PATIENCE_NS: u64 = 100_000_000;
 /// Replacing a thread that returns within this time was a mistake.
 const SOON_NS: u64 = 50_000_000;
-/// The least patience on systems that do not report whether a thread sleeps.
-const UNKNOWN_PATIENCE_NS: u64 = if cfg!(all(test, timerqueue_loom)) { 0 } else { 2_000_000 };
+
+/// What proves that a thread is stuck. (In a model of the pool no time passes, so a single look is
+/// proof.)
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StallRules {
+    /// The least patience.
+    pub(super) least_patience_ns: u64,
+    /// The least patience on systems that do not report whether a thread sleeps.
+    pub(super) unknown_patience_ns: u64,
+    /// A thread is found asleep at a second look, not at the first.
+    pub(super) second_look: bool,
+    /// The threads that are about to take a job count as awake.
+    pub(super) awaits_coming: bool,
+}
+
+impl StallRules {
+    pub(super) const REAL: Self = Self {
+        least_patience_ns: STALL_CHECK.as_nanos() as u64,
+        unknown_patience_ns: 2_000_000,
+        second_look: true,
+        awaits_coming: true,
+    };
+}
 
 /// The state of a thread at a look.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +99,7 @@ pub(super) struct Moment {
 /// The memory between looks.
 #[derive(Debug)]
 pub(super) struct StallDetector {
+    rules: StallRules,
     /// Ordered by thread.
     seen: Vec<Seen>,
     /// The threads added when the first rule last held.
@@ -89,13 +109,11 @@ pub(super) struct StallDetector {
     patience_ns: u64,
 }
 
-impl Default for StallDetector {
-    fn default() -> Self {
-        Self { seen: Vec::new(), growth: 0, all_slept: false, patience_ns: LEAST_PATIENCE_NS }
-    }
-}
-
 impl StallDetector {
+    pub(super) fn new(rules: StallRules) -> Self {
+        Self { rules, seen: Vec::new(), growth: 0, all_slept: false, patience_ns: rules.least_patience_ns }
+    }
+
     /// Returns the number of threads to add. `samples` has all threads but the caller, ordered by
     /// thread. `sleeps` returns whether the system has put a thread to sleep; `None`: the system
     /// does not report this.
@@ -105,6 +123,7 @@ impl StallDetector {
         moment: Moment,
         mut sleeps: impl FnMut(Sample) -> Option<bool>,
     ) -> usize {
+        let coming = if self.rules.awaits_coming { moment.coming } else { 0 };
         let (mut busy, mut awake, mut stuck, mut stand_still) = (0, 0, 0, true);
         let mut now_seen = Vec::with_capacity(samples.len());
         for &sample in samples {
@@ -125,15 +144,15 @@ impl StallDetector {
             now_seen.push(seen);
         }
         self.seen = now_seen;
-        let all_sleep = busy > 0 && awake == 0 && moment.coming == 0;
-        let wanted = if all_sleep && (self.all_slept || stand_still || cfg!(all(test, timerqueue_loom))) {
+        let all_sleep = busy > 0 && awake == 0 && coming == 0;
+        let wanted = if all_sleep && (self.all_slept || stand_still || !self.rules.second_look) {
             self.growth = (self.growth * 2).clamp(1, MAX_GROWTH);
             self.growth
         } else {
-            moment.target.saturating_sub(busy - stuck + moment.coming).min(MAX_GROWTH)
+            moment.target.saturating_sub(busy - stuck + coming).min(MAX_GROWTH)
         };
         self.all_slept = all_sleep;
-        wanted.min(moment.waiting.saturating_sub(moment.coming))
+        wanted.min(moment.waiting.saturating_sub(coming))
     }
 
     /// Whether a busy thread is stuck in its job. Adds the thread to `awake` if the thread does not
@@ -150,12 +169,12 @@ impl StallDetector {
             return true; // until its next job
         }
         let known = sleeps(seen.sample);
-        let asleep = known.unwrap_or(same || cfg!(all(test, timerqueue_loom)));
+        let asleep = known.unwrap_or(same || !self.rules.second_look);
         *awake += usize::from(!asleep);
         let patience_ns = match known {
             Some(true) => self.patience_ns,
             Some(false) => self.patience_ns.max(COMPUTES_LONG_NS),
-            None => self.patience_ns.max(UNKNOWN_PATIENCE_NS),
+            None => self.patience_ns.max(self.rules.unknown_patience_ns),
         };
         let stuck = same && now_ns.saturating_sub(seen.since_ns) >= patience_ns;
         if stuck {
@@ -169,7 +188,7 @@ impl StallDetector {
         if let Some(stuck_ns) = before.and_then(|seen| seen.stuck_ns) {
             let soon = now_ns.saturating_sub(stuck_ns) < SOON_NS;
             let patience_ns = if soon { self.patience_ns * 2 } else { self.patience_ns / 2 };
-            self.patience_ns = patience_ns.clamp(LEAST_PATIENCE_NS, MOST_PATIENCE_NS);
+            self.patience_ns = patience_ns.clamp(self.rules.least_patience_ns, MOST_PATIENCE_NS);
         }
     }
 
@@ -213,7 +232,7 @@ mod tests {
     impl Script {
         fn new(threads: &[Does], target: usize) -> Self {
             let threads = threads.to_vec();
-            Self { stall: StallDetector::default(), threads, waiting: 1_000, target, looks: 0, known: true }
+            Self { stall: StallDetector::new(StallRules::REAL), threads, waiting: 1_000, target, looks: 0, known: true }
         }
 
         /// A look; each added thread takes a job at once.
@@ -261,7 +280,7 @@ mod tests {
 
     #[test]
     fn s31_threads_that_are_on_their_way_to_a_job_are_awake() {
-        let mut stall = StallDetector { growth: 8, all_slept: true, ..StallDetector::default() };
+        let mut stall = StallDetector { growth: 8, all_slept: true, ..StallDetector::new(StallRules::REAL) };
         let mut look = |coming| {
             let moment = Moment { now_ns: 0, waiting: 5, coming, target: 2 };
             stall.look(&[Sample { thread: 0, job: 1 }], moment, |_| Some(true))
@@ -289,7 +308,7 @@ mod tests {
     /// Page faults, locks held for a moment: no thread is awake at every second look.
     #[test]
     fn threads_that_return_and_sleep_for_a_moment_are_not_helped() {
-        let mut stall = StallDetector::default();
+        let mut stall = StallDetector::new(StallRules::REAL);
         for look in 0..1_000 {
             let samples = [0, 1].map(|thread| Sample { thread, job: 2 * look + 1 });
             let moment = Moment { now_ns: look * LOOK_NS, waiting: 9, coming: 0, target: 2 };
@@ -326,7 +345,7 @@ mod tests {
 
     #[test]
     fn patience_falls_with_each_thread_that_was_rightly_replaced() {
-        let mut stall = StallDetector { patience_ns: MOST_PATIENCE_NS, ..StallDetector::default() };
+        let mut stall = StallDetector { patience_ns: MOST_PATIENCE_NS, ..StallDetector::new(StallRules::REAL) };
         let moment = |now_ns| Moment { now_ns, waiting: 0, coming: 0, target: 2 };
         let thread = |job| [Sample { thread: 7, job }];
         for (now_ms, job, patience_ms) in [(0, 1, 100), (100, 1, 100), (160, 3, 50), (210, 3, 50), (220, 5, 100)] {

@@ -1,94 +1,110 @@
 //! The steps of a worker and of the pool, without alarms; with threads only where threads are the
 //! subject.
 
-use super::worker::{run_jobs, stay, wait};
+use super::jobs::run_jobs;
+use super::stall_check::StallCheck;
+use super::worker::{ROOM, stay, wait};
 use super::*;
-use crate::alarm::OFF;
+use crate::alarm::{Event, OFF};
 use crate::sync::Condvar;
 
-/// A job that is not useful.
+/// A tick that is not useful.
 const USELESS: u32 = u32::MAX;
 const LONG: Duration = Duration::from_millis(5);
 
-/// Records the requests of the pool. A poller waits for a wake-up or the stop of the pool; jobs
-/// wait until the gate is open.
+/// Records the requests of the pool. A poller waits for a wake-up; ticks wait until the gate is
+/// open.
 struct Notes {
-    pool: Pool<u32>,
-    set: Mutex<Vec<Duration>>,
-    wakes: AtomicUsize,
-    /// The next wake-up comes late: with a job, and together with the stall check.
-    late: AtomicBool,
+    pool: Pool<Self>,
     closed: Mutex<bool>,
     opened: Condvar,
-    /// Jobs that have reached the closed gate.
+    /// Ticks that have reached the closed gate.
     held: AtomicUsize,
-    /// The number of jobs that are still to unwind. (No real job unwinds.)
+    /// The number of ticks that are still to unwind. (No real tick unwinds.)
     panics: AtomicUsize,
     /// The alarm of each queue covers the stall check.
     covers: AtomicBool,
 }
 
-/// A job from outside of the pool.
-fn submit(notes: &Notes, job: u32) {
-    notes.pool.inject(job);
-    notes.pool.notify(notes);
+/// A single alarm, the stall check.
+#[derive(Default)]
+struct Alarms {
+    set: Mutex<Vec<Duration>>,
+    wakes: AtomicUsize,
+    /// The next wake-up comes late: with a job for this pool, and together with the stall check.
+    late: Mutex<Option<Arc<Notes>>>,
 }
 
-impl Driver for Notes {
-    type Job = u32;
-
-    fn pool(&self) -> &Pool<u32> {
-        &self.pool
-    }
-
-    fn wait(&self, mut report: impl FnMut(Event)) {
-        let fewer = |n: usize| n.checked_sub(1);
-        while !self.pool.is_stopping() {
-            if self.wakes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok() {
-                report(Event::Wake);
-                if self.late.swap(false, Ordering::Relaxed) {
-                    self.pool.inject(1);
-                    report(Event::StallCheck);
-                }
-                return;
-            }
-            std::thread::yield_now();
-        }
-    }
-
-    fn now(&self) -> u64 {
-        (LONG + self.pool.began.elapsed()).as_nanos() as u64
-    }
-
-    fn wake(&self) {
-        self.wakes.fetch_add(1, Ordering::Relaxed);
-    }
+impl Backend for Alarms {
+    fn arm(&self, _: usize, _: u64) {}
 
     fn arm_stall_check(&self, after: Duration) {
         self.set.lock().push(after);
     }
 
-    fn sweep(&self, _: usize, _: &LocalQueue<u32>) -> Option<u32> {
-        None
+    fn wait(&self, mut report: impl FnMut(Event)) {
+        let fewer = |n: usize| n.checked_sub(1);
+        while self.wakes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_err() {
+            std::thread::yield_now();
+        }
+        report(Event::Wake);
+        let late = self.late.lock().take();
+        if let Some(notes) = late {
+            notes.pool.submit(1, 0);
+            report(Event::StallCheck);
+        }
+    }
+
+    fn wake(&self) {
+        self.wakes.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A tick from outside of the pool.
+fn submit(notes: &Notes, tick: u32) {
+    notes.pool.submit(tick, 0);
+    notes.pool.notify(notes);
+}
+
+impl Driver for Notes {
+    type Tick = u32;
+    type Alarms = Alarms;
+
+    fn pool(&self) -> &Pool<Self> {
+        &self.pool
+    }
+
+    fn sweep(&self, _: usize, _: &mut Batch<u32>) -> Swept {
+        Swept::default()
     }
 
     fn is_covered(&self, _: usize) -> bool {
         self.covers.load(Ordering::Relaxed)
     }
+}
 
-    fn discard(&self, _: u32) {}
-
-    fn run(&self, job: u32, _: &LocalQueue<u32>) -> bool {
+impl Tick<Notes> for u32 {
+    fn run(self, notes: &Notes) -> Ran {
         let fewer = |n: usize| n.checked_sub(1);
-        if self.panics.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok() {
+        if notes.panics.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok() {
             std::panic::resume_unwind(Box::new("on purpose"));
         }
-        let mut closed = self.closed.lock();
-        self.held.fetch_add(usize::from(*closed), Ordering::Relaxed);
+        let mut closed = notes.closed.lock();
+        notes.held.fetch_add(usize::from(*closed), Ordering::Relaxed);
         while *closed {
-            self.opened.wait(&mut closed);
+            notes.opened.wait(&mut closed);
         }
-        job != USELESS
+        if self == USELESS { Ran::Void } else { Ran::Callback }
+    }
+
+    fn discard(self, _: &Notes) {}
+}
+
+/// The tick of a job.
+fn tick(job: Job<u32>) -> u32 {
+    match job {
+        Job::One { tick, .. } => tick,
+        _ => panic!("no batch and no sweep here"),
     }
 }
 
@@ -100,15 +116,17 @@ fn config(workers: usize, max_threads: usize) -> PoolConfig {
         name: String::from("pool-test"),
         pin_to: Vec::new(),
         mask: None,
+        may_open_files: true,
+        timing: Timing::REAL,
     }
 }
 
 impl Notes {
     fn new(workers: usize, max_threads: usize) -> Self {
-        let (set, closed, opened) = (Mutex::default(), Mutex::new(false), Condvar::new());
-        let [wakes, held, panics] = [0; 3].map(AtomicUsize::new);
-        let [late, covers] = [false; 2].map(AtomicBool::new);
-        Self { pool: Pool::new(config(workers, max_threads)), set, wakes, late, closed, opened, held, panics, covers }
+        let (closed, opened) = (Mutex::new(false), Condvar::new());
+        let [held, panics] = [0; 2].map(AtomicUsize::new);
+        let pool = Pool::new(config(workers, max_threads), Alarms::default(), SystemClock::MONOTONIC);
+        Self { pool, closed, opened, held, panics, covers: AtomicBool::new(false) }
     }
 
     /// With two pollers, so that a poller can be woken.
@@ -120,42 +138,58 @@ impl Notes {
 
     /// A worker from which others can steal.
     fn worker(&self) -> LocalQueue<u32> {
-        self.pool.join(self.now())
+        self.pool.join()
     }
 
-    fn push_local(&self, local: &LocalQueue<u32>, jobs: impl IntoIterator<Item = u32>) {
-        jobs.into_iter().for_each(|job| self.pool.push_local(local, job));
+    fn stall_check(&self) -> &StallCheck {
+        &self.pool.stall_check
+    }
+
+    fn push_local(&self, local: &LocalQueue<u32>, ticks: impl IntoIterator<Item = u32>) {
+        ticks.into_iter().for_each(|tick| self.pool.push_local(local, Job::One { tick, due: 0 }));
+    }
+
+    fn next_job(&self, local: &LocalQueue<u32>) -> Option<u32> {
+        self.pool.next_job(self, local).map(tick)
     }
 
     /// A worker that has rested for this long takes an expiry: a job to be run at once, and a job
     /// in its deque.
     fn takes_two(&self, rested: Duration) -> LocalQueue<u32> {
-        self.takes_two_beside(rested, Cover::default())
+        self.takes_two_beside(rested, Swept::default())
     }
 
     /// The same; its sweep has left and set such alarms.
-    fn takes_two_beside(&self, rested: Duration, cover: Cover) -> LocalQueue<u32> {
+    fn takes_two_beside(&self, rested: Duration, swept: Swept) -> LocalQueue<u32> {
         let local = self.worker();
-        local.cover(0, cover);
+        local.note(0, swept);
         local.pace.set_job_ns(1);
-        local.rests_since.set(self.now() - rested.as_nanos() as u64);
-        self.pool.push_local(&local, 2);
+        local.rests_since.set(self.pool.now() - rested.as_nanos() as u64);
+        self.push_local(&local, [2]);
         self.pool.share(self, &local);
         local
     }
 
     fn runs(&self, local: &LocalQueue<u32>) {
-        run_jobs(self, local, Some(1));
+        self.runs_first(local, 1);
+    }
+
+    fn runs_first(&self, local: &LocalQueue<u32>, tick: u32) {
+        run_jobs(self, local, Some(Job::One { tick, due: 0 }));
     }
 
     #[track_caller]
     fn was_set(&self, to: &[Duration]) {
-        assert_eq!(std::mem::take(&mut *self.set.lock()), to);
+        assert_eq!(std::mem::take(&mut *self.pool.alarms.set.lock()), to);
+    }
+
+    fn wakes(&self) -> &AtomicUsize {
+        &self.pool.alarms.wakes
     }
 
     /// The number of wake-ups of pollers; the token is returned.
     fn woken(&self) -> usize {
-        let woken = self.wakes.swap(0, Ordering::Relaxed);
+        let woken = self.wakes().swap(0, Ordering::Relaxed);
         if let Some(token) = SearchToken::from_word(self.pool.token_sent.swap(0, Ordering::Relaxed)) {
             self.pool.idle.stop_searching(token);
         }
@@ -174,7 +208,7 @@ fn the_stall_check_is_cancelled_by_a_worker_if_each_demand_was_its_own() {
     notes.runs(&other);
     notes.was_set(&[]);
     // It expires. A further demand arms it again.
-    notes.pool.stall_check_has_come();
+    notes.stall_check().has_come();
     notes.runs(&notes.takes_two(LONG));
     notes.was_set(&[STALL_CHECK, OFF]);
 }
@@ -196,10 +230,10 @@ fn a_worker_that_rests_for_short_times_leaves_the_stall_check_armed() {
     notes.runs(&local);
     notes.was_set(&[STALL_CHECK]);
     // The alarm stays set, for the next demand.
-    notes.pool.push_local(&local, 2);
+    notes.push_local(&local, [2]);
     notes.pool.share(&notes, &local);
     notes.was_set(&[]);
-    local.rests_since.set(notes.now() - LONG.as_nanos() as u64);
+    local.rests_since.set(notes.pool.now() - LONG.as_nanos() as u64);
     notes.runs(&local);
     notes.was_set(&[OFF]);
 }
@@ -214,8 +248,8 @@ fn a_stall_check_demanded_from_outside_is_not_cancelled() {
     notes.was_set(&[STALL_CHECK]);
 }
 
-const GIVEN: Cover = Cover { taken: false, given: true };
-const TAKEN: Cover = Cover { taken: true, given: false };
+const GIVEN: Swept = Swept { more: false, took_cover: false, gives_cover: true };
+const TAKEN: Swept = Swept { more: false, took_cover: true, gives_cover: false };
 
 #[test]
 fn a_demand_that_an_alarm_covers_sets_none_and_cancels_none() {
@@ -223,7 +257,7 @@ fn a_demand_that_an_alarm_covers_sets_none_and_cancels_none() {
     notes.covers.store(true, Ordering::Relaxed);
     for rested in [LONG, Duration::ZERO] {
         let local = notes.takes_two_beside(rested, GIVEN);
-        assert!(notes.pool.demanded.is_covered());
+        assert!(notes.stall_check().is_covered());
         notes.runs(&local);
         notes.was_set(&[]);
         // Cancelled: the next demand is a first one.
@@ -239,19 +273,19 @@ fn s31_a_demand_whose_cover_is_gone_arms_the_stall_check() {
     let notes = Notes::new(1, 2);
     let _ = notes.takes_two_beside(LONG, GIVEN);
     notes.was_set(&[STALL_CHECK]);
-    notes.pool.stall_check_has_come();
+    notes.stall_check().has_come();
     notes.covers.store(true, Ordering::Relaxed);
     let (_one, _other) = (notes.takes_two_beside(LONG, GIVEN), notes.takes_two_beside(LONG, GIVEN));
     notes.was_set(&[]);
     let third = notes.worker();
-    notes.pool.replace_cover(&notes, &third);
+    notes.stall_check().replace_cover(&notes, &third);
     notes.was_set(&[]);
-    third.cover(1, TAKEN);
-    notes.pool.replace_cover(&notes, &third);
-    third.cover(1, TAKEN);
-    notes.pool.replace_cover(&notes, &third);
+    third.note(1, TAKEN);
+    notes.stall_check().replace_cover(&notes, &third);
+    third.note(1, TAKEN);
+    notes.stall_check().replace_cover(&notes, &third);
     notes.was_set(&[STALL_CHECK]);
-    assert!(!notes.pool.took_cover(&third), "nothing is covered any more");
+    assert!(!notes.stall_check().took_cover(&third), "nothing is covered any more");
 }
 
 #[test]
@@ -259,13 +293,13 @@ fn s31_a_poller_that_takes_an_alarm_looks_if_it_covered_a_demand() {
     let notes = Notes::new(1, 2);
     notes.covers.store(true, Ordering::Relaxed);
     let poller = notes.worker();
-    poller.cover(0, TAKEN);
-    assert!(!notes.pool.took_cover(&poller), "no demand");
+    poller.note(0, TAKEN);
+    assert!(!notes.stall_check().took_cover(&poller), "no demand");
     let _local = notes.takes_two_beside(LONG, GIVEN);
-    assert!(!notes.pool.took_cover(&poller), "no alarm");
-    poller.cover(0, TAKEN);
-    assert!(notes.pool.took_cover(&poller));
-    notes.pool.stall_check_has_come();
+    assert!(!notes.stall_check().took_cover(&poller), "no alarm");
+    poller.note(0, TAKEN);
+    assert!(notes.stall_check().took_cover(&poller));
+    notes.stall_check().has_come();
     assert!(notes.pool.has_work(&poller));
 }
 
@@ -273,10 +307,10 @@ fn s31_a_poller_that_takes_an_alarm_looks_if_it_covered_a_demand() {
 #[test]
 fn s31_further_demands_do_not_delay_an_armed_stall_check() {
     let notes = Notes::new(1, 2);
-    (0..5).for_each(|_| notes.pool.demand_stall_check(&notes, None, STALL_CHECK));
+    (0..5).for_each(|_| notes.stall_check().demand(&notes, None, STALL_CHECK));
     notes.was_set(&[STALL_CHECK]);
-    notes.pool.stall_check_has_come();
-    notes.pool.demand_stall_check(&notes, None, STALL_CHECK);
+    notes.stall_check().has_come();
+    notes.stall_check().demand(&notes, None, STALL_CHECK);
     notes.was_set(&[STALL_CHECK]);
 }
 
@@ -288,7 +322,7 @@ fn at_the_limit_of_threads_a_job_from_outside_demands_no_stall_check() {
         submit(&notes, 1);
         notes.was_set(set);
         // An idle thread may take jobs from a worker's own deque.
-        notes.pool.stall_check_has_come();
+        notes.stall_check().has_come();
         let _ = notes.takes_two(LONG);
         notes.was_set(&[STALL_CHECK]);
     }
@@ -305,7 +339,7 @@ fn the_stall_check_is_armed_once() {
 fn another_thread_is_woken_for_what_takes_long() {
     for (jobs, pace_ns, woken) in [(0, u64::MAX, 0), (2, WORTH_WAKING_NS / 2, 0), (2, WORTH_WAKING_NS / 2 + 1, 1)] {
         let notes = Notes::watched();
-        let local = LocalQueue::new(notes.now());
+        let local = LocalQueue::new(0, notes.pool.now(), 2);
         local.pace.set_job_ns(pace_ns);
         notes.push_local(&local, 0..jobs);
         notes.pool.share(&notes, &local);
@@ -317,7 +351,7 @@ fn another_thread_is_woken_for_what_takes_long() {
 #[test]
 fn the_pace_is_learnt_from_what_runs() {
     let notes = Notes::new(1, 2);
-    let local: LocalQueue<u32> = LocalQueue::new(notes.now());
+    let local = LocalQueue::new(0, notes.pool.now(), 2);
     local.pace.set_job_ns(u64::MAX);
     notes.runs(&local);
     assert!(local.pace.job_ns() < u64::MAX, "running tells");
@@ -329,11 +363,11 @@ fn jobs_are_counted_on_all_threads_and_those_that_have_ended() {
     let (one, other) = (notes.worker(), notes.worker());
     notes.push_local(&one, [1, USELESS, 2]);
     notes.push_local(&other, [USELESS, 3]);
-    run_jobs(&notes, &one, Some(4));
+    notes.runs_first(&one, 4);
     assert_eq!(notes.pool.useful(), 4, "it has run the other's as well");
-    run_jobs(&notes, &other, Some(USELESS));
+    notes.runs_first(&other, USELESS);
     assert_eq!(notes.pool.useful(), 4);
-    run_jobs(&notes, &other, Some(5));
+    notes.runs_first(&other, 5);
     notes.pool.leave(&other);
     assert_eq!(notes.pool.useful(), 5);
     notes.pool.leave(&one);
@@ -349,7 +383,7 @@ fn work_is_seen_wherever_it_waits() {
     assert!(!notes.pool.has_work(&idle));
     notes.push_local(&local, [1]);
     assert!(notes.pool.has_work(&idle));
-    assert_eq!(local.deque.pop(), Some(1));
+    assert_eq!(local.deque.pop().map(tick), Some(1));
     submit(&notes, 2);
     assert!(notes.pool.has_work(&idle));
 }
@@ -362,18 +396,18 @@ fn a_worker_tells_whether_its_deque_may_have_jobs() {
     let tell = |worker: &LocalQueue<u32>| worker.shared.may_have_jobs.load(Ordering::Relaxed);
     notes.push_local(&local, 0..4);
     assert!(tell(&local) && !tell(&thief));
-    assert_eq!(notes.pool.next_job(&notes, &thief), Some(0));
+    assert_eq!(notes.next_job(&thief), Some(0));
     assert!(tell(&thief) && !thief.deque.is_empty(), "it has brought some");
-    assert_eq!(notes.pool.next_job(&notes, &thief), Some(1));
+    assert_eq!(notes.next_job(&thief), Some(1));
     for _ in 0..3 {
-        notes.pool.next_job(&notes, &thief);
+        notes.next_job(&thief);
     }
     assert!(!tell(&thief) && tell(&local), "the worker itself tells, when it looks");
     assert!(!local.shared.has_jobs() && !notes.pool.has_work(&thief));
-    assert_eq!(notes.pool.next_job(&notes, &local), None);
+    assert_eq!(notes.next_job(&local), None);
     assert!(!tell(&local));
     (0..4).for_each(|job| submit(&notes, job));
-    assert_eq!(notes.pool.next_job(&notes, &local), Some(0));
+    assert_eq!(notes.next_job(&local), Some(0));
     assert!(tell(&local) && local.shared.has_jobs(), "from the inbox as well");
 }
 
@@ -382,7 +416,7 @@ fn the_last_poller_moves_its_jobs_to_the_inbox_and_tells_that_it_has_none() {
     let notes = Arc::new(Notes::new(1, 2));
     let local = notes.worker();
     notes.push_local(&local, 0..3);
-    stay(&notes, &local, Some(3), false);
+    stay(&notes, &local, Some(Job::One { tick: 3, due: 0 }), false);
     assert_eq!((notes.pool.inbox.len(), local.deque.len()), (4, 0));
     assert!(!local.shared.may_have_jobs.load(Ordering::Relaxed));
 }
@@ -403,7 +437,7 @@ fn s29_a_deque_never_grows() {
     assert_eq!((local.deque.len(), notes.pool.inbox.len()), (ROOM, 200 - ROOM));
     // Stolen batches fit as well.
     let mut seen: Vec<u32> = std::iter::from_fn(|| {
-        let job = notes.pool.next_job(&notes, &thief);
+        let job = notes.next_job(&thief);
         assert!(thief.deque.len() < ROOM);
         job
     })
@@ -425,7 +459,7 @@ fn s31_a_worker_with_jobs_of_its_own_takes_some_from_elsewhere() {
     let (mut stolen, mut injected, mut own) = (0, 0, 0);
     while stolen < 9 || injected < 9 {
         notes.push_local(&local, [1]);
-        match notes.pool.next_job(&notes, &local) {
+        match notes.next_job(&local) {
             Some(INJECTED..) => injected += 1,
             Some(OTHERS..) => stolen += 1,
             _ => own += 1,
@@ -441,11 +475,11 @@ fn a_worker_that_brings_a_batch_tells_another_one() {
         let notes = Notes::watched();
         let (thief, victim) = (notes.worker(), notes.worker());
         notes.push_local(&victim, 0..jobs);
-        assert_eq!(notes.pool.next_job(&notes, &thief), Some(0), "the oldest");
+        assert_eq!(notes.next_job(&thief), Some(0), "the oldest");
         assert_eq!(notes.woken(), woken, "for {jobs} jobs");
     }
     let notes = Notes::watched();
-    assert_eq!(notes.pool.next_job(&notes, &notes.worker()), None);
+    assert_eq!(notes.next_job(&notes.worker()), None);
     assert_eq!(notes.woken(), 0);
 }
 
@@ -455,12 +489,12 @@ fn a_search_that_does_not_come_is_given_to_another_thread() {
     let (looks, busy) = (notes.worker(), notes.worker());
     notes.push_local(&busy, 0..3);
     notes.pool.notify(notes.as_ref());
-    assert_eq!(notes.wakes.swap(0, Ordering::Relaxed), 1);
+    assert_eq!(notes.wakes().swap(0, Ordering::Relaxed), 1);
     let catch_first = SearchToken::from_word(notes.pool.token_sent.load(Ordering::Relaxed)).expect("sent");
     notes.pool.look(&notes, &looks);
-    assert_eq!(notes.wakes.load(Ordering::Relaxed), 0, "it has had no time yet");
+    assert_eq!(notes.wakes().load(Ordering::Relaxed), 0, "it has had no time yet");
     notes.pool.look(&notes, &looks);
-    assert_eq!(notes.wakes.load(Ordering::Relaxed), 1, "another is told");
+    assert_eq!(notes.wakes().load(Ordering::Relaxed), 1, "another is told");
     // The first thread comes late: it has no effect on the second search.
     notes.pool.idle.stop_searching(catch_first);
     assert!(matches!(notes.pool.idle.notify(), Notified::Covered(token) if token != catch_first));
@@ -476,7 +510,7 @@ fn s31_a_search_that_brings_the_stall_check_along_demands_another() {
     local.polling.set(true);
     notes.pool.notify(notes.as_ref());
     notes.was_set(&[STALL_CHECK]);
-    notes.late.store(true, Ordering::Relaxed);
+    *notes.pool.alarms.late.lock() = Some(Arc::clone(&notes));
     let _ = wait(&notes, &local);
     assert!(local.token.get().is_some() && !local.polling.get(), "it searches");
     notes.was_set(&[STALL_CHECK]);
@@ -527,7 +561,7 @@ fn a_pool_that_is_stuck_grows_faster_and_faster() {
         // The single thread of the pool has taken a job.
         let sleeper = scope.spawn({
             let notes = &notes;
-            move || run_jobs(notes.as_ref(), &notes.worker(), Some(0))
+            move || notes.runs_first(&notes.worker(), 0)
         });
         for _ in 0..8 {
             while notes.held.load(Ordering::Relaxed) < 1 + pool.threads() || !all_sleep(pool, &looks) {
@@ -565,7 +599,7 @@ impl Drop for OpensTheGate<'_> {
 }
 
 /// Whether all threads except `looks` are asleep in a job.
-fn all_sleep(pool: &Pool<u32>, looks: &LocalQueue<u32>) -> bool {
+fn all_sleep(pool: &Pool<Notes>, looks: &LocalQueue<u32>) -> bool {
     let workers = pool.workers_for(looks);
     workers
         .iter()

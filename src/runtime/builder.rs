@@ -12,7 +12,7 @@ use super::hooks::observe;
 use super::{CallbackPanic, ManualClock, Observer, Runtime, SlowCallback, StartError};
 use crate::alarm::{AlarmSet, Clock, SystemClock};
 use crate::engine::{Engine, Executor, Hooks, NativeParts, SlowHandler};
-use crate::pool::{Pool, PoolConfig};
+use crate::pool::{Pool, PoolConfig, Timing};
 use crate::sync::Arc;
 use crate::sys::topology::Cores;
 
@@ -347,6 +347,8 @@ impl RuntimeBuilder {
             name,
             mask: cores.mask_to_set(self.pin),
             pin_to: if self.pin { cores.ids.clone() } else { Vec::new() },
+            may_open_files: self.alarm == Alarm::Native,
+            timing: Timing::REAL,
         };
         let clock = match self.clock {
             RuntimeClock::Monotonic => SystemClock::MONOTONIC,
@@ -357,7 +359,7 @@ impl RuntimeBuilder {
             Alarm::Portable => AlarmSet::portable(clock, queues),
         };
         let alarms = alarms.map_err(StartError::Alarm)?;
-        let native = NativeParts { alarms, pool: Pool::new(config), executor: self.executor.take() };
+        let native = NativeParts { pool: Pool::new(config, alarms, clock), executor: self.executor.take() };
         let hooks = self.take_hooks();
         let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(native), hooks);
         if let Err(error) = Pool::start(&engine) {

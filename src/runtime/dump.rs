@@ -4,6 +4,7 @@ use std::fmt;
 use std::panic::Location;
 
 use super::Runtime;
+use crate::engine::soonest;
 use crate::time::Timestamp;
 
 /// A timer that waits: a part of a [`TimerDump`].
@@ -86,7 +87,7 @@ impl Runtime {
     /// ```
     #[must_use]
     pub fn dump(&self, n: usize) -> TimerDump {
-        let (queued, complete) = self.engine().soonest(n);
+        let (queued, complete) = soonest(self.engine(), n);
         let timers = queued
             .into_iter()
             .map(|queued| PendingTimer {

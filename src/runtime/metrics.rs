@@ -194,7 +194,7 @@ impl Runtime {
             missed_ticks: tally.missed_ticks,
             lateness,
             alarms_set: tally.alarms,
-            kernel_timers: engine.native().map_or(0, |native| native.alarms.timers()),
+            kernel_timers: engine.native().map_or(0, |native| native.pool.alarms.timers()),
             wake_ups: pool.wake_ups,
             active: engine.active(),
             waiting: if engine.is_closed() { 0 } else { (tally.claimed + by_hand.claimed()).saturating_sub(taken) },

@@ -441,7 +441,7 @@ impl Runtime {
         }
         let threads = match engine.native() {
             Some(native) => {
-                let stranded = || native.alarms.loss_record().map_or(0, Loss::stranded);
+                let stranded = || native.pool.alarms.loss_record().map_or(0, Loss::stranded);
                 let begun = Instant::now();
                 let threads = native.pool.wait_until_ended_or(Some(limit), stranded);
                 // Callbacks that were handed over run on threads of the program's.

@@ -34,7 +34,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::{Debounce, Throttle};
-    use crate::engine::{Expired, Job};
+    use crate::engine::Expired;
     use crate::pool::Pool;
     use crate::runtime::Runtime;
 
@@ -60,7 +60,7 @@ mod tests {
         let stranger = Arc::new(Stranger::default());
         let check = |call: &str, code: &mut dyn FnMut()| {
             let expired = Expired::Waker(Waker::from(Arc::clone(&stranger)));
-            native.pool.inject(Job::One { expired, due: 0 });
+            native.pool.submit(expired, 0);
             code();
             assert_eq!(stranger.0.load(Ordering::SeqCst), 0, "{call}");
         };
