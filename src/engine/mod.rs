@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 pub(crate) use self::agenda::Agenda;
 use self::agenda::Membership;
 pub(crate) use self::current::CoreRef;
+pub(crate) use self::deadline_wait::DeadlineWait;
 use self::entry::EntryMeta;
 pub(crate) use self::entry::{
     EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, OwnedEntry, change, dispose, restart,
@@ -50,6 +51,7 @@ use crate::unwind::{Payload, Tell, catch_all, contain, contain_drop, discard};
 mod agenda;
 mod coalesce;
 pub(crate) mod current;
+mod deadline_wait;
 mod entry;
 mod fire;
 mod frames;

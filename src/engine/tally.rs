@@ -1,7 +1,8 @@
 //! Counts of operations: those of a shard, under its lock, and those of firings that no thread of
 //! the pool runs.
 
-use crate::histogram::{Histogram, Recorder};
+use crate::histogram::Recorder;
+use crate::pool::PoolMetrics;
 use crate::sync::Ordering;
 use crate::sync::unmodelled::AtomicU64;
 
@@ -64,19 +65,15 @@ impl ByHand {
         self.lateness.record_shared(late_ns, 1);
     }
 
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
-    }
-
     pub(crate) fn fired(&self) -> u64 {
         self.fired.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn wakers(&self) -> u64 {
-        self.wakers.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn add_lateness_to(&self, histogram: &mut Histogram) {
-        self.lateness.add_to(histogram);
+    /// Adds these firings to those of the pool.
+    pub(crate) fn add_to(&self, pool: &mut PoolMetrics) {
+        pool.taken += self.taken.load(Ordering::Relaxed);
+        pool.useful += self.fired();
+        pool.wakers += self.wakers.load(Ordering::Relaxed);
+        self.lateness.add_to(&mut pool.lateness);
     }
 }

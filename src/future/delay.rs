@@ -14,7 +14,7 @@ use super::cancellable_delay::CancellableDelay;
 use crate::alarm::Clock;
 use crate::budget;
 use crate::cancellation::CancellationToken;
-use crate::engine::{Looked, WakerEntry};
+use crate::engine::{DeadlineWait, Looked, WakerEntry};
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
@@ -151,7 +151,7 @@ pub struct Delay {
     /// [`END`] for a delay that never ends: its entry is in the queue too, so that the end of the
     /// runtime finds the delay.
     deadline: u64,
-    entry: Option<WakerEntry>,
+    wait: DeadlineWait,
     stage: Stage,
     /// The leeway.
     tick_policy: TickPolicy,
@@ -233,7 +233,7 @@ impl Delay {
         Self {
             source,
             deadline: deadline.min(END),
-            entry: None,
+            wait: DeadlineWait::default(),
             stage: Stage::New,
             tick_policy: MissedTicks::Skip.into(),
         }
@@ -325,7 +325,7 @@ impl Delay {
     /// # Errors
     /// As for [`try_wait`](Self::try_wait).
     pub fn poll_try_wait(&mut self, context: &mut Context<'_>) -> Poll<Result<(), RuntimeError>> {
-        if self.entry.is_none() && !self.is_done() { self.poll_first(context) } else { self.poll_again(context) }
+        if self.wait.entry.is_none() && !self.is_done() { self.poll_first(context) } else { self.poll_again(context) }
     }
 
     /// A poll of a delay that has no entry and was not ready. A function of its own, as the next
@@ -348,12 +348,12 @@ impl Delay {
     fn poll_again(&mut self, context: &mut Context<'_>) -> Found {
         // A sweep has read the clock before it took the entry out. Since the last poll the deadline
         // was not moved.
-        let has_fired = self.stage == Stage::Waited && self.entry.as_mut().is_some_and(WakerEntry::has_fired);
+        let has_fired = self.stage == Stage::Waited && self.wait.entry.as_mut().is_some_and(WakerEntry::has_fired);
         let now = if has_fired { self.deadline } else { self.reading() };
         if (self.is_done() || now >= self.deadline) && self.stage != Stage::Waited {
             ready!(budget::spend(context));
         }
-        let found = match &self.entry {
+        let found = match &self.wait.entry {
             Some(entry) if self.stage != Stage::Ready && !has_fired => {
                 let looked = entry.look(context.waker(), self.deadline, now);
                 self.found(looked)
@@ -445,7 +445,7 @@ impl Delay {
     #[inline]
     fn restart(&mut self, before: Option<u64>, deadline: impl Fn(Option<&Clock>) -> u64) {
         self.stage = Stage::New;
-        self.deadline = match &self.entry {
+        self.deadline = match &self.wait.entry {
             None => deadline(None).min(END),
             Some(entry) => entry.reset(before, |clock| deadline(Some(clock))),
         };
@@ -485,8 +485,7 @@ impl Delay {
             Ok(engine) => engine,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let (entry, looked) = WakerEntry::start(engine, self.tick_policy, waker, self.deadline, now);
-        self.entry = Some(entry);
+        let looked = self.wait.start(engine, self.tick_policy, waker, self.deadline, now);
         self.found(looked)
     }
 
@@ -500,7 +499,7 @@ impl Delay {
 
     /// Wakes the waiting task, if any, so that the task polls again.
     pub(crate) fn wake_task(&self) {
-        if let Some(waker) = self.entry.as_ref().and_then(WakerEntry::take_waker) {
+        if let Some(waker) = self.wait.entry.as_ref().and_then(WakerEntry::take_waker) {
             waker.wake();
         }
     }
@@ -509,9 +508,7 @@ impl Delay {
     /// further poll makes a new entry.
     #[inline]
     pub(crate) fn withdraw(&mut self) {
-        if let Some(entry) = self.entry.take() {
-            entry.abandon();
-        }
+        self.wait.withdraw();
     }
 }
 
@@ -536,19 +533,12 @@ impl futures_core::FusedFuture for Delay {
     }
 }
 
-impl Drop for Delay {
-    #[inline]
-    fn drop(&mut self) {
-        self.withdraw();
-    }
-}
-
 impl fmt::Debug for Delay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delay")
             .field("deadline", &format_args!("{}", self.deadline()))
             .field("elapsed", &self.is_elapsed())
-            .field("waiting", &self.entry.is_some())
+            .field("waiting", &self.wait.entry.is_some())
             .finish_non_exhaustive()
     }
 }

@@ -177,28 +177,29 @@ impl Runtime {
         let by_hand = engine.by_hand();
         let mut pool: PoolMetrics = engine.native().map(|native| native.pool.metrics()).unwrap_or_default();
         let now = engine.clock().now();
-        let mut lateness = std::mem::take(&mut pool.lateness);
-        by_hand.add_lateness_to(&mut lateness);
+        by_hand.add_to(&mut pool);
         // What was taken is read before what was claimed: so a tick that is claimed and taken
         // meanwhile is not counted as taken alone.
-        let taken = pool.taken + by_hand.taken();
         let tally = engine.tally();
-        let wakers = pool.wakers + by_hand.wakers();
         Metrics {
+            threads: ThreadMetrics::of(&pool),
             created: tally.created,
             changed: tally.changed,
             disposed: tally.disposed,
-            callbacks: (pool.useful + by_hand.fired()).saturating_sub(wakers),
-            wakers,
+            callbacks: pool.useful.saturating_sub(pool.wakers),
+            wakers: pool.wakers,
             panics: engine.panics(),
             missed_ticks: tally.missed_ticks,
-            lateness,
+            lateness: pool.lateness,
             alarms_set: tally.alarms,
             kernel_timers: engine.native().map_or(0, |native| native.pool.alarms.timers()),
             wake_ups: pool.wake_ups,
             active: engine.active(),
-            waiting: if engine.is_closed() { 0 } else { (tally.claimed + by_hand.claimed()).saturating_sub(taken) },
-            threads: ThreadMetrics::of(&pool),
+            waiting: if engine.is_closed() {
+                0
+            } else {
+                (tally.claimed + by_hand.claimed()).saturating_sub(pool.taken)
+            },
             longest_running: pool
                 .earliest_begin
                 .map_or(Duration::ZERO, |begin| Duration::from_nanos(now.saturating_sub(begin))),

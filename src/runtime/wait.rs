@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::RuntimeHandle;
-use crate::engine::{Looked, WakerEntry};
+use crate::engine::{DeadlineWait, Looked};
 use crate::queue::MissedTicks;
 use crate::sync::{Arc, AtomicBool, Ordering, Thread, current, park_until};
 use crate::time::{END, instant};
@@ -98,10 +98,13 @@ pub(crate) fn wait<T>(own: &RuntimeHandle, limit: Option<Duration>, future: impl
     let counts = if clock.is_some() { &here } else { own };
     let deadline = limit.filter(|_| !counts.is_monotonic()).map(|limit| instant(counts.now(), limit).min(END));
     let until = limit.filter(|_| !counts.is_manual()).and_then(|limit| Instant::now().checked_add(limit));
-    let mut of_limit = Limit(None);
+    // Dropped also when a callback that the wait runs, or the wait itself, panics.
+    let mut limiting = DeadlineWait::default();
     let limited = poll_fn(|context| match (future.as_mut().poll(context), deadline) {
         (Poll::Ready(value), _) => Poll::Ready(Some(value)),
-        (Poll::Pending, Some(deadline)) if of_limit.has_come(counts, deadline, context.waker()) => Poll::Ready(None),
+        (Poll::Pending, Some(deadline)) if has_come(&mut limiting, counts, deadline, context.waker()) => {
+            Poll::Ready(None)
+        }
         (Poll::Pending, _) => Poll::Pending,
     });
     let result = poll_on(limited, || match &clock {
@@ -111,35 +114,14 @@ pub(crate) fn wait<T>(own: &RuntimeHandle, limit: Option<Duration>, future: impl
     result.flatten()
 }
 
-/// The limit of a wait on a clock other than that of a parked thread, with its entry in a queue
-/// from the first pending look on.
-struct Limit(Option<WakerEntry>);
-
-impl Limit {
-    /// Whether the limit has come, or never will, since the runtime has ended. If not, the waker is
-    /// called then.
-    fn has_come(&mut self, counts: &RuntimeHandle, deadline: u64, waker: &Waker) -> bool {
-        let (Ok(engine), now) = (counts.engine(), counts.now()) else { return true };
-        if now >= deadline {
-            return true;
-        }
-        let looked = match &self.0 {
-            Some(entry) => entry.look(waker, deadline, now),
-            None => {
-                let (entry, looked) = WakerEntry::start(engine, MissedTicks::Skip.into(), waker, deadline, now);
-                self.0 = Some(entry);
-                looked
-            }
-        };
-        looked != Looked::Waits
-    }
-}
-
-/// Also when a callback that the wait runs, or the wait itself, panics.
-impl Drop for Limit {
-    fn drop(&mut self) {
-        if let Some(entry) = self.0.take() {
-            entry.abandon();
-        }
-    }
+/// Whether the limit has come, on a clock other than that of a parked thread, or never will, since
+/// the runtime has ended. If not, the waker is called then.
+fn has_come(limiting: &mut DeadlineWait, counts: &RuntimeHandle, deadline: u64, waker: &Waker) -> bool {
+    let (Ok(engine), now) = (counts.engine(), counts.now()) else { return true };
+    let looked = match &limiting.entry {
+        _ if now >= deadline => Looked::HasCome,
+        Some(entry) => entry.look(waker, deadline, now),
+        None => limiting.start(engine, MissedTicks::Skip.into(), waker, deadline, now),
+    };
+    looked != Looked::Waits
 }
