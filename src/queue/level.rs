@@ -416,13 +416,19 @@ mod tests {
             for position in (0..row.slots).step_by(if cfg!(miri) { 61 } else { row.slots as usize / 64 }) {
                 let slot = row.slot(position);
                 assert!(levels.is_empty(level) && levels.first(level, position).is_none());
+                assert!(!levels.any(Rows::of(level..level + 1)));
                 // SAFETY: the nodes outlive the table; each is in at most one list at a time.
                 unsafe { levels.push(slot, NonNull::from(&nodes[0]), 5, &key) };
                 for from in (0..2 * row.slots).step_by(row.slots as usize / 64).flat_map(|at| [at, at + 1]) {
-                    let want = (from..from + row.slots).find(|&at| row.slot(at) == slot);
-                    assert_eq!(levels.first(level, from), want, "slot {slot} from {from}");
+                    let want = from + (position + 2 * row.slots - from) % row.slots;
+                    assert_eq!(levels.first(level, from), Some(want), "slot {slot} from {from}");
                 }
                 assert_eq!((levels.earliest(slot), levels.count(slot)), (5, 1));
+                assert!(levels.any(Rows::of(level..level + 1)));
+                let mut occupied = Vec::new();
+                levels.for_each_occupied(Rows::of(0..level + 1), |level| occupied.push(level));
+                occupied.retain(|&level| level_of(other) != level);
+                assert_eq!(occupied, [level]);
                 // SAFETY: linked in this slot.
                 unsafe { levels.unlink(slot, NonNull::from(&nodes[0]), &mut none, &key) };
                 assert_eq!((levels.earliest(slot), levels.count(slot)), (NEVER, 0));

@@ -507,8 +507,10 @@ impl<X> TimerWheel<X> {
     fn open_slot(&mut self, level: usize, position: u64) {
         let slot = LEVELS[level].slot(position);
         if level > SHORT {
+            debug_assert!(self.cascading.is_empty());
             self.cascading = self.levels.take(slot);
         } else {
+            debug_assert!(self.expiring.is_empty());
             self.finely = level == SHORT && position == self.cursor() && self.levels.count(slot) > FEW;
             self.expiring = self.levels.take(slot);
         }
@@ -542,6 +544,10 @@ impl<X> TimerWheel<X> {
         // Windows are opened in order, and never past a window whose timers still wait in a coarser
         // level (I5).
         let now_window = now / WINDOW_NS;
+        if !self.levels.any(COARSE_LEVELS) {
+            self.set_open(self.open().max(now_window));
+            return false;
+        }
         let barrier = self.first_window(const { Rows::of(FAR..ENDLESS) });
         if let Some(window) = self.levels.first(LONG, self.open()).filter(|&window| window < barrier) {
             if window <= now_window || now >= self.opens_at(LONG, window) {

@@ -21,6 +21,10 @@ enum Step {
     Wait {
         ns: u64,
     },
+    /// The clock goes on, and no sweep comes yet.
+    Pass {
+        ns: u64,
+    },
     /// The clock is broken and steps back.
     Back {
         ns: u64,
@@ -51,6 +55,7 @@ fn step(nodes: usize) -> impl Strategy<Value = Step> {
         4 => (0..nodes, duration()).prop_map(|(node, due)| Step::Postpone { node, due }),
         2 => (0..nodes).prop_map(|node| Step::Disarm { node }),
         2 => duration().prop_filter("finite", |&ns| ns != NEVER).prop_map(|ns| Step::Wait { ns }),
+        1 => duration().prop_filter("finite", |&ns| ns != NEVER).prop_map(|ns| Step::Pass { ns }),
         1 => duration().prop_filter("finite", |&ns| ns != NEVER).prop_map(|ns| Step::Back { ns }),
         4 => Just(Step::ToDeadline),
         1 => (1..60usize).prop_map(|sections| Step::Ask { sections }),
@@ -66,6 +71,7 @@ fn dense_step(nodes: usize) -> impl Strategy<Value = Step> {
         6 => (0..nodes, due()).prop_map(|(node, due)| Step::Postpone { node, due }),
         2 => (0..nodes).prop_map(|node| Step::Disarm { node }),
         1 => due().prop_map(|ns| Step::Wait { ns }),
+        1 => due().prop_map(|ns| Step::Pass { ns }),
         4 => Just(Step::ToDeadline),
         1 => (1..60usize).prop_map(|sections| Step::Ask { sections }),
     ]
@@ -84,6 +90,7 @@ fn compare(mut pair: Pair, steps: Vec<Step>) {
                 pair.now = pair.now.saturating_add(ns).min(LAST);
                 pair.sweep();
             }
+            Step::Pass { ns } => pair.now = pair.now.saturating_add(ns).min(LAST),
             Step::Back { ns } => {
                 pair.now = pair.now.saturating_sub(ns);
                 pair.sweep();
