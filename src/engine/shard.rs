@@ -561,11 +561,11 @@ impl Drop for ShardRef {
 /// The reference count of a shard, split in two like the kernel's `percpu_ref`, so that counting
 /// costs no atomic operation while the shard is open.
 ///
-/// This part is a plain number under the shard's lock, for threads that hold the lock anyway.
-/// [`SharedRefs`] is an atomic beside the lock, for timers freed without the lock. While the shard
-/// is open, the shared count is zero or negative, so no decrement finds itself the last. Closing
-/// adds the local count, and 1 for the runtime, to the shared count in a single step. Afterwards
-/// the thread that brings the shared count to zero frees the shard.
+/// This part is a plain number under the shard's lock, for threads that hold the lock anyway; once
+/// the shard is closed, it is gone. [`SharedRefs`] is an atomic beside the lock, for timers freed
+/// without the lock. While the shard is open, the shared count is zero or negative, so no decrement
+/// finds itself the last. Closing adds the local count, and 1 for the runtime, to the shared count
+/// in a single step. Afterwards the thread that brings the shared count to zero frees the shard.
 ///
 /// A timer that the runtime is sure to outlive may be counted out early, since the runtime is
 /// counted until its end. A detached timer is counted out with the lock held when its last tick is
@@ -574,8 +574,6 @@ impl Drop for ShardRef {
 /// Neither part can overflow. Each step goes with the making or freeing of a timer, so 63 bits last
 /// for centuries; and forgotten timers stay in memory, which is full long before.
 /// `loom-tests/shard_teardown.rs` runs the end of a shard.
-///
-/// A number while the shard is open, nothing once it is closed.
 struct LocalRefs(Option<i64>);
 
 impl LocalRefs {
