@@ -229,9 +229,10 @@ impl Engine {
         pool + self.by_hand.fired()
     }
 
-    /// The operations of all shards, each read under its own lock.
+    /// The operations of all shards, each read under its own lock, and the wakers that no shard has
+    /// counted.
     pub(crate) fn tally(&self) -> Tally {
-        let mut sum = Tally::default();
+        let mut sum = Tally { claimed: self.by_hand.claimed(), ..Tally::default() };
         for shard in self.shards() {
             sum += shard.lock().tally;
         }

@@ -49,7 +49,7 @@ impl ByHand {
         self.claimed.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn claimed(&self) -> u64 {
+    pub(super) fn claimed(&self) -> u64 {
         self.claimed.load(Ordering::Relaxed)
     }
 

@@ -83,6 +83,40 @@ impl Counts {
     }
 }
 
+/// The threads of a runtime's pool: a part of [`Metrics`](crate::Metrics).
+///
+/// # Examples
+///
+/// ```
+/// use timerqueue::Runtime;
+///
+/// let runtime = Runtime::builder().workers(2).max_threads(8).start()?;
+/// let threads = runtime.metrics().threads;
+/// assert_eq!((threads.alive, threads.limit, threads.started, threads.refused), (2, 8, 2, 0));
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ThreadMetrics {
+    /// Threads that have not ended *now*.
+    pub alive: usize,
+    /// Threads that run a callback *now*.
+    pub busy: usize,
+    /// Threads that wait for an alarm *now*.
+    pub polling: usize,
+    /// Threads that are idle *now*, and do not wait for an alarm.
+    pub parked: usize,
+    /// The greatest number of threads allowed: see
+    /// [`RuntimeBuilder::max_threads`](crate::RuntimeBuilder::max_threads). If `alive` is at this
+    /// limit and [`Metrics::waiting`](crate::Metrics::waiting) stays high, callbacks wait for
+    /// others that block.
+    pub limit: usize,
+    /// Threads started. More than the workers: callbacks blocked, and the pool grew.
+    pub started: u64,
+    /// Threads that the system refused.
+    pub refused: u64,
+}
+
 /// The figures of a pool, read at a moment.
 #[derive(Clone, Default)]
 pub(crate) struct PoolMetrics {
@@ -92,13 +126,7 @@ pub(crate) struct PoolMetrics {
     pub(crate) wakers: u64,
     pub(crate) wake_ups: u64,
     pub(crate) lateness: Histogram,
-    pub(crate) threads: usize,
-    pub(crate) busy: usize,
-    pub(crate) polling: usize,
-    pub(crate) parked: usize,
-    pub(crate) limit: usize,
-    pub(crate) started: u64,
-    pub(crate) refused: u64,
+    pub(crate) threads: ThreadMetrics,
     /// The earliest begin among the jobs that run.
     pub(crate) earliest_begin: Option<u64>,
 }
@@ -118,7 +146,7 @@ impl PoolMetrics {
     pub(super) fn add_alive(&mut self, counts: &Counts) {
         self.add(counts);
         if counts.jobs.load(Ordering::Relaxed) % 2 == 1 {
-            self.busy += 1;
+            self.threads.busy += 1;
             let began = counts.began.load(Ordering::Relaxed);
             self.earliest_begin = Some(self.earliest_begin.map_or(began, |earliest| earliest.min(began)));
         }

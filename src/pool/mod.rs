@@ -47,6 +47,7 @@ use self::jobs::Job;
 pub(crate) use self::jobs::{BATCH, Batch, Ran};
 use self::metrics::Counts;
 pub(crate) use self::metrics::PoolMetrics;
+pub use self::metrics::ThreadMetrics;
 use self::sleep::{Notified, SearchToken, Sleep};
 use self::stall::{Moment, Sample, StallRules};
 use self::stall_check::StallCheck;
@@ -373,12 +374,16 @@ impl<W: Driver> Pool<W> {
             workers.iter().for_each(|worker| metrics.add_alive(&worker.counts));
             metrics
         };
-        metrics.threads = self.threads();
-        metrics.polling = self.idle.pollers();
-        metrics.parked = self.idle.parked();
-        metrics.limit = self.config.max_threads;
-        metrics.refused = self.refused.load(Ordering::Relaxed);
-        metrics.started = (self.serial.load(Ordering::Relaxed) as u64).saturating_sub(metrics.refused);
+        let refused = self.refused.load(Ordering::Relaxed);
+        metrics.threads = ThreadMetrics {
+            alive: self.threads(),
+            busy: metrics.threads.busy,
+            polling: self.idle.pollers(),
+            parked: self.idle.parked(),
+            limit: self.config.max_threads,
+            started: (self.serial.load(Ordering::Relaxed) as u64).saturating_sub(refused),
+            refused,
+        };
         metrics
     }
 

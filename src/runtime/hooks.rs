@@ -295,7 +295,7 @@ pub(super) fn observe(hooks: &mut Hooks, observer: Arc<dyn Observer>) {
     let told = Arc::clone(&observer);
     hooks.context = Some(Box::new(move || told.timer_created()));
     hooks.threads = Some(Box::new(move |news| {
-        let threads = ThreadMetrics::of(&news.pool);
+        let threads = news.pool.threads;
         observer.threads_changed(&ThreadsChanged {
             added: news.added,
             refused: news.refused,

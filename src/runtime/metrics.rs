@@ -7,6 +7,7 @@ use super::Runtime;
 use crate::alarm::Backend;
 use crate::histogram::Histogram;
 use crate::pool::PoolMetrics;
+pub use crate::pool::ThreadMetrics;
 
 /// What a runtime has done since its start, and what it does now: see [`Runtime::metrics`].
 ///
@@ -83,53 +84,6 @@ pub struct Metrics {
     pub longest_running: Duration,
 }
 
-/// The threads of a runtime's pool: a part of [`Metrics`].
-///
-/// # Examples
-///
-/// ```
-/// use timerqueue::Runtime;
-///
-/// let runtime = Runtime::builder().workers(2).max_threads(8).start()?;
-/// let threads = runtime.metrics().threads;
-/// assert_eq!((threads.alive, threads.limit, threads.started, threads.refused), (2, 8, 2, 0));
-/// # Ok::<(), timerqueue::StartError>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ThreadMetrics {
-    /// Threads that have not ended *now*.
-    pub alive: usize,
-    /// Threads that run a callback *now*.
-    pub busy: usize,
-    /// Threads that wait for an alarm *now*.
-    pub polling: usize,
-    /// Threads that are idle *now*, and do not wait for an alarm.
-    pub parked: usize,
-    /// The greatest number of threads allowed: see
-    /// [`RuntimeBuilder::max_threads`](crate::RuntimeBuilder::max_threads). If `alive` is at this
-    /// limit and [`Metrics::waiting`] stays high, callbacks wait for others that block.
-    pub limit: usize,
-    /// Threads started. More than the workers: callbacks blocked, and the pool grew.
-    pub started: u64,
-    /// Threads that the system refused.
-    pub refused: u64,
-}
-
-impl ThreadMetrics {
-    pub(super) fn of(pool: &PoolMetrics) -> Self {
-        Self {
-            alive: pool.threads,
-            busy: pool.busy,
-            polling: pool.polling,
-            parked: pool.parked,
-            limit: pool.limit,
-            started: pool.started,
-            refused: pool.refused,
-        }
-    }
-}
-
 /// Some lines, for logs.
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -174,15 +128,14 @@ impl Runtime {
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         let engine = self.engine();
-        let by_hand = engine.by_hand();
         let mut pool: PoolMetrics = engine.native().map(|native| native.pool.metrics()).unwrap_or_default();
         let now = engine.clock().now();
-        by_hand.add_to(&mut pool);
+        engine.by_hand().add_to(&mut pool);
         // What was taken is read before what was claimed: so a tick that is claimed and taken
         // meanwhile is not counted as taken alone.
         let tally = engine.tally();
         Metrics {
-            threads: ThreadMetrics::of(&pool),
+            threads: pool.threads,
             created: tally.created,
             changed: tally.changed,
             disposed: tally.disposed,
@@ -195,11 +148,7 @@ impl Runtime {
             kernel_timers: engine.native().map_or(0, |native| native.pool.alarms.timers()),
             wake_ups: pool.wake_ups,
             active: engine.active(),
-            waiting: if engine.is_closed() {
-                0
-            } else {
-                (tally.claimed + by_hand.claimed()).saturating_sub(pool.taken)
-            },
+            waiting: if engine.is_closed() { 0 } else { tally.claimed.saturating_sub(pool.taken) },
             longest_running: pool
                 .earliest_begin
                 .map_or(Duration::ZERO, |begin| Duration::from_nanos(now.saturating_sub(begin))),
