@@ -7,9 +7,10 @@
 //! stopped for hours, and a machine can start again. A process whose row is in the table has its
 //! lock: the lock is taken before the commit.
 
-use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::collections::{BTreeSet, HashSet};
+use std::fs::{File, Metadata, OpenOptions, metadata, read_link, read_to_string};
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
@@ -28,6 +29,30 @@ pub(super) struct Alive {
     lock: Option<File>,
     /// The other processes, as of the last look at the table.
     others: BTreeSet<i64>,
+}
+
+/// How often the list of locks is read: a lock that it has each time is missing in none.
+const READS: usize = 4;
+
+/// The files with locks of all processes of the machine, by device and number. `None`: a process of
+/// a container sees its own alone.
+fn all_locks() -> Option<HashSet<(u64, u64)>> {
+    /// Of the first one, which sees all.
+    const FIRST_NAMESPACE: &str = "pid:[4026531836]";
+    if read_link("/proc/self/ns/pid").ok()?.to_str() != Some(FIRST_NAMESPACE) {
+        return None;
+    }
+    let list = read_to_string("/proc/locks").ok()?;
+    // 1: FLOCK  ADVISORY  WRITE 1234 fe:00:10047530 0 EOF
+    let file = |line: &str| {
+        let mut numbers = line.split_whitespace().find(|word| word.matches(':').count() == 2)?.split(':');
+        let mut device = || u64::from_str_radix(numbers.next()?, 16).ok();
+        let (major, minor) = (device()?, device()?);
+        // As `stat` shows it.
+        let device = (major & 0xfff) << 8 | (major & !0xfff) << 32 | minor & 0xff | (minor & !0xff) << 12;
+        Some((device, numbers.next()?.parse().ok()?))
+    };
+    Some(list.lines().filter_map(file).collect())
 }
 
 /// The folder beside the file.
@@ -94,8 +119,28 @@ impl Alive {
         match File::open(self.file_of(other)) {
             // The lock is released when `file` is dropped.
             Ok(file) => flock(&file, FlockOperation::NonBlockingLockShared).is_ok(),
+            // Made by an older version, for its user alone.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => self.is_listed(other) == Some(false),
             Err(error) => error.kind() == ErrorKind::NotFound,
         }
+    }
+
+    /// Whether the kernel lists a lock of another process's file. `None`: it does not list all.
+    fn is_listed(&self, other: i64) -> Option<bool> {
+        let own = metadata(self.file_of(self.number)).ok().filter(|_| self.lock.is_some())?;
+        let other = metadata(self.file_of(other)).ok()?;
+        let mut is_listed = false;
+        // The list is read in parts, and changes meanwhile.
+        for _ in 0..READS {
+            let list = all_locks()?;
+            let has = |file: &Metadata| list.contains(&(file.dev(), file.ino()));
+            // Without our own lock the numbers of this file system are others there.
+            if !has(&own) {
+                return None;
+            }
+            is_listed |= has(&other);
+        }
+        Some(is_listed)
     }
 
     /// Takes a process out of the table, and its file away.
@@ -121,5 +166,36 @@ impl Alive {
         if self.lock.take().is_some() {
             let _ = std::fs::remove_file(self.file_of(self.number));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's list tells whether another process's file is locked, without opening it.
+    #[test]
+    fn k2_a_lock_is_found_in_the_list_of_the_kernel() {
+        let folder = std::env::temp_dir().join(format!("timerqueue-alive-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let open = |number: i64| {
+            let file = File::create(folder.join(number.to_string())).unwrap();
+            flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+            file
+        };
+        let other = open(2);
+        let own =
+            |lock| Alive { file: PathBuf::new(), folder: folder.clone(), number: 1, lock, others: BTreeSet::new() };
+        assert_eq!(own(None).is_listed(2), None, "no lock to compare with");
+        let alive = own(Some(open(1)));
+        match alive.is_listed(2) {
+            None => eprintln!("NOT RUN: this process does not see the locks of the whole machine."),
+            listed => {
+                assert_eq!(listed, Some(true));
+                drop(other);
+                assert_eq!(alive.is_listed(2), Some(false));
+            }
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
