@@ -377,9 +377,6 @@ fn is_served(reader: &Reader, name: &str) -> Result<bool, Fail> {
     Ok(nodes.iter().flat_map(|node| &node.handlers).any(|handler| &*handler.name == name))
 }
 
-/// The most kept jobs among which a number is looked for.
-const KEPT: usize = 100_000;
-
 pub(crate) fn show(place: &Place, show: &args::Show, out: &mut Out) -> Result<(), Fail> {
     let reader = Reader::open(place)?;
     let found = match (&show.key, show.id) {
@@ -392,7 +389,7 @@ pub(crate) fn show(place: &Place, show: &args::Show, out: &mut Out) -> Result<()
     }
     let kept = match (&show.key, show.id) {
         (Some(key), _) => reader.finished(Some(key), 1)?.into_iter().next(),
-        (None, id) => reader.finished(None, KEPT)?.into_iter().find(|job| Some(job.id.0) == id),
+        (None, id) => reader.finished_by_id(JobId(id.unwrap_or_default()))?,
     };
     match kept {
         Some(job) => out.thing(&finished_json(&job), |_| finished_text(&job)),

@@ -98,6 +98,15 @@ impl Reader {
         }
     }
 
+    /// The done job with a number, if it is kept.
+    pub(crate) fn finished_by_id(&self, id: JobId) -> Result<Option<FinishedJob>, Fail> {
+        match self {
+            Self::File(reader) => Ok(reader.finished_by_id(id)?),
+            #[cfg(feature = "postgres")]
+            Self::Server(_) => Ok(None),
+        }
+    }
+
     /// Whether jobs appear in the order of their numbers, and each number is that of a job.
     pub(crate) fn is_in_order(&self) -> bool {
         matches!(self, Self::File(_))

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode, header};
 use timerqueue::{ManualClock, Runtime};
+use timerqueue_scheduler::store::SqliteOptions;
 use timerqueue_scheduler::{Handler, JobInfo, Query, Retry, Run, Schedule, Scheduler, State};
 use timerqueue_web::{Body, BuildError, Page, PageBuilder, Peer};
 
@@ -217,6 +218,35 @@ fn a_job_has_its_payload_attempts_and_errors() {
     assert_eq!(ask(&page, get("/job/0")).status(), StatusCode::NOT_FOUND);
     assert_eq!(ask(&page, get("/job/-1")).status(), StatusCode::NOT_FOUND);
     assert_eq!(ask(&page, get("/job/18446744073709551615")).status(), StatusCode::NOT_FOUND);
+}
+
+#[test]
+fn a_done_job_that_is_kept_is_shown() {
+    let folder = std::env::temp_dir().join(format!("timerqueue-web-done-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let options = SqliteOptions::new().keep_finished(Duration::from_secs(3_600));
+    let store = options.open(Runtime::global(), folder.join("jobs.db")).unwrap();
+    let scheduler = Scheduler::builder().store(store).handler("mail", |_: String, _: &Run| {}).start().unwrap();
+    let placed = scheduler.put_to("mail", "<b>ann</b>").key("welcome").send().wait().unwrap();
+    let id = placed.added().unwrap();
+    while scheduler.get_finished(id).wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let page = Page::builder(&scheduler).build().unwrap();
+    let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let ask = |path: &str| tokio.block_on(page.respond(get(path).body(Body::default()).unwrap()));
+    let shown = ask(&format!("/job/{}", id.0));
+    assert_eq!(shown.status(), StatusCode::OK);
+    let html = text(shown);
+    assert!(
+        html.contains("welcome")
+            && html.contains("&lt;b&gt;ann")
+            && html.contains("is-done")
+            && html.contains("attempt 1")
+    );
+    assert_eq!(ask("/job/999").status(), StatusCode::NOT_FOUND);
+    drop((page, scheduler));
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

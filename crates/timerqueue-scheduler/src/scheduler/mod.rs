@@ -506,6 +506,19 @@ impl Scheduler {
         })
     }
 
+    /// The done job with this number, if the store keeps it: a file does on request, by
+    /// `SqliteOptions::keep_finished`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn get_finished(&self, id: JobId) -> Pending<Option<crate::store::FinishedJob>> {
+        self.core.look_up(Scan::Finished(id), |scanned| match scanned {
+            Scanned::Finished(job) => Some(job.map(|job| *job)),
+            _ => None,
+        })
+    }
+
     /// The jobs of a query, in the order of their numbers unless the query says otherwise. The list
     /// is no snapshot: jobs may come and go while it is made.
     ///

@@ -60,11 +60,11 @@ pub use self::op::{
 pub use self::postgres::{PostgresOptions, PostgresReader, PostgresStore, ServerReport, Standby};
 pub use self::reply::Reply;
 pub use self::row::{
-    Catchup, ClaimedJob, ClaimedSchedule, Counts, JobId, JobInfo, KindCounts, LastRun, Occurrence, Overlap, Query,
-    Recurrence, RunEnd, State, Tally,
+    Catchup, ClaimedJob, ClaimedSchedule, Counts, FinishedJob, JobId, JobInfo, KindCounts, LastRun, Occurrence,
+    Overlap, Query, Recurrence, RunEnd, State, Tally,
 };
 #[cfg(feature = "sqlite")]
-pub use self::sqlite::{FinishedJob, SqliteOptions, SqliteReader, SqliteStore};
+pub use self::sqlite::{SqliteOptions, SqliteReader, SqliteStore};
 
 pub(crate) use self::rules::WRONG_BY;
 
@@ -133,6 +133,8 @@ pub struct Settled {
 pub enum Scan {
     /// The job with this key: waiting, running or recurring, or else the last dead job of the key.
     Get(Arc<str>),
+    /// The done job with this number, if the store keeps it.
+    Finished(JobId),
     /// The jobs of a query.
     List(Query),
     /// The recurring jobs of a handler that wait for an occurrence in a time zone whose data is not
@@ -173,6 +175,8 @@ pub enum Scan {
 pub enum Scanned {
     /// To [`Scan::Get`], [`Scan::List`] and [`Scan::Zoned`].
     Jobs(Vec<JobInfo>),
+    /// To [`Scan::Finished`].
+    Finished(Option<Box<FinishedJob>>),
     /// To [`Scan::Counts`].
     Counts(Counts),
     /// To [`Scan::Activity`]: in the order of the windows, and then of the names. What has no end

@@ -476,6 +476,25 @@ impl Query {
     }
 }
 
+/// A done job that its store keeps: a file does, for as long as `SqliteOptions::keep_finished`
+/// says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FinishedJob {
+    /// The number of the job.
+    pub id: JobId,
+    /// The key.
+    pub key: Arc<str>,
+    /// The name of the handler.
+    pub name: Arc<str>,
+    /// The payload, as JSON text.
+    pub payload: Arc<str>,
+    /// When the job was done.
+    pub ended: SystemTime,
+    /// Its run.
+    pub last: Option<Box<LastRun>>,
+}
+
 /// The counts of the jobs of a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,6 +1,7 @@
 //! One job.
 
 use maud::{Markup, html};
+use timerqueue_scheduler::store::FinishedJob;
 use timerqueue_scheduler::{Catchup, Error, JobId, JobInfo, LastRun, Overlap, Recurrence, State};
 
 use super::{Frame, Place, actions, end, schedules, state};
@@ -14,7 +15,10 @@ const LONGEST: usize = 1024 * 1024;
 const OCCURRENCES: usize = 5;
 
 pub(super) async fn show(frame: &Frame<'_>, id: JobId) -> Result<Option<Markup>, Error> {
-    let Some(job) = find(frame.page, id).await? else { return Ok(None) };
+    let Some(job) = find(frame.page, id).await? else {
+        let kept = frame.page.scheduler.get_finished(id).await?;
+        return Ok(kept.map(|job| done(frame, &job)));
+    };
     let place = match job.state {
         State::Waiting if job.is_failing() => Place::Jobs(Tab::Failing),
         State::Waiting => Place::Jobs(Tab::Waiting),
@@ -28,14 +32,54 @@ pub(super) async fn show(frame: &Frame<'_>, id: JobId) -> Result<Option<Markup>,
         div.actions-bar #actions data-live { (changes(frame, &job)) }
         div.two {
             div.card #facts data-live { (facts(frame, &job)) }
-            div.card {
-                h2 { "Payload" }
-                pre tabindex="0" aria-label="Payload" { bdi { (text::visible_lines(&pretty(&job.payload))) } }
-            }
+            (payload(&job.payload))
         }
         section #runs data-live { (runs(frame, &job)) }
     };
     Ok(Some(frame.document(place, &job.key, &main)))
+}
+
+/// A done job that its store keeps.
+fn done(frame: &Frame<'_>, job: &FinishedJob) -> Markup {
+    let handler = frame.link(&format!("/jobs?state=all&{}", text::pair("handler", &job.name)));
+    let main = html! {
+        h1 { bdi { (text::visible(&job.key)) } }
+        div.actions-bar #actions data-live {}
+        div.two {
+            div.card #facts data-live {
+                dl {
+                    dt { "State" }
+                    dd { span.state.is-done { "done" } }
+                    dt { "Handler" }
+                    dd { a href=(handler) { bdi { (text::visible(&job.name)) } } }
+                    dt { "Ended" }
+                    dd { (frame.both(job.ended)) }
+                    dt { "Number" }
+                    dd { (job.id.0) }
+                }
+            }
+            (payload(&job.payload))
+        }
+        section #runs data-live {
+            div.head { h2 { "Attempts" } span.dim { "the last one" } }
+            div.card {
+                @match &job.last {
+                    Some(run) => ol.runs { li { (attempt(frame, run)) } },
+                    None => span.dim { "It is not kept." },
+                }
+            }
+        }
+    };
+    frame.document(Place::Elsewhere, &job.key, &main)
+}
+
+fn payload(json: &str) -> Markup {
+    html! {
+        div.card {
+            h2 { "Payload" }
+            pre tabindex="0" aria-label="Payload" { bdi { (text::visible_lines(&pretty(json))) } }
+        }
+    }
 }
 
 fn changes(frame: &Frame<'_>, job: &JobInfo) -> Markup {

@@ -260,6 +260,7 @@ impl Store for MemoryStore {
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
         reply.send(Ok::<_, Error>(match scan {
             Scan::Get(key) => Scanned::Jobs(self.get(&key).into_iter().collect()),
+            Scan::Finished(_) => Scanned::Finished(None),
             Scan::List(query) => Scanned::Jobs(self.list(&query)),
             // A schedule in memory has its zone data with it.
             Scan::Zoned { .. } => Scanned::Jobs(Vec::new()),

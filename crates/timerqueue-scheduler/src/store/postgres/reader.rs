@@ -106,6 +106,7 @@ impl Reader {
         match scan {
             // No text of the server has a NUL.
             Scan::Get(key) if key.contains('\0') => Ok(Scanned::Jobs(Vec::new())),
+            Scan::Finished(_) => Ok(Scanned::Finished(None)),
             Scan::Zoned { name, .. } if name.contains('\0') => Ok(Scanned::Jobs(Vec::new())),
             Scan::Zoned { name, after, limit } => zoned(link, name, *after, *limit).map(Scanned::Jobs),
             Scan::Get(key) => get(link, key).map(|job| Scanned::Jobs(job.into_iter().collect())),

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use timerqueue::Runtime;
@@ -43,7 +43,7 @@ use self::writer::{Checked, Message, Write, Writer};
 use super::origin::Origin;
 use super::questions::Questions;
 use super::{
-    Applied, Claim, Claimed, Entry, Hold, Invalid, JobId, LastRun, Micros, Mutation, Notice, Op, Reply, Scan, Scanned,
+    Applied, Claim, Claimed, Entry, FinishedJob, Hold, Invalid, Micros, Mutation, Notice, Op, Reply, Scan, Scanned,
     Settled, Store, Watcher, sealed, text,
 };
 use crate::Error;
@@ -90,24 +90,6 @@ const BUSY: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct SqliteStore {
     inner: Arc<Inner>,
-}
-
-/// A done job that the file keeps: [`SqliteOptions::keep_finished`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FinishedJob {
-    /// The number of the job.
-    pub id: JobId,
-    /// The key.
-    pub key: Arc<str>,
-    /// The name of the handler.
-    pub name: Arc<str>,
-    /// The payload, as JSON text.
-    pub payload: Arc<str>,
-    /// When the job was done.
-    pub ended: SystemTime,
-    /// Its run.
-    pub last: Option<Box<LastRun>>,
 }
 
 /// What the threads of a store share.

@@ -94,6 +94,7 @@ impl Reader {
         };
         match scan {
             Scan::Get(key) => get(db, key).map(|job| Scanned::Jobs(job.into_iter().collect())),
+            Scan::Finished(id) => finished_by_id(db, *id).map(|job| Scanned::Finished(job.map(Box::new))),
             Scan::List(query) => list(db, query).map(Scanned::Jobs),
             Scan::Zoned { name, after, limit } => zoned(db, name, *after, *limit).map(Scanned::Jobs),
             Scan::Counts => counts(db, Micros::floor(self.runtime.wall_now())).map(Scanned::Counts),
@@ -337,24 +338,32 @@ pub(super) fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
     Ok(Counts::new(kinds, oldest, now.to_system()).with_ahead(ahead.unsigned_abs()))
 }
 
+const FINISHED: &str = "SELECT job.id, job.key, handler.name, job.payload, job.ended, job.last FROM timerqueue_finished AS job \
+                        JOIN timerqueue_handlers AS handler ON handler.id = job.handler WHERE";
+
+fn finished_info(row: &rusqlite::Row<'_>) -> rusqlite::Result<FinishedJob> {
+    Ok(FinishedJob {
+        id: JobId(row.get::<_, i64>(0)? as u64),
+        key: rows::text(row, 1)?,
+        name: rows::text(row, 2)?,
+        payload: rows::text(row, 3)?,
+        ended: Micros::new(row.get(4)?).to_system(),
+        last: rows::text_or_null(row, 5)?.as_deref().and_then(text::read_last),
+    })
+}
+
 /// Done jobs, the last ones first.
 pub(super) fn finished(db: &Connection, key: Option<&str>, limit: usize) -> Result<Vec<FinishedJob>, Failure> {
-    let sql = "SELECT job.id, job.key, handler.name, job.payload, job.ended, job.last FROM timerqueue_finished AS job \
-               JOIN timerqueue_handlers AS handler ON handler.id = job.handler WHERE ?1 IS NULL OR job.key = ?1 \
-               ORDER BY job.ended DESC, job.id DESC LIMIT ?2";
-    let mut statement = db.prepare(sql)?;
+    let sql = format!("{FINISHED} ?1 IS NULL OR job.key = ?1 ORDER BY job.ended DESC, job.id DESC LIMIT ?2");
+    let mut statement = db.prepare(&sql)?;
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let jobs = statement.query_map(params![key, limit], |row| {
-        Ok(FinishedJob {
-            id: JobId(row.get::<_, i64>(0)? as u64),
-            key: rows::text(row, 1)?,
-            name: rows::text(row, 2)?,
-            payload: rows::text(row, 3)?,
-            ended: Micros::new(row.get(4)?).to_system(),
-            last: rows::text_or_null(row, 5)?.as_deref().and_then(text::read_last),
-        })
-    })?;
-    Ok(jobs.collect::<Result<_, _>>()?)
+    Ok(statement.query_map(params![key, limit], finished_info)?.collect::<Result<_, _>>()?)
+}
+
+/// The done job with a number.
+pub(super) fn finished_by_id(db: &Connection, JobId(id): JobId) -> Result<Option<FinishedJob>, Failure> {
+    let mut statement = db.prepare_cached(&format!("{FINISHED} job.id = ?1"))?;
+    Ok(statement.query_row([id as i64], finished_info).optional()?)
 }
 
 #[cfg(test)]

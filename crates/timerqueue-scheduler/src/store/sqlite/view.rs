@@ -187,6 +187,15 @@ impl SqliteReader {
         answer(reader::finished(&self.db, key, limit))
     }
 
+    /// The done job with this number, if the file keeps it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn finished_by_id(&self, id: JobId) -> Result<Option<FinishedJob>, Error> {
+        answer(reader::finished_by_id(&self.db, id))
+    }
+
     /// The hold of the file: its handlers are paused, since its past may have run already. None if
     /// it is not held.
     ///
