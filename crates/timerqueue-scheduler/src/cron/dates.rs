@@ -129,6 +129,28 @@ impl Dates {
         Ok(Self { each, except })
     }
 
+    /// The nearest date of a unit that counts, before the dates left out.
+    pub(super) fn counted(&self, date: i64, (year, month): (i64, i64), forward: bool) -> i64 {
+        let Some((each, counts)) = self.each else { return date };
+        let index = each.unit.index(date, year, month);
+        let n = i64::from(each.n);
+        let to_next = (counts - index).rem_euclid(n);
+        let found = match (to_next, forward) {
+            (0, _) => return date,
+            (_, true) => index + to_next,
+            (_, false) => index + to_next - n,
+        };
+        // Forward to the first day of the unit, back to the last one.
+        match (each.unit, i64::from(!forward)) {
+            (CalendarUnit::Day, _) => found,
+            (CalendarUnit::Week, last) => (found + last) * 7 - 3 - last,
+            (CalendarUnit::Month, last) => {
+                let month = found - 1 + last; // months from January of the year zero
+                first_of_month(month.div_euclid(12), month.rem_euclid(12) + 1) - last
+            }
+        }
+    }
+
     /// The days of a month that count: bit n is the day n.
     pub(super) fn of(&self, year: i64, month: i64) -> u64 {
         let mut days = u64::MAX;

@@ -32,6 +32,11 @@ const LONGEST: usize = 1024;
 const FIELDS: &str =
     "5 fields: minute, hour, day of month, month, day of week; 6: seconds in front; 7: years behind, too";
 
+/// The number of the calendar of a year: by its first weekday, and whether it has a February 29.
+fn calendar(year: i64) -> i64 {
+    first_of_month(year, 1).rem_euclid(7) * 2 + month_length(year, 2) - 28
+}
+
 /// A cron line.
 #[derive(Debug)]
 pub(super) struct Line {
@@ -46,6 +51,8 @@ pub(super) struct Line {
     both: bool,
     /// Empty: each year.
     years: Vec<Values>,
+    /// The calendars with a day of the line, as [`calendar`] numbers them.
+    calendars: u16,
     wildcard: bool,
     /// `None`: all.
     dates: Option<Dates>,
@@ -54,10 +61,11 @@ pub(super) struct Line {
 impl Line {
     /// Reads five fields, six with seconds in front, seven with years behind, or a nickname.
     pub(super) fn parse(line: &str) -> Result<Self, ScheduleError> {
-        let line = Self::read(line)?;
+        let mut line = Self::read(line)?;
         // A date such as February 30 would be searched for in all years up to the last.
-        let matches = |year| bits(line.months).any(|month| line.days_of(year, month) != 0);
-        if CYCLE.into_iter().any(matches) { Ok(line) } else { Err(ScheduleError::NeverFires) }
+        let matches = |&year: &i64| bits(line.months).any(|month| line.days_of(year, month) != 0);
+        line.calendars = CYCLE.filter(matches).fold(0, |found, year| found | 1 << calendar(year));
+        if line.calendars != 0 { Ok(line) } else { Err(ScheduleError::NeverFires) }
     }
 
     fn read(line: &str) -> Result<Self, CronError> {
@@ -96,6 +104,7 @@ impl Line {
             both,
             wildcard: star(minutes) || star(hours) || seconds.is_some_and(star),
             text: text.to_owned(),
+            calendars: 0,
             dates: None,
         })
     }
@@ -173,10 +182,22 @@ impl Line {
             if found != year {
                 (year, month, day) = (found, way.first_of(1, 12), way.first_of(1, 31));
             }
+            if !self.has_day_in(year) {
+                (year, month, day) = (year + way.one(), way.first_of(1, 12), way.first_of(1, 31));
+                continue;
+            }
             match way.nearest(self.months, month) {
                 Some(found) => {
                     if found != month {
                         (month, day) = (found, way.first_of(1, 31));
+                    }
+                    if let Some(dates) = &self.dates {
+                        let date = first_of_month(year, month) + day.min(month_length(year, month)) - 1;
+                        let counted = civil(dates.counted(date, (year, month), way == Way::Forward));
+                        if (counted.0, counted.1) != (year, month) {
+                            (year, month, day) = counted;
+                            continue;
+                        }
                     }
                     if let Some(day) = way.nearest(self.days_of(year, month), day) {
                         return Some(first_of_month(year, month) + day - 1);
@@ -186,6 +207,11 @@ impl Line {
                 None => (year, month, day) = (year + way.one(), way.first_of(1, 12), way.first_of(1, 31)),
             }
         }
+    }
+
+    /// Whether a year of this calendar has a day of the line, before the dates left out.
+    fn has_day_in(&self, year: i64) -> bool {
+        self.calendars >> calendar(year) & 1 != 0
     }
 
     /// The nearest year.
@@ -251,7 +277,7 @@ fn nearest(days: u64, length: i64, of_week: impl Fn(u8) -> u64) -> u64 {
 }
 
 /// Up or down the calendar.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Forward,
     Back,

@@ -8,6 +8,7 @@ mod cron_grammar;
 mod cron_oracle;
 mod daylight_saving;
 mod properties;
+mod reports;
 mod schedule;
 mod second_opinion;
 mod serialized;
