@@ -526,6 +526,74 @@ fn figures_of_the_readme_are_those_of_the_documents() {
     assert!(is_rounded("1.1 ms", "1,095 us") && is_rounded("2 s", "1,999.2 ms") && !is_rounded("23 us", "24 us"));
 }
 
+/// One of the ways through the code that DESIGN.md lists: `- **Name**, N functions in M files:
+/// `file` `function` `function`, `file` ...`. It may end by `*Other* from `function``: as another
+/// way goes on.
+struct Way<'a> {
+    name: &'a str,
+    told: [usize; 2],
+    steps: Vec<(&'a str, Vec<&'a str>)>,
+}
+
+fn ways(section: &str) -> Vec<Way<'_>> {
+    let mut ways = Vec::<Way<'_>>::new();
+    for text in section.split("\n- **").skip(1) {
+        let text = text.split("\n\n").next().unwrap_or_default();
+        let (name, rest) = text.split_once("**, ").expect("a name and its counts");
+        let (counts, listed) = rest.split_once(':').expect("counts and steps");
+        let mut counts = counts.split_whitespace().filter_map(|word| word.parse().ok());
+        let mut steps = Vec::new();
+        for step in listed.split(',') {
+            let mut names = step.split('`').skip(1).step_by(2);
+            let first = names.next().unwrap_or_default();
+            match step.trim().strip_prefix('*').and_then(|rest| rest.split_once('*')) {
+                None => steps.push((first, names.collect())),
+                Some((other, _)) => {
+                    let other = ways.iter().find(|way| way.name == other).expect("a way before this one");
+                    let all =
+                        other.steps.iter().flat_map(|(file, functions)| functions.iter().map(|name| (*file, *name)));
+                    steps.extend(all.skip_while(|(_, name)| *name != first).map(|(file, name)| (file, vec![name])));
+                }
+            }
+        }
+        ways.push(Way { name, told: [(); 2].map(|()| counts.next().unwrap_or_default()), steps });
+    }
+    ways
+}
+
+/// What is wrong with a way: a function that its file does not have, or a wrong count.
+fn wrong_steps(way: &Way<'_>, read: impl Fn(&str) -> String) -> Vec<String> {
+    let has = |text: &str, name: &str| ["(", "<"].iter().any(|end| text.contains(&format!("fn {name}{end}")));
+    let mut wrong = Vec::new();
+    for (file, functions) in &way.steps {
+        let text = read(file);
+        let gone = functions.iter().filter(|name| !has(&text, name));
+        wrong.extend(gone.map(|name| format!("{}: {file} has no `{name}`", way.name)));
+    }
+    let files: BTreeSet<&str> = way.steps.iter().map(|(file, _)| *file).collect();
+    let counted = [way.steps.iter().map(|(_, functions)| functions.len()).sum(), files.len()];
+    if counted != way.told {
+        wrong.push(format!("{}: counted {counted:?}", way.name));
+    }
+    wrong
+}
+
+#[test]
+fn the_ways_of_a_timer_are_those_of_the_code() {
+    let design = read("DESIGN.md");
+    let section = design.split("\n## ").find(|section| section.starts_with("3. ")).expect("section 3");
+    let ways = ways(section);
+    assert_eq!(ways.len(), 6);
+    let wrong: Vec<String> = ways.iter().flat_map(|way| wrong_steps(way, read)).collect();
+    assert_eq!(wrong, [""; 0]);
+    // The rule finds a function that has gone, and wrong counts.
+    let text = "x\n- **One**, 2 functions in 1 files: `a.rs` `f` `g`\n- **Two**, 2 functions in 2 files:\n  `b.rs` `f`, \
+                *One* from `g`\n- **Three**, 1 functions in 2 files: `a.rs` `f`\n\nand, so on";
+    let wrong: Vec<String> =
+        self::ways(text).iter().flat_map(|way| wrong_steps(way, |_| String::from("fn f("))).collect();
+    assert_eq!(wrong, ["One: a.rs has no `g`", "Two: a.rs has no `g`", "Three: counted [1, 1]"]);
+}
+
 /// The anchor that a heading has in a rendered document.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim_start_matches('#').trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
