@@ -7,11 +7,11 @@
 //! atomics that a model takes as a single step with the previous operation (the time of a manual
 //! clock, the flags of its driver, the due point of a node), and the inbox of the pool, which is
 //! single steps as its deques.
-//! A build that counts accesses (`--cfg timerqueue_audit`) gets primitives that do so. Tests use
-//! std's.
+//! A build that counts accesses (`--cfg timerqueue_audit`) gets those of the audit's test. Tests
+//! use std's.
 
 #[cfg(timerqueue_audit)]
-#[path = "sync/audit.rs"] // also where a bench mounts this file
+#[path = "../tests/process/audit_primitives.rs"]
 #[allow(unreachable_pub)] // for a test alone
 pub mod audit;
 
