@@ -18,6 +18,7 @@ mod leader_followers;
 mod loss;
 #[cfg_attr(windows, allow(dead_code))] // no descriptors
 mod rundown;
+mod shared;
 pub(crate) mod virtual_time;
 
 // A system except Linux and Windows has kqueues, or is refused at the end of the ladder.
@@ -55,6 +56,7 @@ use std::time::Duration;
 pub(crate) use clock::{Clock, SystemClock};
 use leader_followers::LeaderFollowers;
 pub(crate) use loss::Loss;
+pub(crate) use shared::{OFTEN_EARLY, PAUSE_NS, SharedAlarm};
 
 /// An event that a backend reports to a poller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,8 @@
 //! Ground rules. Callers hold the lock of the shard in `arm`, and no lock in `wait`. Instants are
 //! absolute, on the clock of the runtime. All descriptors are close-on-exec.
 //!
-//! Where descriptors are scarce, several shards share a timer ([`SharedTimer`]). Its lock, a leaf,
-//! guards their instants and is held while the timer is set, to the earliest of them. No other lock
-//! is taken here.
+//! Where descriptors are scarce, several shards share a timer ([`SharedAlarm`]). Its lock, a leaf,
+//! is held while the timer is set, to the earliest of their instants. No other lock is taken here.
 //!
 //! Why no reads: an expired timerfd that is armed again reports the next expiry as a new edge.
 //! Reading the expiry count would be a further system call per firing, for an unused number. Why a
@@ -66,12 +65,11 @@ use std::time::Duration;
 
 use super::loss::Cause;
 use super::rundown::Rundown;
-use super::{Backend, Event, Loss, SystemClock};
+use super::{Backend, Event, Loss, PAUSE_NS, SharedAlarm, SystemClock};
+use crate::sync::Ordering;
 use crate::sync::unmodelled::{AtomicBool, OnceLock};
-use crate::sync::{Mutex, Ordering};
 use crate::sys::fork::ForkGuard;
 use crate::sys::os::descriptor_limit;
-use crate::time::NEVER;
 
 /// The low bits of the epoll data ([`EVENT_MASK`]) name the event; the high bits are the runtime's
 /// [`TimerFd::tag`].
@@ -91,9 +89,6 @@ const FIRST_LOOK_MS: u64 = 1_000;
 const SHARE_OF_DESCRIPTORS: usize = 4;
 /// If descriptors are out all the same, a start tries with so many times fewer timers.
 const FEWER: usize = 8;
-/// The least time to the next expiry of a shared timer that has expired before each of its
-/// instants.
-const PAUSE_NS: u64 = 1_000_000;
 /// A timer that is due expires within this time, else the kernel's clock is taken for another. (A
 /// thread without a processor for so long takes it for another in vain, which does little harm.)
 const EXPIRES_WITHIN_MS: libc::c_int = 20;
@@ -122,7 +117,7 @@ pub(crate) struct TimerFd {
     stall_check: Descriptor,
     timers: Box<[Descriptor]>,
     /// With each timer, if shards share timers; else empty.
-    shared: Box<[SharedTimer]>,
+    shared: Box<[SharedAlarm]>,
     /// The number of shards that share a timer, but for the last timer, which may have fewer.
     shards_per_timer: usize,
     /// Expires when the wall clock is set. Opened by the first `follow_wall`.
@@ -137,45 +132,6 @@ pub(crate) struct TimerFd {
     origin: ForkGuard,
     loss: Loss,
     rundown: Rundown,
-}
-
-/// The instants of the alarms of shards that share a timer; [`NEVER`]: not set.
-struct SharedTimer(Mutex<Box<[u64]>>);
-
-impl SharedTimer {
-    fn new(shards: usize) -> Self {
-        Self(Mutex::new(vec![NEVER; shards].into_boxed_slice()))
-    }
-
-    fn earliest(instants: &[u64]) -> u64 {
-        instants.iter().copied().min().unwrap_or(NEVER)
-    }
-
-    /// Sets the alarm of a shard; `set` sets the timer, if another instant is the earliest now.
-    fn arm(&self, shard: usize, at: u64, set: impl FnOnce(u64)) {
-        let mut instants = self.0.lock();
-        let before = Self::earliest(&instants);
-        instants[shard] = at;
-        let earliest = Self::earliest(&instants);
-        if earliest != before {
-            set(earliest);
-        }
-    }
-
-    /// The timer has expired: takes the alarms that are due, and `set`s the timer for the rest.
-    /// Whether there are any is the second argument: if none is due, the clock stands behind the
-    /// timer's.
-    fn take(&self, now: impl FnOnce() -> u64, set: impl FnOnce(u64, bool)) -> Vec<usize> {
-        let mut instants = self.0.lock();
-        let now = now();
-        let due: Vec<usize> = (0..instants.len()).filter(|&shard| instants[shard] <= now).collect();
-        due.iter().for_each(|&shard| instants[shard] = NEVER);
-        let earliest = Self::earliest(&instants);
-        if earliest != NEVER {
-            set(earliest, !due.is_empty());
-        }
-        due
-    }
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -307,7 +263,7 @@ impl TimerFd {
             wake: Descriptor::new(wake),
             stall_check: Descriptor::new(stall_check),
             timers: timers.into_iter().map(Descriptor::new).collect(),
-            shared: (0..shares).map(|_| SharedTimer::new(shards_per_timer)).collect(),
+            shared: (0..shares).map(|_| SharedAlarm::new(shards_per_timer)).collect(),
             shards_per_timer,
             wall: OnceLock::new(),
             tag,
@@ -371,15 +327,17 @@ impl TimerFd {
 
     /// A timer of several shards has expired.
     fn report_shared(&self, timer: usize, report: &mut impl FnMut(Event)) {
-        let set = |at, some_are_due| {
+        let set = |at, often_early: bool| {
             let fd = &self.timers[timer];
-            if some_are_due {
+            if !often_early {
                 self.set_to(fd, at);
             } else if self.origin.is_here() && !self.loss.is_noted() {
                 self.set_to_length(fd, at.saturating_sub(self.clock.now()).max(PAUSE_NS));
             }
         };
-        for shard in self.shared[timer].take(|| self.clock.now(), set) {
+        let mut due = Vec::new();
+        self.shared[timer].take(|| self.clock.now(), |shard| due.push(shard), set);
+        for shard in due {
             report(Event::Shard(timer * self.shards_per_timer + shard));
         }
     }
@@ -595,28 +553,6 @@ impl Drop for TimerFd {
 mod tests {
     use super::*;
     use crate::alarm::conformance::Rig;
-
-    #[test]
-    fn a_shared_timer_is_set_to_the_earliest_instant_and_to_the_rest() {
-        let timer = SharedTimer::new(3);
-        let arm = |shard, at| {
-            let mut set = None;
-            timer.arm(shard, at, |at| set = Some(at));
-            set
-        };
-        let take = |now| {
-            let mut set = None;
-            let due = timer.take(|| now, |at, some_are_due| set = Some((at, some_are_due)));
-            (due, set)
-        };
-        assert_eq!((arm(1, 500), arm(0, 900), arm(2, 300)), (Some(500), None, Some(300)));
-        assert_eq!(arm(2, 700), Some(500), "moved later by a sweep");
-        assert_eq!(take(499), (vec![], Some((500, false))), "the clock is behind the timer's");
-        assert_eq!(take(700), (vec![1, 2], Some((900, true))));
-        assert_eq!(arm(1, 950), None);
-        assert_eq!(take(2_000), (vec![0, 1], None));
-        assert_eq!(take(2_000), (vec![], None));
-    }
 
     /// All shards on one timer.
     struct Shared(TimerFd);

@@ -9,8 +9,10 @@
 //!
 //! A clock may stand behind the clock of the kernel's timers, or stand still. Then each alarm comes
 //! before its instant, is set again, and comes again at once. The shard counts these; from the
-//! [`Lead::OFTEN`]th on the shard pauses between two alarms, and
+//! [`OFTEN_EARLY`]th on the shard pauses between two alarms, and
 //! [`Backend::distrust`](crate::alarm::Backend::distrust) is called.
+
+use crate::alarm::OFTEN_EARLY;
 
 /// See the module's ground rules.
 pub(crate) struct Lead {
@@ -30,10 +32,6 @@ impl Lead {
 
     /// A thread that waits awake reads the clock this often at most: a clock may stand still.
     pub(super) const MOST_LOOKS: usize = 1_000;
-    /// So many early alarms in a row for one instant are no coincidence.
-    const OFTEN: u8 = 8;
-    /// The least time to an alarm for an instant for which alarms often came early.
-    pub(super) const PAUSE_NS: u64 = 1_000_000;
 
     pub(super) const fn new() -> Self {
         Self { learnt_ns: 0, set_to: 0, early: 0 }
@@ -44,7 +42,7 @@ impl Lead {
     #[inline]
     pub(super) fn is_often_early(&mut self, same: bool) -> bool {
         self.early = if same { self.early.saturating_add(1) } else { 0 };
-        self.early >= Self::OFTEN
+        self.early >= OFTEN_EARLY
     }
 
     /// The instant of the alarm for a deadline at `at`. `exact`: the alarm is not set early.
@@ -54,6 +52,12 @@ impl Lead {
         let early = !exact && at.saturating_sub(now) > 2 * Self::MOST_NS;
         self.set_to = if early { at - self.learnt_ns } else { at };
         self.set_to
+    }
+
+    /// A shared alarm is set instead: a sweep by it teaches nothing.
+    #[inline]
+    pub(super) fn rest(&mut self) {
+        self.set_to = 0;
     }
 
     /// A sweep begins, with the deadline for which the alarm was set. Returns whether the thread
@@ -140,9 +144,9 @@ mod tests {
     fn alarms_that_come_early_once_are_no_sign_and_a_row_of_them_is() {
         let mut lead = Lead::new();
         for _ in 0..3 {
-            assert!((1..Lead::OFTEN).all(|_| !lead.is_often_early(true)));
+            assert!((1..OFTEN_EARLY).all(|_| !lead.is_often_early(true)));
             assert!(!lead.is_often_early(false));
         }
-        assert_eq!((0..1_000).filter(|_| lead.is_often_early(true)).count(), 1_001 - usize::from(Lead::OFTEN));
+        assert_eq!((0..1_000).filter(|_| lead.is_often_early(true)).count(), 1_001 - usize::from(OFTEN_EARLY));
     }
 }

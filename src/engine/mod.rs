@@ -32,13 +32,12 @@ pub(crate) use self::outlook::{Outline, soonest};
 pub(crate) use self::shard::SWEEPING;
 pub(crate) use self::shard::{Notice, Rescheduled, Shard};
 use self::shard::{ShardRef, ShardState};
-use self::shared_alarm::SharedAlarms;
 pub(crate) use self::tally::{ByHand, Tally};
 pub(crate) use self::waits::Waits;
 pub(crate) use self::waker_entry::{Looked, WakerEntry};
 use self::wall_registry::WallRegistry;
 pub(crate) use self::wall_registry::{WallEntry, WallFiring};
-use crate::alarm::{Backend, Clock};
+use crate::alarm::{Backend, Clock, SharedAlarm};
 use crate::pool::{BATCH, Pool, Ran, Tick};
 use crate::sync::unmodelled::{self, AtomicUsize, OnceLock, fence};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
@@ -62,7 +61,7 @@ mod number;
 mod observe;
 mod outlook;
 mod shard;
-mod shared_alarm;
+pub(crate) mod shared_alarm;
 mod sweep;
 mod tally;
 mod waiters;
@@ -81,8 +80,8 @@ pub(crate) struct Engine {
     next_shard: AtomicU64,
     /// `None` on a manual clock.
     native: Option<NativeParts>,
-    /// The alarms that shards share, eight of them each: see [`SharedAlarms::of`].
-    shared_alarms: Box<[SharedAlarms]>,
+    /// One for each [`shared_alarm::SHARE`] shards, in real time.
+    shared_alarms: Box<[SharedAlarm]>,
     /// The place of this engine in the agenda of a manual clock.
     membership: OnceLock<Membership>,
     /// Callbacks that run now on the driver of a manual clock, or on an executor of the program's.
@@ -129,7 +128,7 @@ impl Engine {
     ) -> Arc<Self> {
         let shard_of_cpu = queues_of(cores, queues);
         let walls = WallRegistry::new(native.is_none());
-        let shared_alarms = SharedAlarms::all(if native.is_some() { queues } else { 0 });
+        let shared_alarms = shared_alarm::shared_alarms(if native.is_some() { queues } else { 0 });
         let engine = Arc::new_cyclic(|me| {
             let number = EngineNumber::of(me);
             Self {
@@ -236,6 +235,7 @@ impl Engine {
         for shard in self.shards() {
             sum += shard.lock().tally;
         }
+        sum.alarms += self.shared_alarms.iter().map(SharedAlarm::sets).sum::<u64>();
         sum
     }
 
@@ -297,11 +297,6 @@ impl Engine {
         if let Some(native) = &self.native {
             native.pool.alarms.distrust();
         }
-    }
-
-    /// The alarms that this queue shares with others. `None`: on a manual clock.
-    pub(crate) fn shared_alarms(&self, queue: usize) -> Option<&SharedAlarms> {
-        SharedAlarms::of(&self.shared_alarms, queue)
     }
 
     /// Puts a job into the pool; [`Self::notify`] follows, after the lock. `_open` is the state of

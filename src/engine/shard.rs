@@ -23,14 +23,12 @@ use super::coalesce::Coalescer;
 use super::entry::{Entry, EntryMeta, EntryRef};
 use super::lead::Lead;
 use super::number::EngineNumber;
-#[cfg(timerqueue_check)]
-use super::shared_alarm::FALLBACK_NS;
-use super::shared_alarm::Share;
+use super::shared_alarm::Shares;
 use super::tally::Tally;
 use super::waiters::Waiters;
 use super::wall_list::WallList;
 use super::{Engine, Expired, Firing};
-use crate::alarm::Clock;
+use crate::alarm::{Clock, PAUSE_NS};
 use crate::pool::BATCH;
 use crate::queue::node::Location;
 use crate::queue::state::{Claim, Rearm};
@@ -62,7 +60,7 @@ pub(crate) struct ShardState {
     /// set; or [`SWEEPING`] (I7).
     pub(crate) armed: u64,
     pub(crate) coalescer: Coalescer,
-    pub(super) share: Share,
+    pub(super) shares: Shares,
     pub(super) lead: Lead,
     /// The alarm covers the stall check: see [`Swept`](crate::pool::Swept).
     pub(super) covers: bool,
@@ -86,7 +84,7 @@ impl Shard {
             queue: TimerWheel::new(clock.now()),
             armed: NEVER,
             coalescer: Coalescer::new(),
-            share: Share::new(),
+            shares: Shares::default(),
             lead: Lead::new(),
             covers: false,
             touched: false,
@@ -145,11 +143,9 @@ impl Shard {
         let inner = self.inner.lock();
         let (due, armed) = (inner.queue.check(), inner.armed);
         if !matches!(self.clock, Clock::Manual { .. }) && inner.is_open() {
-            let late = if inner.share.relies() { FALLBACK_NS } else { 0 };
             // A busy shard delays its alarm from now, or to the grid from the next deadline.
             let delayed = self.clock.now().max(due).saturating_add(Coalescer::LONGEST_NS);
-            let latest = due.saturating_add(late).max(delayed);
-            assert!(armed == SWEEPING || due == NEVER || armed <= latest, "armed {armed}, due {due}");
+            assert!(armed == SWEEPING || due == NEVER || armed <= delayed, "armed {armed}, due {due}");
         }
     }
 
@@ -235,11 +231,10 @@ impl ShardState {
         }
     }
 
-    /// Sets the alarm to `at` if `at` is earlier than the armed instant (I7), and no shared alarm
-    /// is set to `at`.
+    /// Sets the alarm to `at` if `at` is earlier than the armed instant (I7).
     #[inline]
     pub(super) fn arm_earlier(&mut self, shard: &Shard, at: u64, now: u64) {
-        if at < self.armed && !self.share.relies_on(at) {
+        if at < self.armed {
             self.set_alarm(shard, at, now);
         }
     }
@@ -247,10 +242,13 @@ impl ShardState {
     #[inline(never)] // seldom
     fn set_alarm(&mut self, shard: &Shard, at: u64, now: u64) {
         self.armed = at;
-        self.tally.alarms += 1;
-        let alarm = self.lead.aim(at, now, self.coalescer.wait_ns() > 0);
-        if let Some(engine) = &self.engine {
-            engine.arm(shard.index, alarm);
+        let Some(engine) = &self.engine else { return };
+        if self.shares.arm(engine, shard.index, at) {
+            self.lead.rest();
+            engine.look_for_loss();
+        } else {
+            self.tally.alarms += 1;
+            engine.arm(shard.index, self.lead.aim(at, now, self.coalescer.wait_ns() > 0));
         }
     }
 
@@ -493,27 +491,25 @@ impl ShardState {
         was_queued
     }
 
-    /// Sets the alarm after a sweep: for the next deadline, later where the shard is busy or relies
-    /// on another's alarm; no deadline, no alarm (I7). `before`: what `armed` was.
+    /// Sets the alarm after a sweep: for the next deadline, later where the shard is busy; no
+    /// deadline, no alarm (I7). `before`: what `armed` was.
     pub(super) fn arm_after_sweep(&mut self, shard: &Shard, next: u64, now: u64, before: u64) {
         // After an empty sweep the alarm is not delayed.
         let at = if self.coalescer.end(now) { self.coalescer.aim(next, now) } else { next };
         self.armed = if next == NEVER { NEVER } else { at };
-        self.tally.alarms += u64::from(next != NEVER);
-        if let Some(engine) = &self.engine {
-            if let Some(alarms) = engine.shared_alarms(shard.index) {
-                self.armed = self.share.aim(alarms, shard.index, self.armed, now);
-            }
-            // Timers on a common grid have leeway, and those of a busy shard have waited: their
-            // alarm need not be early.
-            let exact = self.share.is_shared() || self.coalescer.wait_ns() > 0;
-            let mut alarm = if self.armed == NEVER { NEVER } else { self.lead.aim(self.armed, now, exact) };
-            if self.lead.is_often_early(self.armed == before && before != NEVER) {
-                alarm = alarm.max(now.saturating_add(Lead::PAUSE_NS));
-                engine.distrust_alarms();
-            }
-            engine.arm_after_sweep(shard.index, alarm, next);
+        let Some(engine) = &self.engine else { return };
+        if self.shares.arm_after_sweep(engine, shard.index, self.armed) {
+            return self.lead.rest();
         }
+        self.tally.alarms += u64::from(next != NEVER);
+        // The alarm of a busy shard has waited, so it need not be early.
+        let exact = self.coalescer.wait_ns() > 0;
+        let mut alarm = if self.armed == NEVER { NEVER } else { self.lead.aim(self.armed, now, exact) };
+        if self.lead.is_often_early(self.armed == before && before != NEVER) {
+            alarm = alarm.max(now.saturating_add(PAUSE_NS));
+            engine.distrust_alarms();
+        }
+        engine.arm_after_sweep(shard.index, alarm, next);
     }
 }
 

@@ -1,204 +1,100 @@
-//! Shared alarms: shards whose timers have leeway, and busy shards, share a wake-up, since their
-//! alarms lie on the same grid.
+//! Shared alarms: shards whose next instants lie on the same grid share a wake-up.
 //!
-//! Ground rules. A shard that has been swept, with its next alarm on a *shared point* (a multiple
-//! of one of [`GRIDS_NS`]), looks whether another shard, among the [`SHARE`] with which it shares,
-//! has set its alarm to this point. If so, the shard *relies* on that alarm: it enters itself here
-//! and sets its own alarm later, by [`FALLBACK_NS`]. The poller that takes an alarm of these shards
-//! sweeps all relying ones whose point has come. So a grid point costs the process one wake-up and
-//! not one for each shard.
+//! Ground rules. Timers with leeway and busy shards have their alarms on *shared points*: multiples
+//! of one of [`GRIDS_NS`]. Each [`SHARE`] shards have one alarm of the backend more
+//! ([`SharedAlarm`]). A shard whose next instant is a shared point sets that alarm instead of its
+//! own, with its lock held: then I7 says that the shared alarm is at or before. The poller that
+//! takes the shared alarm sweeps each shard whose point has come. So a point costs the process one
+//! wake-up and one call, and not one for each shard. A deadline off the grids lies on a shared
+//! point by chance only.
 //!
-//! The fallback alone keeps I7: whatever is read here too old or written here too late costs a
-//! wake-up, or at most [`FALLBACK_NS`] of lateness, and loses no timer. So all accesses are
-//! relaxed. [`Share`] is under the lock of its shard, [`SharedAlarms`] under no lock. Other
-//! deadlines lie on a shared point by chance only.
+//! A shard that becomes due earlier sets its own alarm, and stays in the shared alarm until its
+//! sweep. The own alarm may be set to a later instant meanwhile, and costs an empty sweep then.
 
+use super::Engine;
 use super::coalesce::Coalescer;
-use crate::sync::{AtomicU64, Ordering};
+use crate::alarm::{Backend, PAUSE_NS, SharedAlarm};
 use crate::time::NEVER;
 
-/// Points are shared that are multiples of one of these: grids of leeway from 500 us on (for a
-/// finer grid the fallback would be late), and the grid of busy shards.
+/// Points are shared that are multiples of one of these: grids of leeway from 500 us on, and the
+/// grid of busy shards.
 const GRIDS_NS: [u64; 2] = [500_000, Coalescer::LONGEST_NS];
 /// All such points are multiples of this.
 const POINT_NS: u64 = 100_000;
-/// A relying shard sets its own alarm later than its point by this.
-pub(super) const FALLBACK_NS: u64 = Coalescer::LONGEST_NS;
-/// The shards that may share an alarm. One poller sweeps all shards of a point in turn, so more
-/// shards would make the last of them late.
-const SHARE: usize = 8;
-/// Holders are kept by point, modulo this: 6.4 ms. (Fewer in a model, where each word takes time.)
-const HOLDERS: usize = if cfg!(all(test, timerqueue_loom)) { 2 } else { 64 };
+/// The shards that share an alarm. One poller sweeps all shards of a point in turn, so more shards
+/// would make the last of them late.
+pub(crate) const SHARE: usize = 8;
 
-/// The alarms that some shards share.
-pub(crate) struct SharedAlarms {
-    /// The first of the shards.
-    first: usize,
-    /// The shard that has set its alarm to a point, by point: see [`Self::word`]. Empty with a
-    /// single shard.
-    holders: Box<[AtomicU64]>,
-    /// A bit for each shard that may rely on an alarm.
-    relying: AtomicU64,
-    /// By shard: the point at which the shard relies on another's alarm; [`NEVER`]: at none.
-    points: [AtomicU64; SHARE],
+#[inline]
+fn is_shared_point(at: u64) -> bool {
+    at % POINT_NS == 0 && at != NEVER && GRIDS_NS.iter().any(|grid| at % grid == 0)
 }
 
-/// The part of a shard in the shared alarms.
-pub(crate) struct Share {
-    /// The point at which the shard relies on another's alarm; [`NEVER`]: at none.
-    relies_on: u64,
-    /// The last point for which the shard is entered as the holder of the alarm.
-    holds: u64,
+/// The shared alarms of so many shards. A single shard shares with none.
+pub(super) fn shared_alarms(shards: usize) -> Box<[SharedAlarm]> {
+    let groups = if shards > 1 { shards.div_ceil(SHARE) } else { 0 };
+    (0..groups).map(|group| SharedAlarm::new((shards - group * SHARE).min(SHARE))).collect()
 }
 
-impl Share {
-    pub(super) const fn new() -> Self {
-        Self { relies_on: NEVER, holds: 0 }
-    }
+/// The number of the backend's alarms for so many shards.
+pub(crate) fn alarms(shards: usize) -> usize {
+    shards + shared_alarms(shards).len()
+}
 
-    /// Another shard's alarm is set to this instant, which is earlier than the own alarm (and so
-    /// not [`NEVER`]).
+/// Whether a shard has its next instant in the shared alarm.
+#[derive(Default)]
+pub(crate) struct Shares(bool);
+
+impl Shares {
+    /// The shard's next instant is `at`. Sets the shared alarm and returns true, if `at` is a
+    /// shared point. Caller: holds the lock of the shard.
     #[inline]
-    pub(super) fn relies_on(&self, at: u64) -> bool {
-        self.relies_on == at
+    pub(super) fn arm(&mut self, engine: &Engine, shard: usize, at: u64) -> bool {
+        let shares = is_shared_point(at) && !engine.shared_alarms.is_empty();
+        if shares {
+            engine.arm_shared(shard, at);
+            self.0 = true;
+        }
+        shares
     }
 
-    /// The alarm is set to a shared point, or relies on one.
-    pub(super) fn is_shared(&self) -> bool {
-        self.holds != 0 || self.relies_on != NEVER
-    }
-
-    /// The own alarm may be late by [`FALLBACK_NS`].
-    #[cfg(any(all(test, not(timerqueue_loom)), timerqueue_check))]
-    pub(super) fn relies(&self) -> bool {
-        self.relies_on != NEVER
-    }
-
-    /// The shard's next deadline is `at`: returns the instant to which the shard sets its alarm.
+    /// As [`Self::arm`], after a sweep: at another instant the shard leaves the shared alarm.
     #[inline]
-    pub(super) fn aim(&mut self, alarms: &SharedAlarms, shard: usize, at: u64, now: u64) -> u64 {
-        let is_alone = at % POINT_NS != 0 && self.holds == 0 && self.relies_on == NEVER;
-        if is_alone { at } else { self.aim_shared(alarms, shard, at, now) }
+    pub(super) fn arm_after_sweep(&mut self, engine: &Engine, shard: usize, at: u64) -> bool {
+        let shares = self.arm(engine, shard, at);
+        if !shares && std::mem::take(&mut self.0) {
+            engine.arm_shared(shard, NEVER);
+        }
+        shares
     }
+}
 
+impl Engine {
     #[inline(never)]
-    fn aim_shared(&mut self, alarms: &SharedAlarms, shard: usize, at: u64, now: u64) -> u64 {
-        if self.holds > now && self.holds != at {
-            alarms.release(shard, self.holds);
-        }
-        self.holds = 0;
-        let on_point = GRIDS_NS.iter().any(|grid| at % grid == 0) && !alarms.holders.is_empty();
-        let relies = on_point && alarms.is_held(shard, at, now);
-        let entered = self.relies_on != NEVER;
-        if relies {
-            alarms.enter(shard, at, entered);
-            self.relies_on = at;
-            return at.saturating_add(FALLBACK_NS);
-        }
-        if entered {
-            alarms.leave(shard);
-            self.relies_on = NEVER;
-        }
-        if on_point {
-            self.holds = at;
-        }
-        at
-    }
-}
-
-impl SharedAlarms {
-    /// The shared alarms of so many shards, by [`Self::of`].
-    pub(super) fn all(shards: usize) -> Box<[Self]> {
-        let firsts = (0..shards).step_by(SHARE);
-        firsts.map(|first| Self { first, ..Self::new((shards - first).min(SHARE)) }).collect()
-    }
-
-    /// The alarms that this shard shares with others. `None`: on a manual clock.
-    pub(super) fn of(all: &[Self], shard: usize) -> Option<&Self> {
-        all.get(shard / SHARE)
-    }
-
-    fn new(shards: usize) -> Self {
-        let holders = if shards > 1 { HOLDERS } else { 0 };
-        Self {
-            first: 0,
-            holders: (0..holders).map(|_| AtomicU64::new(0)).collect(),
-            relying: AtomicU64::new(0),
-            points: std::array::from_fn(|_| AtomicU64::new(NEVER)),
+    fn arm_shared(&self, shard: usize, at: u64) {
+        if let Some(native) = &self.native {
+            let group = shard / SHARE;
+            let set = |at| native.pool.alarms.arm(self.shards.len() + group, at);
+            self.shared_alarms[group].arm(shard % SHARE, at, set);
         }
     }
 
-    /// Point and shard in a word. (Points count in units, so 46 bits hold them, and there are fewer
-    /// shards than 2^16.)
-    fn word(shard: usize, at: u64) -> u64 {
-        (at / POINT_NS) << 16 | shard as u64 & 0xffff
-    }
-
-    fn holder(&self, at: u64) -> &AtomicU64 {
-        &self.holders[(at / POINT_NS) as usize % HOLDERS]
-    }
-
-    /// Whether another shard has set its alarm to this point. If none has, the caller becomes the
-    /// holder, and sets its own.
-    fn is_held(&self, shard: usize, at: u64, now: u64) -> bool {
-        let (own, holder) = (Self::word(shard, at), self.holder(at));
-        let mut held = holder.load(Ordering::Relaxed);
-        loop {
-            let point = (held >> 16) * POINT_NS;
-            if held == own || point > now && point < at {
-                return false; // the place of the word is taken by an earlier point
-            }
-            if point == at {
-                return true;
-            }
-            match holder.compare_exchange(held, own, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return false,
-                Err(other) => held = other,
-            }
+    /// An alarm of the backend has expired that is no shard's own: the shards whose points have
+    /// come. Caller: holds no lock.
+    pub(super) fn take_shared(&self, alarm: usize) -> impl Iterator<Item = usize> + use<> {
+        let group = alarm - self.shards.len();
+        let mut bits = 0_u32;
+        if let Some(native) = &self.native {
+            let set = |at: u64, often_early: bool| {
+                let pause = if often_early { PAUSE_NS } else { 0 };
+                if often_early {
+                    native.pool.alarms.distrust();
+                }
+                native.pool.alarms.arm(alarm, at.max(self.clock.now().saturating_add(pause)));
+            };
+            self.shared_alarms[group].take(|| self.clock.now(), |shard| bits |= 1 << shard, set);
         }
-    }
-
-    /// The holder sets its alarm to another instant.
-    #[cold]
-    fn release(&self, shard: usize, at: u64) {
-        let _ = self.holder(at).compare_exchange(Self::word(shard, at), 0, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    /// `entered`: the shard's bit is set already.
-    fn enter(&self, shard: usize, at: u64, entered: bool) {
-        let shard = shard - self.first;
-        self.points[shard].store(at, Ordering::Relaxed);
-        if !entered {
-            self.relying.fetch_or(1 << shard, Ordering::Relaxed);
-        }
-    }
-
-    fn leave(&self, shard: usize) {
-        let shard = shard - self.first;
-        self.points[shard].store(NEVER, Ordering::Relaxed);
-        self.relying.fetch_and(!(1 << shard), Ordering::Relaxed);
-    }
-
-    /// A poller has taken an alarm: calls `sweep` for each relying shard whose point has come.
-    /// Called with no lock held. A shard is given to one poller; its sweep enters the shard anew,
-    /// or takes it out.
-    pub(super) fn take_due(&self, now: impl Fn() -> u64, mut sweep: impl FnMut(usize)) {
-        let mut bits = self.relying.load(Ordering::Relaxed);
-        if bits == 0 {
-            return;
-        }
-        // Read once: a shard that is entered anew meanwhile has a later point.
-        let now = now();
-        while bits != 0 {
-            let shard = bits.trailing_zeros() as usize;
-            bits &= bits - 1;
-            let at = self.points[shard].load(Ordering::Relaxed);
-            let due = at <= now
-                && self.points[shard].compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-            if due {
-                sweep(self.first + shard);
-            }
-        }
+        (0..SHARE).filter(move |shard| bits >> shard & 1 == 1).map(move |shard| group * SHARE + shard)
     }
 }
 
@@ -214,13 +110,6 @@ mod tests {
     use crate::timer::{Tick, Timer};
 
     const MS: u64 = 1_000_000;
-
-    fn taken(alarms: &SharedAlarms, now: u64) -> Vec<usize> {
-        let mut shards = Vec::new();
-        alarms.take_due(|| now, |shard| shards.push(shard));
-        shards
-    }
-
     const MS_LONG: Duration = Duration::from_millis(1);
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -243,130 +132,61 @@ mod tests {
         (queues == [Some(0), Some(1)]).then_some((runtime, timers))
     }
 
-    /// Looks again and again, after `before` each time, until so many of the two shards rely on an
-    /// alarm at once.
-    fn until_rely(runtime: &Runtime, shards: usize, mut before: impl FnMut()) {
-        let rely = || runtime.engine().shards().take(2).filter(|shard| shard.lock().share.relies()).count();
-        let found = (0..20_000).any(|_| {
-            before();
-            thread::sleep(MS_LONG / 2);
-            rely() >= shards
-        });
-        assert!(found, "no moment at which {shards} rely");
-    }
-
     #[test]
     #[cfg_attr(miri, ignore = "real time")]
-    fn s58_a_queue_with_leeway_relies_on_the_alarm_of_another() {
+    fn s58_queues_with_leeway_share_an_alarm_and_lose_no_tick() {
         let (sender, ticks) = mpsc::channel();
-        let Some((runtime, timers)) = two_queues(move |_| _ = sender.send(())) else { return };
-        until_rely(&runtime, 1, || {});
-        (0..100).for_each(|_| ticks.recv_timeout(PATIENCE).expect("all ticks come"));
-        drop(timers);
-    }
-
-    /// Both shards rely on alarms that no shard has set: their own alarms follow, later.
-    #[test]
-    #[cfg_attr(miri, ignore = "real time")]
-    fn s27_a_shared_alarm_that_does_not_come_loses_no_timer() {
-        let (sender, ticks) = mpsc::channel();
-        let Some((runtime, timers)) = two_queues(move |_| _ = sender.send(())) else { return };
-        let engine = runtime.engine();
-        // A holder that is no shard, of each point that comes next.
-        let hold = || {
-            let next = engine.clock().now() / POINT_NS + 1;
-            for point in next..next + HOLDERS as u64 {
-                let holder = engine.shared_alarms(0).expect("real time").holder(point * POINT_NS);
-                holder.store(SharedAlarms::word(0xffff, point * POINT_NS), Ordering::Relaxed);
-            }
-        };
-        until_rely(&runtime, 2, hold);
-        ticks.try_iter().for_each(drop);
+        let Some((runtime, timers)) = two_queues(move |tick| _ = sender.send(tick.scheduled())) else { return };
         for _ in 0..100 {
-            hold();
             ticks.recv_timeout(PATIENCE).expect("all ticks come");
         }
+        let engine = runtime.engine();
+        assert!(engine.shards().take(2).all(|shard| shard.lock().shares.0), "both have the next tick on the grid");
+        assert!(engine.shared_alarms[0].sets() > 0);
         drop(timers);
     }
 
     #[test]
-    fn one_shard_sets_its_alarm_and_the_others_rely_on_it() {
-        let alarms = SharedAlarms::new(SHARE);
-        let mut shares: Vec<_> = (0..SHARE).map(|_| Share::new()).collect();
-        for point in [5 * MS, 6 * MS, 7 * MS + GRIDS_NS[0]] {
-            let now = point - MS / 2;
-            let aims: Vec<u64> =
-                shares.iter_mut().enumerate().map(|(i, share)| share.aim(&alarms, i, point, now)).collect();
-            assert_eq!(aims[0], point);
-            assert!(aims[1..].iter().all(|&aim| aim == point + FALLBACK_NS));
-            assert!(!shares[0].relies_on(point) && shares[1..].iter().all(|share| share.relies_on(point)));
-            assert_eq!(taken(&alarms, point - 1), [], "not before the point");
-            assert_eq!(taken(&alarms, point), (1..SHARE).collect::<Vec<_>>());
-            assert_eq!(taken(&alarms, point + MS), [], "each shard is given to one poller");
+    fn points_of_a_grid_are_shared_and_no_others() {
+        for at in [5 * MS, 5 * MS + 500_000, 5 * MS + 200_000, 0] {
+            assert!(is_shared_point(at), "{at}");
+        }
+        for at in [5 * MS - 1, 5 * MS + 100_000, 5 * MS + 300_000, NEVER] {
+            assert!(!is_shared_point(at), "{at}");
         }
     }
 
     #[test]
-    fn shards_share_alarms_by_eight() {
-        let all = SharedAlarms::all(19);
-        assert_eq!(all.iter().map(|alarms| alarms.first).collect::<Vec<_>>(), [0, 8, 16]);
-        let mut shares: Vec<_> = (0..19).map(|_| Share::new()).collect();
-        let aims = shares.iter_mut().enumerate().map(|(i, share)| share.aim(&all[i / SHARE], i, 5 * MS, 0));
-        let late: Vec<_> = aims.enumerate().filter(|&(_, aim)| aim > 5 * MS).map(|(shard, _)| shard).collect();
-        assert_eq!(late, [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 17, 18]);
-        assert_eq!(taken(&all[1], 5 * MS), [9, 10, 11, 12, 13, 14, 15]);
-        assert_eq!(taken(&all[2], 5 * MS), [17, 18]);
-        let [mut last, mut other] = [const { Share::new() }; 2];
-        assert_eq!(last.aim(&all[2], 18, 6 * MS, 5 * MS), 6 * MS);
-        assert_eq!(other.aim(&all[2], 16, 6 * MS, 5 * MS), 6 * MS + FALLBACK_NS);
-        assert_eq!(other.aim(&all[2], 16, NEVER, 5 * MS), NEVER);
-        assert_eq!(taken(&all[2], 9 * MS), []);
-        assert!((0..19).all(|i| SharedAlarms::of(&all, i).is_some_and(|alarms| (0..8).contains(&(i - alarms.first)))));
-        assert!(SharedAlarms::of(&SharedAlarms::all(0), 0).is_none(), "a manual clock has no alarms");
+    fn shards_share_alarms_by_eight_and_a_single_shard_with_none() {
+        assert_eq!([0, 1, 2, 8, 9, 19].map(|shards| shared_alarms(shards).len()), [0, 0, 1, 1, 2, 3]);
+        assert_eq!([1, 2, 8, 9, 19].map(alarms), [1, 3, 9, 11, 22]);
     }
 
+    /// Two of the shards of the second eight, and one of the first.
     #[test]
-    fn a_deadline_off_the_points_is_not_shared_and_ends_what_was() {
-        let alarms = SharedAlarms::new(2);
-        let (mut one, mut other) = (Share::new(), Share::new());
-        assert_eq!(one.aim(&alarms, 0, 5 * MS, 0), 5 * MS);
-        assert_eq!(other.aim(&alarms, 1, 5 * MS, 0), 5 * MS + FALLBACK_NS);
-        for at in [5 * MS - 1, NEVER] {
-            assert_eq!(other.aim(&alarms, 1, at, 0), at);
-            assert!(!other.relies_on(5 * MS - 1) && !other.relies_on(5 * MS));
-            assert_eq!(taken(&alarms, 9 * MS), []);
-        }
-        assert_eq!(alarms.relying.load(Ordering::Relaxed), 0);
-        assert_eq!(SharedAlarms::new(1).holders.len(), 0, "a single shard shares with none");
-        assert_eq!(Share::new().aim(&SharedAlarms::new(1), 0, MS, 0), MS);
-    }
-
-    #[test]
-    fn a_holder_that_sets_its_alarm_to_another_instant_is_none_any_more() {
-        let alarms = SharedAlarms::new(3);
-        let [mut one, mut other, mut third] = [const { Share::new() }; 3];
-        assert_eq!(one.aim(&alarms, 0, 5 * MS, MS), 5 * MS);
-        assert_eq!(one.aim(&alarms, 0, 5 * MS, 2 * MS), 5 * MS, "again, after an earlier alarm: still the holder");
-        assert_eq!(one.aim(&alarms, 0, 8 * MS, 3 * MS), 8 * MS);
-        assert_eq!(other.aim(&alarms, 1, 5 * MS, 3 * MS), 5 * MS, "the next becomes the holder");
-        assert_eq!(third.aim(&alarms, 2, 8 * MS, 3 * MS), 8 * MS + FALLBACK_NS);
-    }
-
-    #[test]
-    fn the_earlier_of_two_points_with_one_place_is_shared() {
-        let alarms = SharedAlarms::new(3);
-        let [mut one, mut other, mut third] = [const { Share::new() }; 3];
-        let (near, far) = (5 * MS, 5 * MS + HOLDERS as u64 * POINT_NS);
-        assert_eq!(one.aim(&alarms, 0, far, 0), far);
-        assert_eq!(other.aim(&alarms, 1, near, 0), near);
-        assert_eq!(third.aim(&alarms, 2, far, 0), far, "not known any more");
-        assert_eq!(third.aim(&alarms, 2, near, 0), near + FALLBACK_NS);
-        // When the near point has passed, its place is free.
-        assert_eq!(third.aim(&alarms, 2, far, near), far);
-        assert_eq!(other.aim(&alarms, 1, far, near), far + FALLBACK_NS);
+    fn a_shared_alarm_is_for_each_shard_whose_point_has_come() {
+        let runtime = Runtime::builder().queues(19).workers(2).start().expect("a runtime starts");
+        let engine = runtime.engine();
+        let past = engine.clock().now() / MS * MS;
+        let far = past + 3600 * 1_000 * MS;
+        let mut shares: Vec<_> = (0..19).map(|_| Shares::default()).collect();
+        assert!(shares[8].arm(engine, 8, far) && shares[9].arm(engine, 9, far) && shares[15].arm(engine, 15, far));
+        assert!(!shares[9].arm(engine, 9, far + 1) && shares[9].0, "an earlier instant of its own does not end it");
+        assert!(!shares[15].arm_after_sweep(engine, 15, far + 1) && !shares[15].0);
+        // As if they had come: no poller is told, since the alarm is far ahead.
+        let group = &engine.shared_alarms[1];
+        let taken = |now| {
+            let mut taken = Vec::new();
+            group.take(|| now, |shard| taken.push(shard), |_, _| {});
+            taken
+        };
+        assert_eq!((taken(far - 1), taken(far), taken(far)), (vec![], vec![0, 1], vec![]));
+        assert_eq!(engine.take_shared(19).count() + engine.take_shared(21).count(), 0);
+        group.arm(7, past, |_| {});
+        assert_eq!(engine.take_shared(20).collect::<Vec<_>>(), [15]);
     }
 }
 
 #[cfg(all(test, timerqueue_loom))]
-#[path = "../../loom-tests/relying_vs_taken.rs"]
+#[path = "../../loom-tests/shared_vs_taken.rs"]
 mod loom_models;

@@ -36,9 +36,12 @@ impl Driver for Engine {
         shard.sweep_batch(true, |expired, due, _| batch.push(expired, due))
     }
 
-    fn each_relying(&self, queue: usize, sweep: impl FnMut(usize)) {
-        if let Some(alarms) = self.shared_alarms(queue) {
-            alarms.take_due(|| self.clock.now(), sweep);
+    #[inline]
+    fn each_queue(&self, alarm: usize, mut sweep: impl FnMut(usize)) {
+        if alarm < self.shards.len() {
+            sweep(alarm);
+        } else {
+            self.take_shared(alarm).for_each(sweep);
         }
     }
 

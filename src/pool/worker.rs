@@ -352,10 +352,9 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Tick>) -> Polled<W::Tick> {
         }
     };
     pool.alarms.wait(|event| match event {
-        Event::Shard(queue) => {
+        Event::Shard(alarm) => {
             pool.fetch(local);
-            take(&mut polled.first, queue);
-            work.each_relying(queue, |relying| take(&mut polled.first, relying));
+            work.each_queue(alarm, |queue| take(&mut polled.first, queue));
         }
         Event::Wake => {
             let sent = SearchToken::from_word(pool.token_sent.swap(0, Ordering::AcqRel));

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::hooks::observe;
 use super::{CallbackPanic, ManualClock, Observer, Runtime, SlowCallback, StartError};
 use crate::alarm::{AlarmSet, Clock, SystemClock};
+use crate::engine::shared_alarm::alarms;
 use crate::engine::{Engine, Executor, Hooks, NativeParts, SlowHandler};
 use crate::pool::{Pool, PoolConfig, Timing};
 use crate::sync::Arc;
@@ -70,13 +71,13 @@ pub enum RuntimeClock {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Alarm {
-    /// Timers of the kernel. On Linux: a timerfd for each queue, in an epoll set, with three more
-    /// descriptors; no more timers than a quarter of the descriptors that the process may open, and
-    /// fewer where descriptors are out: queues then share timers, and
-    /// [`Metrics::kernel_timers`](crate::Metrics::kernel_timers) tells. On BSD and macOS:
-    /// a kqueue timer for each queue, with a single descriptor. On Windows: a single waitable timer
-    /// of high resolution for all queues. Where the system refuses timers, starting ends in
-    /// [`StartError::Alarm`].
+    /// Timers of the kernel. On Linux: a timerfd for each queue and one more for each eight, in an
+    /// epoll set, with three further descriptors; no more timers than a quarter of the descriptors
+    /// that the process may open, and fewer where descriptors are out: queues then share timers,
+    /// and [`Metrics::kernel_timers`](crate::Metrics::kernel_timers) tells. On BSD and macOS: a
+    /// kqueue timer for each queue and one more for each eight, with a single descriptor. On
+    /// Windows: a single waitable timer of high resolution for all queues. Where the system refuses
+    /// timers, starting ends in [`StartError::Alarm`].
     ///
     /// A program that closes unknown descriptors (`closefrom` in a daemon) must do so before
     /// starting a runtime. Else the runtime ends, and reports the loss
@@ -355,8 +356,8 @@ impl RuntimeBuilder {
             RuntimeClock::Boot => SystemClock::BOOT.ok_or(StartError::NoBootClock)?,
         };
         let alarms = match self.alarm {
-            Alarm::Native => AlarmSet::system(clock, queues),
-            Alarm::Portable => AlarmSet::portable(clock, queues),
+            Alarm::Native => AlarmSet::system(clock, alarms(queues)),
+            Alarm::Portable => AlarmSet::portable(clock, alarms(queues)),
         };
         let alarms = alarms.map_err(StartError::Alarm)?;
         let native = NativeParts { pool: Pool::new(config, alarms, clock), executor: self.executor.take() };

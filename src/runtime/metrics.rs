@@ -145,7 +145,7 @@ impl Runtime {
             missed_ticks: tally.missed_ticks,
             lateness: pool.lateness,
             alarms_set: tally.alarms,
-            kernel_timers: engine.native().map_or(0, |native| native.pool.alarms.timers()),
+            kernel_timers: engine.native().map_or(0, |native| native.pool.alarms.timers()).min(engine.shards().count()),
             wake_ups: pool.wake_ups,
             active: engine.active(),
             waiting: if engine.is_closed() { 0 } else { tally.claimed.saturating_sub(pool.taken) },
