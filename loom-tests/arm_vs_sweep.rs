@@ -52,6 +52,9 @@ use crate::loom_models::explore::{explore_all, explore_bounded};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::NEVER;
 
+/// A step of the toy's clock, in nanoseconds: a thread waits awake for one step at most.
+const STEP_NS: u64 = Lead::MOST_NS;
+
 /// The kernel's state.
 #[derive(Default)]
 struct TimerFd {
@@ -116,8 +119,8 @@ impl Toy {
         if at < inner.armed {
             inner.armed = at;
             let now = self.now.load(Relaxed);
-            let alarm = inner.lead.aim(at, now, false);
-            self.kernel.lock().arm(alarm, now);
+            let alarm_ns = inner.lead.aim(at * STEP_NS, now * STEP_NS, false);
+            self.kernel.lock().arm(alarm_ns.div_ceil(STEP_NS), now);
         }
     }
 
@@ -132,7 +135,7 @@ impl Toy {
     fn sweep_batch(&self) -> bool {
         let mut inner = self.inner.lock();
         let (now, deadline) = (self.now.load(Relaxed), inner.armed);
-        if inner.lead.is_early(deadline, now) {
+        if inner.lead.is_early(deadline.saturating_mul(STEP_NS), now * STEP_NS) {
             drop(inner);
             self.pass(deadline); // the thread waits
             return true;
@@ -261,7 +264,7 @@ fn two_sweeps_of_one_queue_leave_an_alarm() {
 fn a_timer_inserted_while_a_thread_waits_for_the_deadline_has_an_alarm() {
     for due in [3, 5, 6] {
         explore_all(move || {
-            let toy = Toy::with_lead(&[4], Lead::learnt(1));
+            let toy = Toy::with_lead(&[4], Lead::learnt(STEP_NS));
             toy.pass(3);
             assert!(toy.kernel.lock().edge, "the alarm is early");
             let poller = spawn(&toy, Toy::wait);
@@ -277,7 +280,7 @@ fn a_timer_inserted_while_a_thread_waits_for_the_deadline_has_an_alarm() {
 #[test]
 fn a_thread_that_waits_for_the_deadline_leaves_an_alarm_beside_another_sweep() {
     explore_bounded(|| {
-        let toy = Toy::with_lead(&[4, 9], Lead::learnt(1));
+        let toy = Toy::with_lead(&[4, 9], Lead::learnt(STEP_NS));
         toy.pass(3);
         let first = spawn(&toy, Toy::wait);
         let second = spawn(&toy, Toy::wait);

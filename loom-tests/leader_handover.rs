@@ -78,6 +78,8 @@ impl Stage {
         MODEL_CLOCK.set(Some(0));
         let lead = Timed { comes: Condvar::new(), until: Plain::new(NEVER) };
         let alarms = LeaderFollowersOn::led_by(lead, SystemClock::MONOTONIC, 2).expect("nothing to refuse");
+        // So that two events are for two threads.
+        alarms.state.lock().at_once = 1;
         Arc::new(Self { alarms, reported: Record::default() })
     }
 

@@ -32,7 +32,7 @@ use crate::time::NEVER;
 const BOOT_RECHECK: Duration = Duration::from_secs(5);
 /// Events that one `wait` takes at most. Small, so alarms that expire together spread over the
 /// waiting threads.
-const EVENTS_AT_ONCE: usize = if cfg!(all(test, timerqueue_loom)) { 1 } else { 4 };
+const EVENTS_AT_ONCE: usize = 4;
 
 /// The wait of the leader.
 pub(crate) trait LeaderWait: Send + Sync {
@@ -82,6 +82,8 @@ pub(crate) struct State {
     /// The shard after the last shard taken, to be looked at first: each shard has its turn,
     /// however many alarms expire.
     turn: usize,
+    /// Events that one `wait` takes: [`EVENTS_AT_ONCE`], fewer in a model.
+    at_once: usize,
     wakes: usize,
     /// The instant until which the leader waits; `None` without a leader.
     leader_until: Option<u64>,
@@ -97,7 +99,7 @@ struct TakenEvents {
 impl State {
     pub(super) fn new(queues: usize) -> Self {
         let alarms = vec![NEVER; queues + 1].into_boxed_slice();
-        Self { alarms, turn: 0, wakes: 0, leader_until: None, followers: 0 }
+        Self { alarms, turn: 0, at_once: EVENTS_AT_ONCE, wakes: 0, leader_until: None, followers: 0 }
     }
 
     fn earliest(&self) -> u64 {
@@ -114,7 +116,7 @@ impl State {
         }
         let stall_check = self.alarms.len() - 1;
         for alarm in iter::once(stall_check).chain(self.turn..stall_check).chain(0..self.turn) {
-            if taken.n == EVENTS_AT_ONCE {
+            if taken.n == self.at_once {
                 break;
             }
             let at = &mut self.alarms[alarm];

@@ -26,10 +26,8 @@ pub(crate) struct Lead {
 }
 
 impl Lead {
-    /// A thread waits awake for this long at most. (A single step in a model, in which only
-    /// `arm_vs_sweep.rs` lets time pass.)
-    pub(super) const MOST_NS: u64 = if cfg!(all(test, timerqueue_loom)) { 1 } else { 10_000 };
-
+    /// A thread waits awake for this long at most.
+    pub(super) const MOST_NS: u64 = 10_000;
     /// A thread that waits awake reads the clock this often at most: a clock may stand still.
     pub(super) const MOST_LOOKS: usize = 1_000;
 
