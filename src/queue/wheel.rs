@@ -474,7 +474,7 @@ impl<X> TimerWheel<X> {
         // SAFETY: the caller says that `node` is alive.
         let location = unsafe { node.as_ref() }.location(&Key::new());
         let from = location.as_slot().map_or(SHORT, level_of);
-        // A timer that was moved to a later slot is not one of the fine levels of this slot.
+        // The fine levels are for the slot at the cursor alone: no timer comes before them.
         let is_here = at >> SLOT_SHIFT <= self.cursor();
         self.found_later |= !is_here;
         let fine = if is_here && (from < SHORT || self.finely) { self.fine_level(at, from) } else { None };
@@ -501,8 +501,6 @@ impl<X> TimerWheel<X> {
 
     /// Takes the chain of a slot: from now on its nodes are in the chain, for one of the loops that
     /// cascade, and the slot is empty. The chain before has been used up.
-    ///
-    /// Only the short slot at the cursor cascades into the fine levels: no timer comes before it.
     #[inline(always)] // so that the level is known
     fn open_slot(&mut self, level: usize, position: u64) {
         let slot = LEVELS[level].slot(position);
@@ -511,7 +509,7 @@ impl<X> TimerWheel<X> {
             self.cascading = self.levels.take(slot);
         } else {
             debug_assert!(self.expiring.is_empty());
-            self.finely = level == SHORT && position == self.cursor() && self.levels.count(slot) > FEW;
+            self.finely = self.levels.count(slot) > FEW;
             self.expiring = self.levels.take(slot);
         }
     }
