@@ -120,7 +120,7 @@ impl Firing {
         match engine.me.upgrade() {
             None => dispose(&self.entry),
             Some(mine) => {
-                engine.by_hand.claim(); // the pool has taken the tick, and the executor has it now
+                engine.by_hand.count_claimed(); // the pool has taken the tick, and the executor has it now
                 let job = HandedOver { engine: mine, firing: Some(self) };
                 contain(engine, || executor(job));
             }

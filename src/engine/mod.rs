@@ -344,7 +344,7 @@ impl Engine {
         let Some(first) = wakers.next() else { return };
         for waker in wakers {
             if self.native.is_some() && !self.is_closed() && !self.is_forked() {
-                self.by_hand.claim();
+                self.by_hand.count_claimed();
                 self.submit(Expired::Waker(waker));
             } else {
                 self.wake(waker);

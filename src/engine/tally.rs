@@ -44,8 +44,8 @@ pub(crate) struct ByHand {
 }
 
 impl ByHand {
-    /// A waker that no shard has counted is going to be called by the pool.
-    pub(super) fn claim(&self) {
+    /// A tick or waker that no shard has counted goes to the pool, or on to an executor.
+    pub(super) fn count_claimed(&self) {
         self.claimed.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -608,7 +608,7 @@ impl<W: Driver> Pool<W> {
     /// anew.
     fn steal_from(steal: impl Fn() -> Steal<Job<W::Tick>>) -> Option<Job<W::Tick>> {
         loop {
-            match catch_unwind(AssertUnwindSafe(|| until_settled(&steal))) {
+            match catch_unwind(AssertUnwindSafe(|| until_no_retry(&steal))) {
                 Ok(job) => return job,
                 Err(payload) => discard(payload),
             }
@@ -665,7 +665,7 @@ crate::sync::thread_local! {
     static POOL: Cell<u64> = const { Cell::new(0) };
 }
 
-fn until_settled<T>(attempt: impl Fn() -> Steal<T>) -> Option<T> {
+fn until_no_retry<T>(attempt: impl Fn() -> Steal<T>) -> Option<T> {
     loop {
         match attempt() {
             Steal::Success(job) => return Some(job),
