@@ -267,6 +267,9 @@ mod tests {
         assert_eq!(seen, ["d", "e", "c", "g"]);
         assert_eq!((slab.remove(1), slab.len()), (Some("e"), 3));
         assert!(slab.into_values().eq(["d", "c", "g"]));
+        let mut slab = Slab::new();
+        (0..1_000).for_each(|i| _ = slab.insert(i));
+        assert!(slab.into_values().eq(0..1_000), "of all pages");
     }
 
     #[test]

@@ -51,7 +51,7 @@ struct Burst {
 #[must_use = "dropping it disposes its timer"]
 pub struct Debounce {
     timer: Timer,
-    burst: Shared,
+    burst: SharedBurst,
     quiet: Duration,
     max_wait: Duration,
 }
@@ -81,7 +81,7 @@ impl Debounce {
         Self::with(runtime.timer_builder().start_exclusive(fire), burst, quiet)
     }
 
-    fn with(timer: Timer, burst: Shared, quiet: Duration) -> Self {
+    fn with(timer: Timer, burst: SharedBurst, quiet: Duration) -> Self {
         Self { timer, burst, quiet, max_wait: Duration::MAX }
     }
 
@@ -155,10 +155,10 @@ impl Debounce {
     }
 }
 
-type Shared = Arc<Mutex<Option<Burst>>>;
+type SharedBurst = Arc<Mutex<Option<Burst>>>;
 
-fn parts(mut callback: impl FnMut() + Send + 'static) -> (Shared, impl FnMut(&Tick<'_>) + Send + 'static) {
-    let burst = Shared::default();
+fn parts(mut callback: impl FnMut() + Send + 'static) -> (SharedBurst, impl FnMut(&Tick<'_>) + Send + 'static) {
+    let burst = SharedBurst::default();
     let calls = Arc::clone(&burst);
     let fire = move |tick: &Tick<'_>| {
         let is_wanted = {

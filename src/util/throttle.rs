@@ -12,8 +12,9 @@ use crate::sync::{Arc, Mutex};
 use crate::time::Timestamp;
 use crate::timer::{Changed, Tick, Timer};
 
+/// The last run, and whether a run was asked for since.
 #[derive(Default)]
-struct State {
+struct Asked {
     /// When the last run began.
     last_run: Option<Timestamp>,
     is_pending: bool,
@@ -51,12 +52,12 @@ struct State {
 #[must_use = "dropping it disposes its timer"]
 pub struct Throttle {
     timer: Timer,
-    state: Shared,
+    state: SharedAsked,
     period: Duration,
     trailing: bool,
 }
 
-type Shared = Arc<Mutex<State>>;
+type SharedAsked = Arc<Mutex<Asked>>;
 
 impl Throttle {
     /// Runs `callback` at most once in `period`.
@@ -83,7 +84,7 @@ impl Throttle {
         Self::with(runtime.timer_builder().start_exclusive(fire), state, period)
     }
 
-    fn with(timer: Timer, state: Shared, period: Duration) -> Self {
+    fn with(timer: Timer, state: SharedAsked, period: Duration) -> Self {
         Self { timer, state, period, trailing: true }
     }
 
@@ -146,8 +147,8 @@ impl Throttle {
     }
 }
 
-fn parts(mut callback: impl FnMut() + Send + 'static) -> (Shared, impl FnMut(&Tick<'_>) + Send + 'static) {
-    let state = Shared::default();
+fn parts(mut callback: impl FnMut() + Send + 'static) -> (SharedAsked, impl FnMut(&Tick<'_>) + Send + 'static) {
+    let state = SharedAsked::default();
     let calls = Arc::clone(&state);
     let fire = move |tick: &Tick<'_>| {
         let is_wanted = {
