@@ -83,11 +83,11 @@ pub(crate) struct Group {
     pub(crate) workers: Vec<usize>,
     /// Asks other groups for help.
     pub(crate) asks: bool,
-    /// Shared alarms: for a point and neighbours, the shard that has set its alarm; the shards that
-    /// rely on a point.
-    pub(crate) holders: BTreeMap<(u64, usize), usize>,
-    pub(crate) relying: Vec<(usize, u64)>,
-    pub(crate) relying_line: usize,
+    /// Shared alarms: the points of the shards that have entered one.
+    pub(crate) points: BTreeMap<usize, u64>,
+    pub(crate) shared_line: usize,
+    /// By neighbours, as [`Self::stall_epoch`].
+    pub(crate) shared_epochs: BTreeMap<usize, u64>,
 }
 
 /// A thread, as `LocalQueue` has it.
@@ -152,9 +152,9 @@ fn group_of(world: &mut World, plan: Plan) -> Group {
         growth: 0,
         workers: Vec::new(),
         asks: false,
-        holders: BTreeMap::new(),
-        relying: Vec::new(),
-        relying_line: world.line(),
+        points: BTreeMap::new(),
+        shared_line: world.line(),
+        shared_epochs: BTreeMap::new(),
     }
 }
 

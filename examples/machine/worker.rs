@@ -10,9 +10,6 @@ use crate::world::{Go, Report, World};
 
 /// A deadline closer than this has the sweep read the clock again (`NEAR_NS`).
 const NEAR_NS: u64 = 20_000;
-/// A shard that relies on the alarm of another sets its own later by this
-/// (`src/engine/shared_alarm.rs`).
-const FALLBACK_NS: u64 = Coalescer::LONGEST_NS;
 
 /// What a thread does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +131,7 @@ impl World {
     fn handle_event(&mut self, thread: usize) -> Go {
         let Worker { group, core, .. } = self.workers[thread];
         match self.workers[thread].reports.pop() {
-            Some(report @ (Report::Shard(shard) | Report::Relying(shard))) => {
+            Some(Report::Shard(shard)) => {
                 if let Some(job) = self.sweep(thread, shard) {
                     if self.workers[thread].first.is_none() {
                         self.workers[thread].first = Some(job);
@@ -143,10 +140,8 @@ impl World {
                         self.push_local(thread, job);
                     }
                 }
-                if matches!(report, Report::Shard(_)) {
-                    self.take_relying(thread, shard);
-                }
             }
+            Some(Report::Shared(neighbours)) => self.take_shared(thread, neighbours),
             Some(Report::Wake) => {
                 if let Some(token) = self.groups[group].token_sent.take() {
                     if let Some(before) = self.workers[thread].token.replace(token) {
@@ -395,8 +390,9 @@ impl World {
                 (false, _) => next,
             };
             self.shards[shard].armed_on = core;
-            if next < u64::MAX {
-                let at = if grid { self.aim(shard, core, at, now) } else { at };
+            let on_point = grid && next < u64::MAX && at > now && at % Coalescer::LONGEST_NS == 0;
+            self.enter(shard, core, on_point.then_some(at));
+            if next < u64::MAX && !on_point {
                 self.set_alarm(shard, at);
             }
         }
@@ -425,39 +421,49 @@ impl World {
         self.notify(home, core);
     }
 
-    /// `Share::aim`: another shard of the group may have set its alarm to the same point.
-    fn aim(&mut self, shard: usize, core: usize, at: u64, now: u64) -> u64 {
+    /// `SharedAlarm::arm`: the shard enters its point, or leaves.
+    fn enter(&mut self, shard: usize, core: usize, point: Option<u64>) {
         let group = self.shards[shard].group;
-        let theirs = &mut self.groups[group];
-        theirs.relying.retain(|&(relying, _)| relying != shard);
-        if at % Coalescer::LONGEST_NS != 0 || at <= now {
-            return at;
+        if point.is_none() && !self.groups[group].points.contains_key(&shard) {
+            return;
         }
-        theirs.holders.retain(|&(point, _), holder| point > now && (*holder != shard || point == at));
-        let holder = *theirs.holders.entry((at, shard / self.plan.shared)).or_insert(shard);
-        let line = theirs.relying_line;
-        if holder == shard {
-            return at;
-        }
-        theirs.relying.push((shard, at));
+        let neighbours = shard / self.plan.shared;
+        let line = self.groups[group].shared_line;
         self.write(line, core);
-        at + FALLBACK_NS
+        let before = self.earliest_point(group, neighbours);
+        let points = &mut self.groups[group].points;
+        match point {
+            Some(at) => _ = points.insert(shard, at),
+            None => _ = points.remove(&shard),
+        }
+        let earliest = self.earliest_point(group, neighbours);
+        if let Some(at) = earliest.filter(|_| earliest != before) {
+            self.set_shared_alarm(group, neighbours, at);
+        }
+        self.unlock(line);
     }
 
-    /// `SharedAlarms::take_due`: the poller sweeps the shards that rely on this alarm, too.
-    fn take_relying(&mut self, thread: usize, alarm: usize) {
-        let Worker { group, core, .. } = self.workers[thread];
-        self.read(self.groups[group].relying_line, core);
-        let now = self.now();
-        let theirs = &mut self.groups[group];
+    fn earliest_point(&self, group: usize, neighbours: usize) -> Option<u64> {
         let shared = self.plan.shared;
-        let due = |&(shard, point): &(usize, u64)| point <= now && shard / shared == alarm / shared;
-        let taken: Vec<Report> =
-            theirs.relying.iter().filter(|pair| due(pair)).map(|&(shard, _)| Report::Relying(shard)).collect();
-        theirs.relying.retain(|pair| !due(pair));
-        self.pay(self.costs.look * taken.len() as u64);
+        self.groups[group].points.range(neighbours * shared..(neighbours + 1) * shared).map(|(_, &at)| at).min()
+    }
+
+    /// `SharedAlarm::take`: the poller sweeps the shards whose point has come.
+    fn take_shared(&mut self, thread: usize, neighbours: usize) {
+        let Worker { group, core, .. } = self.workers[thread];
+        let line = self.groups[group].shared_line;
+        self.write(line, core);
+        let (now, shared) = (self.now(), self.plan.shared);
+        let of = neighbours * shared..(neighbours + 1) * shared;
+        let points = &mut self.groups[group].points;
+        let due: Vec<usize> = points.range(of).filter(|&(_, &at)| at <= now).map(|(&shard, _)| shard).collect();
+        due.iter().for_each(|shard| _ = points.remove(shard));
+        if let Some(at) = self.earliest_point(group, neighbours) {
+            self.set_shared_alarm(group, neighbours, at);
+        }
+        self.unlock(line);
         // The worker takes reports from the end.
-        self.workers[thread].reports.extend(taken.into_iter().rev());
+        self.workers[thread].reports.extend(due.into_iter().rev().map(Report::Shard));
     }
 
     /// The thread has taken the job out of a queue.

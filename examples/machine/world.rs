@@ -59,8 +59,10 @@ impl Plan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// The alarm of a shard, or of a group's stall check, if it was not set anew since.
+    /// The alarm of a shard, of neighbours of a group, or of a group's stall check, if it was not
+    /// set anew since.
     Alarm(usize, u64),
+    SharedAlarm(usize, usize, u64),
     StallCheck(usize, u64),
     /// The thread on this core takes its next step.
     Step(usize),
@@ -72,8 +74,8 @@ enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     Shard(usize),
-    /// No event: a shard that relies on the alarm of another.
-    Relying(usize),
+    /// The alarm that some neighbours share.
+    Shared(usize),
     Wake,
     StallCheck,
 }
@@ -227,6 +229,15 @@ impl World {
         self.at(at, Event::Alarm(shard, self.shards[shard].epoch));
     }
 
+    /// Sets the alarm that some neighbours share.
+    pub(crate) fn set_shared_alarm(&mut self, group: usize, neighbours: usize, at: u64) {
+        self.pay(self.costs.set_alarm);
+        let epoch = self.groups[group].shared_epochs.entry(neighbours).or_default();
+        *epoch += 1;
+        let event = Event::SharedAlarm(group, neighbours, *epoch);
+        self.at(at.max(self.now()), event);
+    }
+
     pub(crate) fn set_stall_check(&mut self, group: usize, after: Option<u64>) {
         self.pay(self.costs.set_alarm);
         self.groups[group].stall_epoch += 1;
@@ -341,7 +352,12 @@ impl World {
             Event::StallCheck(group, epoch) if epoch == self.groups[group].stall_epoch => {
                 self.report(group, Report::StallCheck, group * self.plan.group);
             }
-            Event::Alarm(..) | Event::StallCheck(..) => {}
+            Event::SharedAlarm(group, neighbours, epoch)
+                if self.groups[group].shared_epochs.get(&neighbours) == Some(&epoch) =>
+            {
+                self.report(group, Report::Shared(neighbours), neighbours * self.plan.shared);
+            }
+            Event::Alarm(..) | Event::SharedAlarm(..) | Event::StallCheck(..) => {}
             Event::Step(core) => self.step(core),
             Event::Ready(thread) => self.wake(thread, WokenBy::Alarm),
         }
