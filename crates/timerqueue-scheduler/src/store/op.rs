@@ -35,6 +35,27 @@ pub enum Clash {
     /// [`Placed::Kept`] if nothing differs. For schedules that a program states at each start. The
     /// last occurrence and the runs stay, so what was missed meanwhile runs. With another schedule,
     /// occurrences up to now do not run. A job that is not recurring is replaced, or replaces.
+    ///
+    /// # Examples
+    ///
+    /// A schedule that a program states at each start:
+    ///
+    /// ```
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("report", |_: (), _| {}).start()?;
+    /// let state = |line: &str| {
+    ///     let schedule = Schedule::cron(line).build()?;
+    ///     let put = scheduler.put_to("report", &()).key("report").schedule(schedule).clash(Clash::Update);
+    ///     Ok::<_, Box<dyn std::error::Error>>(put.send().wait()?)
+    /// };
+    /// assert!(matches!(state("0 6 * * *")?, Placed::Added(_)));
+    /// assert!(matches!(state("0 6 * * *")?, Placed::Kept(_))); // the next start: nothing changes
+    /// assert!(matches!(state("0 7 * * *")?, Placed::Updated(_))); // after a change of the program
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     Update,
 }
 

@@ -212,6 +212,29 @@ impl JobInfo {
     /// ahead of `now`, and was set back. [`Scheduler::realign`](crate::Scheduler::realign) lets the
     /// schedule go on from now. By itself it goes on when the clock has caught up, or once the
     /// clock is more than three hours behind. Intervals and fixed delays go on at once.
+    ///
+    /// # Examples
+    ///
+    /// A clock that was ahead by an hour:
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # clock.set_wall(std::time::UNIX_EPOCH + Duration::from_secs(1_767_225_600));
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("tidy", |_: (), _| {}).start()?;
+    /// let _ = scheduler.put_to("tidy", &()).key("tidy").schedule(Schedule::cron("*/5 * * * *").build()?).send().wait()?;
+    /// clock.advance(Duration::from_secs(600)); // two runs
+    /// clock.set_wall(runtime.wall_now() - Duration::from_secs(3_600));
+    /// let is_ahead = || Ok::<_, Error>(scheduler.get("tidy").wait()?.unwrap().is_ahead(runtime.wall_now()));
+    /// assert!(is_ahead()?);
+    /// assert_eq!(scheduler.realign("tidy").wait()?, Change::Changed);
+    /// clock.advance(Duration::ZERO);
+    /// assert!(!is_ahead()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_ahead(&self, now: SystemTime) -> bool {
         let waits = self.state == State::Recurring && self.due.is_some();
