@@ -9,7 +9,7 @@ use std::future::Future;
 use std::hint::black_box;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use timerqueue::{CancellationTokenSource, ManualClock, Runtime};
 
@@ -23,6 +23,7 @@ type Operation = fn(u32);
 const OPERATIONS: &[(&str, Operation)] = &[
     ("create", create),
     ("change", change),
+    ("wall", wall),
     ("delay", delay),
     ("token", token),
     ("register", register),
@@ -31,6 +32,7 @@ const OPERATIONS: &[(&str, Operation)] = &[
     ("fire_exclusive", fire_exclusive),
     ("fire_once", fire_once),
     ("insert", insert),
+    ("insert_wall", insert_wall),
 ];
 
 /// Creates and disposes a timer.
@@ -46,6 +48,14 @@ fn change(count: u32) {
     let timer = Runtime::global().timer(DUE, Duration::ZERO, |_| unreachable!("changed long before"));
     for _ in 0..count {
         black_box(timer.change(DUE, Duration::ZERO));
+    }
+}
+
+/// Creates and disposes a wall timer.
+fn wall(count: u32) {
+    let (runtime, at) = (Runtime::global(), SystemTime::now() + DUE);
+    for _ in 0..count {
+        drop(black_box(runtime.wall_timer(at, |_| unreachable!("disposed long before"))));
     }
 }
 
@@ -125,6 +135,16 @@ fn insert(count: u32) {
     let queue = runtime.delay_queue::<u32, u32>();
     for key in 0..count {
         queue.insert(key, key, DUE).expect("no limit");
+        black_box(queue.remove(&key));
+    }
+}
+
+/// As `insert`, of an entry that is due by the wall clock.
+fn insert_wall(count: u32) {
+    let (clock, runtime) = manual();
+    let (queue, at) = (runtime.delay_queue::<u32, u32>(), clock.wall() + DUE);
+    for key in 0..count {
+        queue.insert(key, key, at).expect("no limit");
         black_box(queue.remove(&key));
     }
 }

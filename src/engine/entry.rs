@@ -18,7 +18,8 @@
 use std::alloc::{Layout, dealloc};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
-use std::mem::{ManuallyDrop, needs_drop};
+use std::mem::{ManuallyDrop, needs_drop, offset_of};
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -34,6 +35,7 @@ use crate::queue::list::Linked;
 use crate::queue::node::Location;
 use crate::queue::state::Dispose;
 use crate::queue::{Kind, Node, Period, Schedule};
+use crate::sync::unmodelled::AtomicUsize;
 use crate::sync::{Arc, Ordering};
 use crate::time::instant;
 use crate::unwind::{Payload, contain};
@@ -68,7 +70,7 @@ pub(crate) struct Firing {
 ///
 /// # Safety
 /// The payload may be used and dropped on any thread; of [`Kind::Overlapping`], used on several at
-/// once.
+/// once. An `AtomicUsize` stands at [`Self::WALL_INDEX_AT`].
 pub(crate) unsafe trait EntryPayload: Sized + 'static {
     const KIND: Kind;
     /// The payload is a callback of the program's, which may run on an executor of the program's.
@@ -77,9 +79,9 @@ pub(crate) unsafe trait EntryPayload: Sized + 'static {
     /// runs or will run (I12).
     const DROP: Option<unsafe fn(NonNull<Self>)> =
         if needs_drop::<Self>() { Some(NonNull::drop_in_place) } else { None };
-    /// Takes a disposed timer out of further lists than the queue's; `None`: there are none.
-    /// Caller: keeps the entry alive, and holds no lock.
-    const LEAVE_LISTS: Option<unsafe fn(NonNull<Self>, &EntryRef)> = None;
+    /// Of a wall timer, the place in the payload of its index in the list of its shard, which
+    /// [`Self::DROP`] leaves alone.
+    const WALL_INDEX_AT: Option<usize> = None;
 
     /// Runs the callback, in the context in which its timer was made: see [`run_in`].
     ///
@@ -223,8 +225,8 @@ struct VTable {
     call: unsafe fn(NonNull<Entry>, &Firing),
     /// As [`EntryPayload::DROP`], also of the context.
     drop_payload: Option<unsafe fn(NonNull<Entry>)>,
-    /// As [`EntryPayload::LEAVE_LISTS`].
-    leave_lists: Option<unsafe fn(&EntryRef)>,
+    /// As [`EntryPayload::WALL_INDEX_AT`], in the whole allocation.
+    wall_index_at: Option<NonZeroUsize>,
     /// The layout of the whole allocation.
     layout: Layout,
     is_callback: bool,
@@ -241,7 +243,10 @@ impl<A: Annotated, P: EntryPayload> Table<A, P> {
     const VTABLE: &'static VTable = &VTable {
         call: Self::call,
         drop_payload: if A::HERE || P::DROP.is_some() { Some(Self::drop_payload) } else { None },
-        leave_lists: if P::LEAVE_LISTS.is_some() { Some(Self::leave_lists) } else { None },
+        wall_index_at: match P::WALL_INDEX_AT {
+            Some(at) => NonZeroUsize::new(offset_of!(Allocation<A, P>, payload) + at),
+            None => None,
+        },
         layout: Layout::new::<Allocation<A, P>>(),
         is_callback: P::IS_CALLBACK,
         is_annotated: A::HERE,
@@ -270,13 +275,6 @@ impl<A: Annotated, P: EntryPayload> Table<A, P> {
             if let Some(drop) = P::DROP {
                 drop(payload::<A, P>(entry));
             }
-        }
-    }
-
-    unsafe fn leave_lists(entry: &EntryRef) {
-        if let Some(leave) = P::LEAVE_LISTS {
-            // SAFETY: the payload of this entry, which is alive by the reference.
-            unsafe { leave(payload::<A, P>(entry.as_ptr()), entry) };
         }
     }
 }
@@ -348,25 +346,17 @@ const _: () = assert!(!needs_drop::<Entry>(), "`deallocate` drops nothing");
 
 // ---------------------------------------------------------------- start
 
-/// A timer that has just been started.
-pub(super) struct Started<P> {
-    /// The handle's reference.
-    pub(super) entry: EntryRef,
-    pub(super) payload: NonNull<P>,
-    /// False: the runtime is closed, and the timer disposed.
-    pub(super) is_open: bool,
-}
-
 /// Makes an entry in the shard of the calling thread's CPU, and starts it by `schedule`, which runs
 /// with the lock of the shard held. `schedule` takes over one of the new entry's two references, as
-/// [`ShardState::insert_or_claim`] does.
+/// [`ShardState::insert_or_claim`] does. Returns the handle's reference. False: the runtime is
+/// closed, and the timer disposed.
 #[inline]
 pub(super) fn start<P: EntryPayload>(
     engine: &Engine,
     (Settings { tick_policy, label }, context): (Settings, Option<Context>),
     payload: P,
-    schedule: impl FnOnce(&mut ShardState, &EntryRef, NonNull<P>) -> AfterUnlock,
-) -> Started<P> {
+    schedule: impl FnOnce(&mut ShardState, &EntryRef) -> AfterUnlock,
+) -> (EntryRef, bool) {
     // Two references: the handle's, and that of the queue or of the job.
     let header =
         |vtable| Node::with(2, P::KIND, tick_policy, EntryMeta { shard: engine.shard_here().as_ptr(), vtable });
@@ -383,11 +373,11 @@ fn start_as<A: Annotated, P: EntryPayload>(
     header: Entry,
     annotations: A,
     payload: P,
-    schedule: impl FnOnce(&mut ShardState, &EntryRef, NonNull<P>) -> AfterUnlock,
-) -> Started<P> {
+    schedule: impl FnOnce(&mut ShardState, &EntryRef) -> AfterUnlock,
+) -> (EntryRef, bool) {
     let all = NonNull::from(Box::leak(Box::new(Allocation { header, annotations, payload })));
     // SAFETY: just made, with two references, the first of which is the handle's.
-    let (entry, payload) = unsafe { (EntryRef(all.cast()), self::payload::<A, P>(all.cast())) };
+    let entry = unsafe { EntryRef::from_raw(all.cast()) };
     // The engine keeps the shard alive until the timer is counted in.
     let shard = entry.shard();
     let mut state = shard.lock();
@@ -398,15 +388,15 @@ fn start_as<A: Annotated, P: EntryPayload>(
         let last = unsafe { Entry::release(entry.as_ptr()) };
         debug_assert!(!last, "the handle has one");
         dispose(&entry);
-        return Started { entry, payload, is_open: false };
+        return (entry, false);
     }
     state.tally.created += 1;
     if let Clock::Manual { virtual_time, .. } = &shard.clock {
         entry.get().state.first_number(virtual_time.next_number());
     }
-    let left = schedule(&mut state, &entry, payload);
+    let left = schedule(&mut state, &entry);
     hand_over(state, left);
-    Started { entry, payload, is_open: true }
+    (entry, true)
 }
 
 /// The reference of a handle: dropping it disposes the timer.
@@ -447,14 +437,19 @@ impl OwnedEntry {
     ) -> Self {
         // A sweep with a slightly later reading does no harm.
         let before = engine.clock().now();
-        let started = start(engine, (settings, context), callback, |state, entry, _| {
+        let (entry, _) = start(engine, (settings, context), callback, |state, entry| {
             let shard = entry.shard();
             let now = state.now(shard, before);
             let schedule = Schedule { due: instant(now, due), period: Period::new(period) };
             // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
             unsafe { state.insert_or_claim(shard, entry.as_ptr(), schedule, now) }
         });
-        Self { entry: ManuallyDrop::new(started.entry) }
+        Self::of(entry)
+    }
+
+    /// The handle of a new timer.
+    pub(super) fn of(entry: EntryRef) -> Self {
+        Self { entry: ManuallyDrop::new(entry) }
     }
 
     /// Gives up the handle; the timer is not disposed.
@@ -572,6 +567,16 @@ impl EntryRef {
         self.get().extra().vtable.is_callback
     }
 
+    /// Of a wall timer, its index in the list of its shard. The thread with the lock of the shard
+    /// reads and writes it.
+    #[inline]
+    pub(super) fn wall_index(&self) -> Option<&AtomicUsize> {
+        let at = self.get().extra().vtable.wall_index_at?;
+        // SAFETY: alive by this reference. The pointer was made from the whole allocation, and the
+        // place is that of the payload's field, which no thread drops before the entry is freed.
+        Some(unsafe { self.0.byte_add(at.get()).cast().as_ref() })
+    }
+
     /// The address that identifies the entry, for [`inside`].
     pub(crate) fn address(&self) -> *const () {
         self.0.as_ptr().cast_const().cast()
@@ -651,7 +656,7 @@ fn change_to<const APART: bool>(
 /// to the timer, this takes a single lock section and no further atomic operation.
 #[inline]
 pub(super) fn dispose_last(handle: EntryRef) {
-    if let Err(handle) = free_last(handle, |_| 0, |_| {}) {
+    if let Err(handle) = free_last(handle) {
         dispose(&handle);
     }
 }
@@ -665,12 +670,12 @@ pub(crate) fn dispose(node: &EntryRef) {
     }
     // A sweep may have claimed a tick and inserted the entry again after the step above. No later
     // section inserts the entry: `settle` and `rearm` look at DISPOSED with the lock held.
-    // SAFETY: alive by the caller's reference; the lock of its own shard is held.
-    let was_queued = unsafe { node.shard().lock().unlink_disposed(node.as_ptr()) };
-    if let Some(leave_lists) = shared.extra().vtable.leave_lists {
-        // SAFETY: the table of this entry; alive by the caller's reference, and no lock is held.
-        unsafe { leave_lists(node) };
-    }
+    let (was_queued, waited) = {
+        let mut state = node.shard().lock();
+        // SAFETY: alive by the caller's reference; the lock of its own shard is held.
+        (unsafe { state.unlink_disposed(node.as_ptr()) }, state.walls.remove(node))
+    };
+    drop(waited); // the reference of the list of wall timers, after the lock
     if outcome == Dispose::DropPayload {
         finish_disposal(node);
     }
@@ -694,16 +699,12 @@ pub(super) fn finish_disposal(node: &EntryRef) {
     }
 }
 
-/// Frees a timer if only the caller, and lists under the lock of the shard, refer to the timer.
-/// `held` counts the references of further lists than the queue's; `unlink` takes the timer and
-/// these references out of them. `Err`: there are further references.
+/// Frees a timer if only the caller and the queue refer to the timer. `Err`: there are further
+/// references; a wall timer that waits has one of its list.
 #[inline]
-pub(crate) fn free_last(
-    handle: EntryRef,
-    held: impl FnOnce(&ShardState) -> u32,
-    unlink: impl FnOnce(&mut ShardState),
-) -> Result<(), EntryRef> {
-    let node = handle.into_raw();
+fn free_last(handle: EntryRef) -> Result<(), EntryRef> {
+    let handle = ManuallyDrop::new(handle);
+    let node = handle.as_ptr();
     // SAFETY: alive by the handle's reference; a shard outlives its entries, which are counted in.
     let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
     // The end of a block releases the lock, not `drop(inner)`: a guard passed as an argument would
@@ -712,10 +713,10 @@ pub(crate) fn free_last(
     let counted_out = {
         let mut inner = shard.lock();
         let was_queued = shared.is_queued(inner.queue.key());
-        if shared.has_only(1 + u32::from(was_queued) + held(&inner)) {
-            // Only the handle and the lists refer to the entry: no job, no running callback, no
+        if shared.has_only(1 + u32::from(was_queued)) {
+            // Only the handle and the queue refer to the entry: no job, no running callback, no
             // waiter (I15). No reference can be added, since the handle is this thread's and the
-            // lock guards the lists.
+            // lock guards the queue.
             // A sweep that took the waker of a future just before has counted the entry out.
             let mut counted_out = false;
             if was_queued {
@@ -725,7 +726,6 @@ pub(crate) fn free_last(
             } else {
                 counted_out = shared.location(inner.queue.key()) == Location::COUNTED_OUT;
             }
-            unlink(&mut inner);
             Some((counted_out || inner.count_out()).then_some(shard.number))
         } else {
             None
@@ -733,13 +733,12 @@ pub(crate) fn free_last(
     };
     match counted_out {
         Some(counted_out) => {
-            // SAFETY: all references were the handle's and the lists', which have been taken out;
+            // SAFETY: all references were the handle's and the queue's, which has been taken out;
             // the lock is free.
             unsafe { free(node, counted_out) };
             Ok(())
         }
-        // SAFETY: the handle's reference, which `into_raw` took out above.
-        None => Err(unsafe { EntryRef::from_raw(node) }),
+        None => Err(ManuallyDrop::into_inner(handle)),
     }
 }
 

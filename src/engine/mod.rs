@@ -67,7 +67,6 @@ mod tally;
 mod waiters;
 mod waits;
 mod waker_entry;
-mod wall_list;
 mod wall_registry;
 
 /// The core of a runtime: shards, alarms and pool.

@@ -26,7 +26,7 @@ use super::number::EngineNumber;
 use super::shared_alarm::Shares;
 use super::tally::Tally;
 use super::waiters::Waiters;
-use super::wall_list::WallList;
+use super::wall_registry::WallList;
 use super::{Engine, Expired, Firing};
 use crate::alarm::{Clock, PAUSE_NS};
 use crate::pool::BATCH;
@@ -74,10 +74,6 @@ pub(crate) struct ShardState {
     pub(crate) tally: Tally,
 }
 
-// SAFETY: the links of `walls` are reached with the lock held, and each linked timer is kept alive
-// by the list's reference; all other fields are `Send`.
-unsafe impl Send for ShardState {}
-
 impl Shard {
     pub(super) fn new(index: usize, clock: Clock, number: EngineNumber) -> NonNull<Self> {
         let inner = ShardState {
@@ -90,7 +86,7 @@ impl Shard {
             touched: false,
             engine: None,
             local_refs: LocalRefs::new(),
-            walls: WallList::default(),
+            walls: WallList::new(),
             tally: Tally::default(),
         };
         let (inner, waiters) = (Mutex::new(inner), Waiters::new());

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::task::Waker;
 
 use super::Engine;
-use super::entry::{self, Entry, EntryPayload, EntryRef, Firing, Started, bare_payload, dispose_last, free_empty};
+use super::entry::{self, Entry, EntryPayload, EntryRef, Firing, bare_payload, dispose_last, free_empty};
 use super::observe::Context;
 use super::shard::{AfterUnlock, ShardState, hand_over};
 use crate::alarm::Clock;
@@ -139,15 +139,14 @@ impl WakerEntry {
     ) -> (Self, Looked) {
         let payload = Waiting { waker: UnsafeCell::new(Some(waker.clone())), abandoned: AtomicBool::new(false) };
         let mut has_come = false;
-        let Started { entry, is_open, .. } =
-            entry::start(engine, (tick_policy.into(), None), payload, |state, entry, _| {
-                let shard = entry.shard();
-                let now = state.now(shard, now);
-                // the entry may not fire any more: see `Clock::reading_under_lock`
-                has_come = now >= deadline;
-                // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
-                unsafe { state.insert_or_claim(shard, entry.as_ptr(), Schedule::once(deadline), now) }
-            });
+        let (entry, is_open) = entry::start(engine, (tick_policy.into(), None), payload, |state, entry| {
+            let shard = entry.shard();
+            let now = state.now(shard, now);
+            // the entry may not fire any more: see `Clock::reading_under_lock`
+            has_come = now >= deadline;
+            // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
+            unsafe { state.insert_or_claim(shard, entry.as_ptr(), Schedule::once(deadline), now) }
+        });
         let entry = Self(entry);
         let looked = if is_open && !has_come { Looked::Waits } else { entry.look(waker, deadline, now) };
         (entry, looked)

@@ -7,33 +7,35 @@
 //! timers are aimed again. Where the system does not report this, a timer of the runtime compares
 //! the clocks every [`RECHECK`] while wall timers wait.
 //!
-//! The waiting timers of a queue are in a list ([`super::wall_list`]) under the lock of the queue,
-//! and each operation is a single lock section. A timer waits exactly while it is in the list:
-//! `change` links the timer, disposing unlinks it, and the callback runs only if its own tick has
-//! unlinked the timer. State shared by cores is written only when the wall clock was set.
+//! The waiting timers of a shard are in a list ([`WallList`]) under the lock of the shard, and each
+//! operation is a single lock section. A timer waits exactly while it is in the list: `change` puts
+//! the timer there, disposing takes it out, and the callback runs only if its own tick has taken
+//! the timer out. State shared by cores is written only when the wall clock was set.
 //!
-//! Steps of the wall clock are counted. With the lock held, a thread reads first the count, then
-//! the clocks, and aims a timer by both; a step is counted after the clock was set. So a timer with
-//! the count of a step was aimed by a reading after the step. To follow a step is to aim all timers
-//! with a lower count: [`SECTION`] timers in a lock section, and [`SECTIONS_AT_ONCE`] sections in a
-//! job of the pool. A further step meanwhile raises the count, and all timers are aimed again.
-//! `loom-tests/wall_step_vs_change.rs` is the model.
+//! To follow a step is to walk over each list, and to aim each timer in it: [`SECTION`] timers in a
+//! lock section, and [`SECTIONS_AT_ONCE`] sections in a job of the pool. With the lock held, a
+//! thread first reads the clocks, then aims the timer. So a timer that was aimed before the walk of
+//! its list began is in the list, and the walk reaches it; a timer that was aimed later was aimed
+//! by a clock that had been set. A further step begins the walks again. A leaf lock with one list
+//! for the runtime would be written by all cores, and a walk would have to take two locks for each
+//! timer. `loom-tests/wall_step_vs_change.rs` is the model.
 
-#![allow(unsafe_code)] // the callback behind the header; links under the lock of their queue
+#![allow(unsafe_code)] // the callback behind the header; the contract of the queue
 
-use std::mem::{ManuallyDrop, needs_drop};
+use std::mem::{needs_drop, offset_of};
 use std::ptr::NonNull;
 use std::time::{Duration, SystemTime};
 
 use super::Engine;
-use super::entry::{self, EntryPayload, EntryRef, Firing, OwnJob, OwnedEntry, Started, free_last, run_in};
+use super::entry::{self, Entry, EntryPayload, EntryRef, Firing, OwnJob, OwnedEntry, run_in};
 use super::label::Settings;
 use super::observe::Context;
 use super::shard::{Rescheduled, Shard, ShardState, hand_over};
-use super::wall_list::{LinkRef, Reading, WallLink};
-use crate::alarm::Backend;
+use crate::alarm::{Backend, Clock};
 use crate::queue::{Kind, MissedTicks, Schedule};
-use crate::sync::{Arc, AtomicBool, AtomicU64, OnceLock, Ordering};
+use crate::sync::unmodelled::AtomicUsize;
+use crate::sync::{Arc, AtomicBool, OnceLock, Ordering};
+use crate::time::instant;
 
 /// The period at which the runtime compares the clocks, where the system does not report steps of
 /// the wall clock.
@@ -42,15 +44,14 @@ const RECHECK: Duration = Duration::from_secs(5);
 /// where steps are not reported.
 const DRIFT: Duration = Duration::from_millis(1);
 /// Timers aimed in a lock section that follows a step.
-const SECTION: usize = if cfg!(all(test, timerqueue_loom)) { 1 } else { 48 };
+const SECTION: usize = 48;
 /// Lock sections in a job of the pool that follows a step: some 100 us.
 const SECTIONS_AT_ONCE: usize = 20;
 
 /// The shared state of a runtime's wall timers.
 pub(crate) struct WallRegistry {
-    /// The number of steps of the wall clock. Begins with 1, since the link of a timer that has not
-    /// been aimed carries 0.
-    steps: AtomicU64,
+    /// The wall clock has been set, and the walks have not begun.
+    stepped: AtomicBool,
     /// The backend reports steps of the wall clock. (A manual clock does so itself.)
     told: AtomicBool,
     /// [`Own::look`] is scheduled, or about to be.
@@ -88,7 +89,7 @@ impl Own {
 impl WallRegistry {
     pub(crate) fn new(manual: bool) -> Self {
         Self {
-            steps: AtomicU64::new(1),
+            stepped: AtomicBool::new(false),
             told: AtomicBool::new(manual),
             looks: AtomicBool::new(false),
             own: OnceLock::new(),
@@ -113,7 +114,12 @@ impl WallRegistry {
 
     /// The wall clock has been set: has the pool aim all waiting timers.
     pub(crate) fn step(&self) {
-        self.steps.fetch_add(1, Ordering::AcqRel);
+        // Release: the job that finds the flag set reads the clocks after the step.
+        self.stepped.store(true, Ordering::Release);
+        self.follow_soon();
+    }
+
+    fn follow_soon(&self) {
         if let Some(own) = self.own.get() {
             let _ = entry::change(&own.follow, Duration::ZERO, Duration::MAX);
         }
@@ -122,31 +128,35 @@ impl WallRegistry {
     /// As [`step`](Self::step), on the calling thread. On return all timers are aimed by the wall
     /// clock at the call, or later.
     pub(crate) fn follow(&self, engine: &Engine) {
-        self.steps.fetch_add(1, Ordering::AcqRel);
+        self.follow_by(engine, SECTION);
+    }
+
+    fn follow_by(&self, engine: &Engine, section: usize) {
         for shard in engine.shards() {
-            while self.follow_section(engine, shard) {}
+            shard.lock().walls.begin();
+            while self.follow_section(engine, shard, section) {}
         }
     }
 
     /// A job of the pool: continues to follow the last step, and queues a further job if timers are
     /// left.
     fn follow_some(&self, engine: &Engine) {
+        if self.stepped.swap(false, Ordering::Acquire) {
+            engine.shards().for_each(|shard| shard.lock().walls.begin());
+        }
         let mut sections = 0;
         for shard in engine.shards() {
-            while self.follow_section(engine, shard) {
+            while self.follow_section(engine, shard, SECTION) {
                 sections += 1;
                 if sections == SECTIONS_AT_ONCE {
-                    if let Some(own) = self.own.get() {
-                        let _ = entry::change(&own.follow, Duration::ZERO, Duration::MAX);
-                    }
-                    return;
+                    return self.follow_soon();
                 }
             }
         }
     }
 
-    /// Aims some timers of a queue that the last step has not reached. True: timers are left.
-    fn follow_section(&self, engine: &Engine, shard: &Shard) -> bool {
+    /// Aims some timers that the walk of a list has yet to reach. True: timers are left.
+    fn follow_section(&self, engine: &Engine, shard: &Shard, section: usize) -> bool {
         let mut due = false;
         let more = {
             let mut inner = shard.lock();
@@ -155,26 +165,17 @@ impl WallRegistry {
             }
             inner.touch(shard);
             let aim = Aim::new(self, shard);
-            let mut left = SECTION;
-            loop {
-                let Some((entry, node, at)) = inner.walls.before(aim.step) else { break false };
-                if left == 0 {
-                    break true;
-                }
-                left -= 1;
-                let node = node.as_ptr();
-                // SAFETY: linked here, so alive and of this shard, whose lock is held. A disposed
-                // timer is refused; the disposing thread will unlink the timer.
-                let left = unsafe {
-                    let left = inner.aim_again(shard, node, aim.by.due(at), aim.by.now);
-                    inner.walls.aimed_again(entry, aim.step, aim.by);
-                    left
-                };
+            for _ in 0..section {
+                let Some((node, at)) = inner.walls.next_behind(aim.by) else { break };
+                // SAFETY: in the list, so alive and of this shard, whose lock is held. A disposed
+                // timer is refused; the disposing thread will take the timer out.
+                let left = unsafe { inner.aim_again(shard, node, aim.by.due(at), aim.by.now) };
                 if let Some(tick) = left.into_job() {
                     engine.put(tick, &inner);
                     due = true;
                 }
             }
+            inner.walls.behind > 0
         };
         if due {
             engine.notify();
@@ -226,7 +227,7 @@ impl WallRegistry {
             loop {
                 {
                     let mut inner = shard.lock();
-                    batch.extend(std::iter::from_fn(|| inner.walls.pop()).take(SECTION));
+                    batch.extend(std::iter::from_fn(|| inner.walls.pop()).map(|last| last.entry).take(SECTION));
                 }
                 if batch.is_empty() {
                     break;
@@ -237,26 +238,23 @@ impl WallRegistry {
     }
 }
 
-/// The step and the clocks by which a timer is aimed. Made with the lock of the timer's queue held.
+/// The clocks by which a timer is aimed. Made with the lock of the timer's shard held.
 struct Aim {
     /// Steps are reported: no look at the clocks is needed.
     told: bool,
-    step: u64,
     by: Reading,
 }
 
 impl Aim {
     fn new(walls: &WallRegistry, shard: &Shard) -> Self {
-        // The clocks last: a step after reading them is counted later, and reported if `told` says
-        // so.
+        // The clocks last: a step after reading them is reported if `told` says so.
         let told = walls.told.load(Ordering::Acquire);
-        let step = walls.steps.load(Ordering::Acquire);
-        Self { told, step, by: Reading::of(&shard.clock) }
+        Self { told, by: Reading::of(&shard.clock) }
     }
 }
 
-/// Called under the lock when a timer has been linked. Returns the engine if a look at the clocks
-/// is to be scheduled.
+/// Called under the lock when a timer waits. Returns the engine if a look at the clocks is to be
+/// scheduled.
 fn wants_look(inner: &ShardState, aim: &Aim) -> Option<Arc<Engine>> {
     let engine = inner.engine()?;
     let set = aim.told || engine.walls().looks.load(Ordering::Relaxed);
@@ -264,21 +262,19 @@ fn wants_look(inner: &ShardState, aim: &Aim) -> Option<Arc<Engine>> {
 }
 
 /// The timer waits for `at` from now on.
-fn change(node: &EntryRef, entry: LinkRef, at: SystemTime) -> Rescheduled {
-    let shard = node.shard();
+fn change(entry: &EntryRef, at: SystemTime) -> Rescheduled {
+    let shard = entry.shard();
     let mut inner = shard.lock();
     inner.touch(shard);
     let Some(engine) = inner.engine() else { return Rescheduled::Refused };
     let aim = Aim::new(engine.walls(), shard);
     // SAFETY: alive by the caller's reference, and of this shard, whose lock is held.
     let (rescheduled, left) =
-        unsafe { inner.reschedule(shard, node.as_ptr(), Schedule::once(aim.by.due(at)), aim.by.now) };
+        unsafe { inner.reschedule(shard, entry.as_ptr(), Schedule::once(aim.by.due(at)), aim.by.now) };
     if rescheduled == Rescheduled::Refused {
         return rescheduled;
     }
-    // SAFETY: the link of this timer, which is alive by the caller's reference; the lock of its
-    // shard is held.
-    let waited = unsafe { inner.walls.aimed(entry, node, at, aim.step, aim.by) };
+    let waited = inner.walls.aimed(entry, at, aim.by);
     let look = wants_look(&inner, &aim);
     hand_over(inner, left);
     if let Some(engine) = look {
@@ -287,17 +283,14 @@ fn change(node: &EntryRef, entry: LinkRef, at: SystemTime) -> Rescheduled {
     Rescheduled::waited(waited)
 }
 
-/// The timer has fired. If its time has come by the wall clock, unlinks the timer and returns the
-/// time; else aims the timer again.
-fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
-    let shard = node.shard();
+/// The timer has fired. If its time has come by the wall clock, takes the timer out of the list and
+/// returns the time; else aims the timer again.
+fn has_come(entry: &EntryRef) -> Option<SystemTime> {
+    let shard = entry.shard();
     let mut inner = shard.lock();
-    // SAFETY: here and below, the link of this timer, which is alive by the job's reference; the
-    // lock of its shard is held.
-    let at = unsafe { inner.walls.time(entry) }?;
+    let at = inner.walls.time(entry)?;
     if shard.clock.wall() >= at {
-        // SAFETY: see `time` above.
-        let held = unsafe { inner.walls.unlink(entry) };
+        let held = inner.walls.remove(entry);
         drop(inner);
         drop(held);
         return Some(at);
@@ -305,17 +298,182 @@ fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
     inner.touch(shard);
     let aim = Aim::new(inner.engine()?.walls(), shard);
     // SAFETY: alive by the job's reference, and of this shard, whose lock is held.
-    let left = unsafe { inner.aim_again(shard, node.as_ptr(), aim.by.due(at), aim.by.now) };
-    // SAFETY: see `time` above; `time` has found the timer linked.
-    unsafe { inner.walls.aimed_again(entry, aim.step, aim.by) };
+    let left = unsafe { inner.aim_again(shard, entry.as_ptr(), aim.by.due(at), aim.by.now) };
+    inner.walls.aimed(entry, at, aim.by);
     hand_over(inner, left);
     None
 }
 
+// ---------------------------------------------------------------- the list
+
+/// The clock of a runtime and the wall clock, read one after the other.
+#[derive(Clone, Copy)]
+struct Reading {
+    now: u64,
+    wall: SystemTime,
+}
+
+impl Reading {
+    /// In this order: if the thread is preempted in between, timers are aimed too early, and aimed
+    /// again when they fire.
+    fn of(clock: &Clock) -> Self {
+        let now = clock.now();
+        Self { now, wall: clock.wall() }
+    }
+
+    /// The instant at which the wall clock will show `at`, unless the clock is set.
+    fn due(&self, at: SystemTime) -> u64 {
+        instant(self.now, at.duration_since(self.wall).unwrap_or(Duration::ZERO))
+    }
+
+    /// By how many nanoseconds the wall clock is ahead. A preempted reading is too high, and never
+    /// too low.
+    fn offset(&self) -> i128 {
+        let since_epoch = match self.wall.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(after) => after.as_nanos() as i128,
+            Err(before) => -(before.duration().as_nanos() as i128),
+        };
+        since_epoch - i128::from(self.now)
+    }
+}
+
+/// The timers of a block of the list. Blocks do not move, so what an operation copies at most is a
+/// block, or the table of blocks: 96 kB for a million timers.
+const BLOCK: usize = 256;
+
+/// The index of a timer that does not wait.
+const IDLE: usize = usize::MAX;
+
+/// A timer in the list.
+pub(crate) struct WaitingTimer {
+    entry: EntryRef,
+    /// The time that the timer waits for.
+    at: SystemTime,
+}
+
+/// The waiting wall timers of a shard, without gaps. The payload of each has its index, which the
+/// thread with the lock of the shard reads and writes ([`EntryRef::wall_index`]).
+pub(crate) struct WallList {
+    blocks: Vec<Vec<WaitingTimer>>,
+    len: usize,
+    /// The walk of the last step has yet to reach the first so many timers. It goes from the end to
+    /// the beginning. A timer that is put into the list is put behind; a timer that fills a gap
+    /// comes from the end. So neither is left out.
+    behind: usize,
+    /// The lowest offset of the wall clock among the readings by which timers were aimed since the
+    /// last walk began. Not updated when a timer leaves, so it may be lower than of any timer.
+    lowest: i128,
+}
+
+impl WallList {
+    pub(crate) fn new() -> Self {
+        Self { blocks: Vec::new(), len: 0, behind: 0, lowest: i128::MAX }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Begins a walk.
+    fn begin(&mut self) {
+        (self.behind, self.lowest) = (self.len, i128::MAX);
+    }
+
+    /// The next timer of the walk, which the caller aims by this reading.
+    fn next_behind(&mut self, by: Reading) -> Option<(NonNull<Entry>, SystemTime)> {
+        self.behind = self.behind.checked_sub(1)?;
+        self.lowest = self.lowest.min(by.offset());
+        let WaitingTimer { entry, at } = &self.blocks[self.behind / BLOCK][self.behind % BLOCK];
+        Some((entry.as_ptr(), *at))
+    }
+
+    /// Whether some timer may have been aimed when the wall clock was less far ahead than `offset`
+    /// by more than `drift`. The timers that a walk has yet to reach do not count.
+    fn is_behind(&self, offset: i128, drift: Duration) -> bool {
+        !self.is_empty() && offset.saturating_sub(self.lowest) > drift.as_nanos() as i128
+    }
+
+    fn get_mut(&mut self, entry: &EntryRef) -> Option<&mut WaitingTimer> {
+        let index = entry.wall_index()?.load(Ordering::Relaxed);
+        let found = self.blocks.get_mut(index / BLOCK)?.get_mut(index % BLOCK)?;
+        debug_assert!(found.entry.as_ptr() == entry.as_ptr(), "a timer in a list is where its index says");
+        Some(found)
+    }
+
+    /// The time for which a timer waits; `None`: the timer does not wait.
+    fn time(&mut self, entry: &EntryRef) -> Option<SystemTime> {
+        self.get_mut(entry).map(|found| found.at)
+    }
+
+    /// The timer has been aimed at `at`, by this reading of the clocks, with the lock held. Returns
+    /// whether the timer waited before.
+    fn aimed(&mut self, entry: &EntryRef, at: SystemTime, by: Reading) -> bool {
+        self.lowest = if self.is_empty() { by.offset() } else { self.lowest.min(by.offset()) };
+        if let Some(found) = self.get_mut(entry) {
+            found.at = at;
+            return true;
+        }
+        let block = self.len / BLOCK;
+        if block == self.blocks.len() {
+            self.blocks.push(Vec::new());
+        }
+        self.blocks[block].push(WaitingTimer { entry: entry.clone(), at });
+        set_index(entry, self.len);
+        self.len += 1;
+        false
+    }
+
+    /// Takes a timer out, and returns the list's reference, to be dropped after the lock has been
+    /// released. The last timer fills the gap.
+    #[must_use]
+    pub(super) fn remove(&mut self, entry: &EntryRef) -> Option<EntryRef> {
+        let place = entry.wall_index()?;
+        let index = place.load(Ordering::Relaxed);
+        if index == IDLE {
+            return None;
+        }
+        let last = self.pop()?;
+        if index == self.len {
+            return Some(last.entry);
+        }
+        place.store(IDLE, Ordering::Relaxed);
+        set_index(&last.entry, index);
+        Some(std::mem::replace(&mut self.blocks[index / BLOCK][index % BLOCK], last).entry)
+    }
+
+    /// Takes the last timer out, as [`remove`](Self::remove).
+    #[must_use]
+    fn pop(&mut self) -> Option<WaitingTimer> {
+        self.len = self.len.checked_sub(1)?;
+        self.behind = self.behind.min(self.len);
+        let block = self.len / BLOCK;
+        let last = self.blocks[block].pop()?;
+        set_index(&last.entry, IDLE);
+        // An empty block stays for the next timer.
+        if self.blocks.len() > block + 2 {
+            self.blocks.pop();
+        }
+        Some(last)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+/// The index of a wall timer, whose lock is held.
+fn set_index(entry: &EntryRef, index: usize) {
+    if let Some(place) = entry.wall_index() {
+        place.store(index, Ordering::Relaxed);
+    }
+}
+
+// ---------------------------------------------------------------- timers
+
 /// The facts of a wall timer's firing, for the callback.
 pub(crate) struct WallFiring<'a> {
     entry: &'a EntryRef,
-    link: LinkRef,
     /// The time that has come.
     pub(crate) at: SystemTime,
 }
@@ -331,48 +489,27 @@ impl WallFiring<'_> {
     }
 
     pub(crate) fn change(&self, at: SystemTime) -> Rescheduled {
-        change(self.entry, self.link, at)
+        change(self.entry, at)
     }
 }
 
 /// The payload of a wall timer. `OWN`: of the crate's own, as [`OwnJob`].
 struct WallPayload<F, const OWN: bool> {
-    /// Guarded by the lock of the timer's queue.
-    link: WallLink,
+    /// See [`WallList`].
+    index: AtomicUsize,
     callback: F,
 }
 
 impl<F, const OWN: bool> WallPayload<F, OWN> {
-    /// The two parts, by pointers that do not overlap.
-    ///
-    /// # Safety
-    /// The payload is alive.
-    unsafe fn parts(this: NonNull<Self>) -> (LinkRef, *mut F) {
-        // SAFETY: alive, as the caller promises. No reference to the whole is ever made.
-        unsafe {
-            let this = this.as_ptr();
-            (LinkRef::new(NonNull::new_unchecked(&raw mut (*this).link)), &raw mut (*this).callback)
-        }
-    }
-
     /// As [`EntryPayload::DROP`].
     unsafe fn drop_callback(this: NonNull<Self>) {
-        // SAFETY: called once, after the last callback (I12). The link is left alone: it may still
-        // be in the list, and owns nothing outside of the list.
-        unsafe { std::ptr::drop_in_place(Self::parts(this).1) }
-    }
-
-    /// As [`EntryPayload::LEAVE_LISTS`].
-    unsafe fn unlink(this: NonNull<Self>, entry: &EntryRef) {
-        // SAFETY: the link of this timer, which is alive by the reference; the lock of its shard is
-        // held.
-        let held = unsafe { entry.shard().lock().walls.unlink(Self::parts(this).0) };
-        drop(held);
+        // SAFETY: called once, after the last callback (I12). The index, which is left alone, may
+        // still be in use.
+        unsafe { std::ptr::drop_in_place(&raw mut (*this.as_ptr()).callback) }
     }
 }
 
-// SAFETY: the callback is `Send`, and the lock of the queue guards the link, whose parts may be
-// used on any thread: see `LinkRef`.
+// SAFETY: the callback is `Send`.
 unsafe impl<F, const OWN: bool> EntryPayload for WallPayload<F, OWN>
 where
     F: FnMut(&WallFiring<'_>) + Send + 'static,
@@ -380,26 +517,22 @@ where
     const KIND: Kind = Kind::Exclusive;
     const IS_CALLBACK: bool = !OWN;
     const DROP: Option<unsafe fn(NonNull<Self>)> = if needs_drop::<F>() { Some(Self::drop_callback) } else { None };
-    const LEAVE_LISTS: Option<unsafe fn(NonNull<Self>, &EntryRef)> = Some(Self::unlink);
+    const WALL_INDEX_AT: Option<usize> = Some(offset_of!(Self, index));
 
     unsafe fn call(this: NonNull<Self>, firing: &Firing, context: Option<&Context>) {
         let entry = &firing.entry;
-        // SAFETY: alive between `begin` and `end`.
-        let (link, callback) = unsafe { Self::parts(this) };
-        if let Some(at) = has_come(entry, link) {
-            let tick = WallFiring { entry, link, at };
-            // SAFETY: an exclusive timer runs one callback at a time, and no thread drops the
-            // callback between `begin` and `end` (I12).
-            run_in(context, entry, || tick.now().duration_since(at).ok(), || unsafe { (*callback)(&tick) });
+        if let Some(at) = has_come(entry) {
+            let tick = WallFiring { entry, at };
+            // SAFETY: alive between `begin` and `end`. An exclusive timer runs one callback at a
+            // time, and no thread drops the callback meanwhile (I12).
+            let callback = unsafe { &mut (*this.as_ptr()).callback };
+            run_in(context, entry, || tick.now().duration_since(at).ok(), || callback(&tick));
         }
     }
 }
 
 /// The handle of a wall timer: dropping it disposes the timer.
-pub(crate) struct WallEntry {
-    entry: ManuallyDrop<EntryRef>,
-    link: LinkRef,
-}
+pub(crate) struct WallEntry(OwnedEntry);
 
 impl WallEntry {
     /// Makes and starts a timer of the program, in the context of the calling thread.
@@ -429,58 +562,37 @@ impl WallEntry {
         F: FnMut(&WallFiring<'_>) + Send + 'static,
     {
         engine.walls().prepare(engine);
-        let payload = WallPayload::<F, OWN> { link: WallLink::new(at), callback };
+        let payload = WallPayload::<F, OWN> { index: AtomicUsize::new(IDLE), callback };
         let mut look = None;
-        let Started { entry, payload, .. } = entry::start(engine, settings, payload, |inner, entry, payload| {
+        let (entry, _) = entry::start(engine, settings, payload, |inner, entry| {
             let shard = entry.shard();
             inner.touch(shard);
             let aim = Aim::new(engine.walls(), shard);
-            // SAFETY: just made, so alive and idle, with its own link; a reference is for
-            // `schedule`. `start` holds the lock.
-            let left = unsafe {
-                inner.walls.aimed(WallPayload::parts(payload).0, entry, at, aim.step, aim.by);
-                inner.insert_or_claim(shard, entry.as_ptr(), Schedule::once(aim.by.due(at)), aim.by.now)
-            };
+            inner.walls.aimed(entry, at, aim.by);
+            // SAFETY: just made, so alive and idle; a reference is for `schedule`. `start` holds
+            // the lock.
+            let left =
+                unsafe { inner.insert_or_claim(shard, entry.as_ptr(), Schedule::once(aim.by.due(at)), aim.by.now) };
             look = wants_look(inner, &aim);
             left
         });
         if let Some(engine) = look {
             engine.walls().look_later();
         }
-        // SAFETY: alive by the handle's reference.
-        let (link, _) = unsafe { WallPayload::parts(payload) };
-        Self { entry: ManuallyDrop::new(entry), link }
+        Self(OwnedEntry::of(entry))
     }
 
     pub(crate) fn entry(&self) -> &EntryRef {
-        &self.entry
+        &self.0
     }
 
     pub(crate) fn change(&self, at: SystemTime) -> Rescheduled {
-        change(&self.entry, self.link, at)
+        change(&self.0, at)
     }
 
     /// Gives up the handle; the timer is not disposed.
     pub(crate) fn detach(self) {
-        let mut this = ManuallyDrop::new(self);
-        // SAFETY: taken once: `this` is a `ManuallyDrop`, so the handle's own drop does not run.
-        drop(unsafe { ManuallyDrop::take(&mut this.entry) });
-    }
-}
-
-impl Drop for WallEntry {
-    fn drop(&mut self) {
-        let link = self.link;
-        // SAFETY: taken once: the handle is being dropped.
-        let entry = unsafe { ManuallyDrop::take(&mut self.entry) };
-        // SAFETY: here and below, the link of this timer, which is alive; `free_last` calls with
-        // the lock of its shard held.
-        let held = |inner: &ShardState| u32::from(unsafe { inner.walls.waits(link) });
-        // SAFETY: see `held`. `free_last` gives all references back at once.
-        let unlink = |inner: &mut ShardState| _ = unsafe { inner.walls.unlink(link) }.map(EntryRef::into_raw);
-        if let Err(entry) = free_last(entry, held, unlink) {
-            entry::dispose(&entry);
-        }
+        drop(self.0.into_entry());
     }
 }
 

@@ -1,10 +1,11 @@
-//! Tests of wall timers that need private parts: lists, sections, jobs, and the runtime's own look
-//! at the clocks.
+//! Tests of wall timers that need private parts: the list, sections, jobs, and the runtime's own
+//! look at the clocks.
 
 use super::*;
 use crate::alarm::Clock;
 use crate::alarm::virtual_time::VirtualTime;
 use crate::runtime::{ManualClock, Runtime};
+use crate::sync::AtomicU64;
 use crate::timer::{Changed, Waited, WallTimer};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,8 +22,7 @@ fn eventually(what: &str, so: impl Fn() -> bool) {
 
 /// Whether the last step has reached all timers.
 fn is_followed(engine: &Engine) -> bool {
-    let step = engine.walls().steps.load(Ordering::Acquire);
-    engine.shards().all(|shard| shard.lock().walls.before(step).is_none())
+    !engine.walls().stepped.load(Ordering::Acquire) && engine.shards().all(|shard| shard.lock().walls.behind == 0)
 }
 
 #[test]
@@ -34,10 +34,10 @@ fn s30_a_step_is_followed_in_sections_between_which_the_lock_is_free() {
     let timers: Vec<_> = (0..TIMERS).map(|_| runtime.wall_timer(clock.wall() + hour, |_| {})).collect();
     let engine = runtime.engine();
     let shard = engine.shards().next().expect("one queue");
-    let step = engine.walls().steps.fetch_add(1, Ordering::AcqRel) + 1;
+    shard.lock().walls.begin();
     let mut sections = 1;
-    while engine.walls().follow_section(engine, shard) {
-        assert!(shard.inner.try_lock().is_some_and(|inner| inner.walls.before(step).is_some()), "{sections}");
+    while engine.walls().follow_section(engine, shard, SECTION) {
+        assert!(shard.inner.try_lock().is_some_and(|inner| inner.walls.behind > 0), "{sections}");
         sections += 1;
     }
     assert!(is_followed(engine) && sections == TIMERS.div_ceil(SECTION), "{sections} sections");
@@ -144,7 +144,7 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
     // The due point of the wall timer; the look at the clocks comes sooner.
     let due = || {
         let inner = engine.shards().next().expect("one queue").lock();
-        inner.walls.before(u64::MAX).map(|(_, node, _)| node.get().due(inner.queue.key()))
+        inner.walls.blocks.first()?.first().map(|first| first.entry.get().due(inner.queue.key()))
     };
     let hour_ns = hour.as_nanos() as u64;
     let deadline = engine.shards().next().expect("one queue").lock().queue.next_deadline();
@@ -175,7 +175,7 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
     engine.close();
 }
 
-/// The link lies before the callback, at any alignment of the callback.
+/// The index lies beside the callback, at any alignment of the callback.
 #[test]
 fn a_callback_may_be_aligned_to_anything() {
     #[repr(align(256))]
@@ -190,6 +190,60 @@ fn a_callback_may_be_aligned_to_anything() {
     clock.set_wall(clock.wall() + Duration::from_secs(9));
     assert_eq!((clock.advance(Duration::ZERO), runtime.panics()), (1, 0));
     drop(timer);
+}
+
+/// Timers leave from all places of a list of several blocks, also in the middle of a walk; each
+/// that is left is aimed by the new clock.
+#[test]
+fn s56_a_walk_reaches_all_timers_while_others_come_and_go() {
+    const TIMERS: u64 = 3 * BLOCK as u64 + 7;
+    let virtual_time = std::sync::Arc::new(VirtualTime::default());
+    let clock = Clock::Manual { virtual_time: std::sync::Arc::clone(&virtual_time), boot: false };
+    let engine =
+        Engine::new(1, &[crate::sys::topology::CoreId { id: 0 }], clock, None, crate::engine::Hooks::default());
+    let shard = engine.shards().next().expect("one queue");
+    let start = virtual_time.wall();
+    let at = |i: u64| start + Duration::from_secs(10_000 + i);
+    let start_timer = |i: u64| WallTimer::start(&engine, at(i), MissedTicks::default(), |_| {});
+    let mut timers: std::collections::BTreeMap<u64, WallTimer> = (0..TIMERS).map(|i| (i, start_timer(i))).collect();
+    let mut random = 1_u64;
+    for round in 1..=4 {
+        // The clock gains a second, and the walk begins.
+        virtual_time.set_wall(start + Duration::from_secs(round));
+        shard.lock().walls.begin();
+        let mut next = 1_000 * round;
+        while engine.walls().follow_section(&engine, shard, 20) {
+            for _ in 0..12 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let pick = (random >> 33) as usize % timers.len();
+                let id = *timers.keys().nth(pick).expect("a timer");
+                match random >> 62 {
+                    0 => drop(timers.remove(&id)),
+                    1 => timers.remove(&id).expect("a timer").dispose(),
+                    2 => _ = timers[&id].change(at(id)),
+                    _ => {
+                        next += 1;
+                        timers.insert(next, start_timer(next));
+                    }
+                }
+            }
+        }
+        let inner = shard.lock();
+        assert_eq!((inner.walls.len, inner.walls.behind), (timers.len(), 0));
+        for (place, waiting) in inner.walls.blocks.iter().flatten().enumerate() {
+            assert_eq!(waiting.entry.wall_index().expect("of a wall timer").load(Ordering::Relaxed), place);
+            let due = waiting.at.duration_since(start).expect("later") - Duration::from_secs(round);
+            assert_eq!(waiting.entry.get().due(inner.queue.key()), due.as_nanos() as u64, "round {round}");
+        }
+    }
+    drop(timers);
+    let (left, blocks) = {
+        let inner = shard.lock();
+        (inner.walls.len, inner.walls.blocks.len())
+    };
+    assert_eq!((left, engine.active()), (0, 0));
+    assert!(blocks <= 2, "memory follows the timers");
+    engine.close();
 }
 
 /// A wall timer waits exactly while it is in the list.
