@@ -34,6 +34,7 @@ use crate::alarm::Clock;
 use crate::queue::list::Linked;
 use crate::queue::node::Location;
 use crate::queue::state::Dispose;
+use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Node, Period, Schedule};
 use crate::sync::unmodelled::AtomicUsize;
 use crate::sync::{Arc, Ordering};
@@ -193,7 +194,7 @@ struct Annotations {
 }
 
 /// Whether the entry has annotations.
-trait Annotated {
+pub(super) trait Annotated {
     const HERE: bool;
 }
 
@@ -357,24 +358,25 @@ pub(super) fn start<P: EntryPayload>(
     payload: P,
     schedule: impl FnOnce(&mut ShardState, &EntryRef) -> AfterUnlock,
 ) -> (EntryRef, bool) {
-    // Two references: the handle's, and that of the queue or of the job.
-    let header =
-        |vtable| Node::with(2, P::KIND, tick_policy, EntryMeta { shard: engine.shard_here().as_ptr(), vtable });
     if label.is_none() && context.is_none() {
-        return start_as(header(Table::<(), P>::VTABLE), (), payload, schedule);
+        return start_as(engine, tick_policy, (), payload, schedule);
     }
-    let annotations = Annotations { label, context: UnsafeCell::new(context) };
-    start_as(header(Table::<Annotations, P>::VTABLE), annotations, payload, schedule)
+    start_as(engine, tick_policy, Annotations { label, context: UnsafeCell::new(context) }, payload, schedule)
 }
 
-/// As [`start`]; the header has the table of these types.
+/// As [`start`], for one form of entry. A caller that knows the form calls this: the compiler then
+/// inlines its `schedule`, which has one call.
 #[inline]
-fn start_as<A: Annotated, P: EntryPayload>(
-    header: Entry,
+pub(super) fn start_as<A: Annotated, P: EntryPayload>(
+    engine: &Engine,
+    tick_policy: TickPolicy,
     annotations: A,
     payload: P,
     schedule: impl FnOnce(&mut ShardState, &EntryRef) -> AfterUnlock,
 ) -> (EntryRef, bool) {
+    // Two references: the handle's, and that of the queue or of the job.
+    let meta = EntryMeta { shard: engine.shard_here().as_ptr(), vtable: Table::<A, P>::VTABLE };
+    let header = Node::with(2, P::KIND, tick_policy, meta);
     let all = NonNull::from(Box::leak(Box::new(Allocation { header, annotations, payload })));
     // SAFETY: just made, with two references, the first of which is the handle's.
     let entry = unsafe { EntryRef::from_raw(all.cast()) };

@@ -139,7 +139,7 @@ impl WakerEntry {
     ) -> (Self, Looked) {
         let payload = Waiting { waker: UnsafeCell::new(Some(waker.clone())), abandoned: AtomicBool::new(false) };
         let mut has_come = false;
-        let (entry, is_open) = entry::start(engine, (tick_policy.into(), None), payload, |state, entry| {
+        let (entry, is_open) = entry::start_as(engine, tick_policy, (), payload, |state, entry| {
             let shard = entry.shard();
             let now = state.now(shard, now);
             // the entry may not fire any more: see `Clock::reading_under_lock`
