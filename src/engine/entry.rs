@@ -401,6 +401,23 @@ pub(super) fn start_as<A: Annotated, P: EntryPayload>(
     (entry, true)
 }
 
+/// Gives a new timer its first schedule. One closure for each form of entry (`A`), so that each is
+/// inlined.
+#[inline]
+#[allow(clippy::extra_unused_type_parameters)] // it makes each closure a type of its own
+fn first_schedule<A>(
+    before: u64,
+    (due, period): (Duration, Duration),
+) -> impl FnOnce(&mut ShardState, &EntryRef) -> AfterUnlock {
+    move |state, entry| {
+        let shard = entry.shard();
+        let now = state.now(shard, before);
+        let schedule = Schedule { due: instant(now, due), period: Period::new(period) };
+        // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
+        unsafe { state.insert_or_claim(shard, entry.as_ptr(), schedule, now) }
+    }
+}
+
 /// The reference of a handle: dropping it disposes the timer.
 pub(crate) struct OwnedEntry {
     entry: ManuallyDrop<EntryRef>,
@@ -434,18 +451,18 @@ impl OwnedEntry {
         context: Option<Context>,
         engine: &Engine,
         settings: Settings,
-        (due, period): (Duration, Duration),
+        when: (Duration, Duration),
         callback: P,
     ) -> Self {
         // A sweep with a slightly later reading does no harm.
         let before = engine.clock().now();
-        let (entry, _) = start(engine, (settings, context), callback, |state, entry| {
-            let shard = entry.shard();
-            let now = state.now(shard, before);
-            let schedule = Schedule { due: instant(now, due), period: Period::new(period) };
-            // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
-            unsafe { state.insert_or_claim(shard, entry.as_ptr(), schedule, now) }
-        });
+        let Settings { tick_policy, label } = settings;
+        let (entry, _) = if label.is_none() && context.is_none() {
+            start_as(engine, tick_policy, (), callback, first_schedule::<()>(before, when))
+        } else {
+            let annotations = Annotations { label, context: UnsafeCell::new(context) };
+            start_as(engine, tick_policy, annotations, callback, first_schedule::<Annotations>(before, when))
+        };
         Self::of(entry)
     }
 
