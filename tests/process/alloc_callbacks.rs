@@ -191,6 +191,24 @@ fn a_pending_timer_takes_at_most_128_bytes() {
     }
 }
 
+#[test]
+fn a_pending_delay_takes_at_most_128_bytes() {
+    const COUNT: usize = 10_000;
+    let runtime = warm(manual().1);
+    let mut delays: Vec<_> = (0..COUNT as u64).map(|i| runtime.delay(secs(100 + i))).collect();
+    let before = mine();
+    let mut context = Context::from_waker(Waker::noop());
+    for delay in &mut delays {
+        assert_eq!(Pin::new(delay).poll(&mut context), Poll::Pending);
+    }
+    let after = mine();
+    delays.clear();
+    assert_eq!(mine().used, before.used, "and gives all of them back");
+    let used = (after.used - before.used) as usize / COUNT + size_of::<timerqueue::Delay>();
+    println!("a pending delay: {used} bytes used, itself included");
+    assert!(used <= 128, "{used} bytes used");
+}
+
 /// Waiters for the end of a timer take memory while they wait, and no longer.
 #[test]
 fn s21_waiters_that_gave_up_leave_no_memory() {
