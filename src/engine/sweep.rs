@@ -37,12 +37,10 @@ impl Driver for Engine {
     }
 
     #[inline]
-    fn each_queue(&self, alarm: usize, mut sweep: impl FnMut(usize)) {
-        if alarm < self.shards.len() {
-            sweep(alarm);
-        } else {
-            self.take_shared(alarm).for_each(sweep);
-        }
+    fn queues(&self, alarm: usize) -> impl Iterator<Item = usize> {
+        let own = (alarm < self.shards.len()).then_some(alarm);
+        let shared = if own.is_none() { Some(self.take_shared(alarm)) } else { None };
+        own.into_iter().chain(shared.into_iter().flatten())
     }
 
     fn is_covered(&self, queue: usize) -> bool {

@@ -142,10 +142,10 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     /// The alarm of this queue has expired: puts due ticks into the batch, at most [`BATCH`], and
     /// sets the next alarm unless the sweep must go on.
     fn sweep(&self, queue: usize, batch: &mut Batch<Self::Tick>) -> Swept;
-    /// Calls `sweep` for each queue to be swept, now that this alarm has expired: the queue of the
-    /// same index, or those that share the alarm.
-    fn each_queue(&self, alarm: usize, mut sweep: impl FnMut(usize)) {
-        sweep(alarm);
+    /// The queues to be swept, now that this alarm has expired: the queue of the same index, or
+    /// those that share the alarm.
+    fn queues(&self, alarm: usize) -> impl Iterator<Item = usize> {
+        std::iter::once(alarm)
     }
     /// Whether the alarm of this queue is set and covers the stall check ([`Swept::gives_cover`]).
     fn is_covered(&self, _: usize) -> bool {

@@ -354,7 +354,7 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Tick>) -> Polled<W::Tick> {
     pool.alarms.wait(|event| match event {
         Event::Shard(alarm) => {
             pool.fetch(local);
-            work.each_queue(alarm, |queue| take(&mut polled.first, queue));
+            work.queues(alarm).for_each(|queue| take(&mut polled.first, queue));
         }
         Event::Wake => {
             let sent = SearchToken::from_word(pool.token_sent.swap(0, Ordering::AcqRel));
