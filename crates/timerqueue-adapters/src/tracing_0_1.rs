@@ -1,6 +1,6 @@
 //! Spans of callbacks and events of a runtime, for subscribers of the crate tracing 0.1.
 //!
-//! Ground rules. A subscriber is user code: it runs through [`ask`], which contains its panics.
+//! Ground rules. A subscriber is user code: it runs through `ask`, which contains its panics.
 //! While a subscriber runs, timers that it makes keep no span: so no subscriber calls itself.
 
 use std::cell::Cell;

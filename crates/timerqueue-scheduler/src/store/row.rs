@@ -474,7 +474,7 @@ impl Query {
     }
 
     /// Whether the list has jobs that wait.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    #[cfg(feature = "sqlite")]
     pub(crate) fn waits(&self) -> bool {
         self.state.is_none_or(|state| state == State::Waiting)
     }
