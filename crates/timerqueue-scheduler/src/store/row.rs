@@ -444,7 +444,7 @@ impl Query {
     /// # use timerqueue_scheduler::*;
     /// # let clock = ManualClock::new();
     /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let scheduler = Scheduler::builder().runtime(&runtime).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("h", |(): (), _: &Run| {}).start()?;
     /// for (key, seconds) in [("a", 30), ("b", 10), ("c", 20)] {
     ///     let _ = scheduler.put_to("h", &()).key(key).due(Duration::from_secs(seconds)).send().wait()?;
     /// }

@@ -62,8 +62,15 @@ impl Model {
         };
         let Some(telling) = self.telling.last_mut() else { return false };
         for &source in &telling.sources {
-            if self.sources[source].stack.last() == Some(&entry) {
-                self.sources[source].stack.pop();
+            // Waiting tasks are woken first, in any order; then callbacks, the last first.
+            let stack = &mut self.sources[source].stack;
+            let at = match entry {
+                Entry::Waker(..) => stack.iter().position(|other| *other == entry),
+                Entry::Callback(_) if stack.iter().any(|other| matches!(other, Entry::Waker(..))) => None,
+                Entry::Callback(_) => stack.len().checked_sub(1).filter(|&last| stack[last] == entry),
+            };
+            if let Some(at) = at {
+                stack.remove(at);
                 let (panics, spiteful) = match entry {
                     Entry::Callback(callback) => {
                         let spiteful = self.unwinding == 0 && self.spiteful.contains(&callback);
