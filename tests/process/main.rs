@@ -7,6 +7,7 @@
 
 #[cfg(target_os = "linux")]
 #[path = "../support/ledger.rs"]
+#[allow(dead_code)] // without affinity no file uses it
 mod ledger;
 #[path = "../support/mod.rs"]
 #[allow(dead_code)] // this binary uses a part of it

@@ -206,18 +206,17 @@ pub(crate) trait Changes: Rows + Sized {
         Cancel::Running
     }
 
-    /// Pauses or resumes a job; of a recurring job, its runs as well.
+    /// Pauses or resumes a job; of a recurring job, its runs as well. A row that is as it is to be
+    /// is not written: such a commit would flush.
     fn pause(&mut self, id: JobId, paused: bool) -> Change {
-        let runs = self.edit(id, |row| {
-            row.paused = paused;
-            let runs = row
-                .recurring
-                .as_ref()
-                .map(|recurring| recurring.live.iter().chain(&recurring.queued).copied().collect());
-            runs.unwrap_or_else(Vec::new)
-        });
-        for run in runs.unwrap_or_default() {
-            self.edit(run, |row| row.paused = paused);
+        let mut all = vec![id];
+        if let Some(recurring) = self.row(id).and_then(|row| row.recurring.as_ref()) {
+            all.extend(recurring.live.iter().chain(&recurring.queued));
+        }
+        for id in all {
+            if self.row(id).is_some_and(|row| row.paused != paused) {
+                self.edit(id, |row| row.paused = paused);
+            }
         }
         Change::Changed
     }
