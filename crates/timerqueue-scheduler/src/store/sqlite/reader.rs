@@ -83,8 +83,8 @@ impl Reader {
             None => schema::open_reader(&self.path, self.busy)?,
         };
         let guard = Arc::clone(&self.guard);
-        db.progress_handler(INSTRUCTIONS, Some(move || guard.is_over()))?;
         let db = self.db.insert(db);
+        db.progress_handler(INSTRUCTIONS, Some(move || guard.is_over()))?;
         let scan = match asked {
             Asked::List(listing) => {
                 let (query, most) = listing.rest();
