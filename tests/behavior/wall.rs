@@ -317,7 +317,7 @@ fn s56_threads_that_change_and_dispose_while_the_clock_is_set() {
                 let (runtime, clock, done, early) = (&runtime, &clock, &done, &early);
                 scope.spawn(move || {
                     let mut random = Random(seed);
-                    for _ in 0..2_000 {
+                    for _ in 0..800 {
                         let fired = Count::new();
                         let timer = runtime.wall_timer(clock.wall() + us(random.below(2_000)), fired.wall_callback());
                         if random.below(2) == 0 {
