@@ -6,20 +6,30 @@
 //! *parked* threads block on a [`Parker`]. A thread woken to look for jobs is the *searcher*; there
 //! is at most one searcher, which holds the search token.
 //!
-//! Two promises.
-//!
 //! **A thread always polls (I13).** `pollers` falls only by [`Sleep::leave_poll`], which refuses
 //! the last poller (and by [`Sleep::quit_poll`] when the pool stops). So a poller leaves to run
 //! callbacks only while another thread polls; the last poller stays.
 //!
-//! **No lost wake-up.** A thread that publishes a job: (1) push, (2) `SeqCst` fence, (3) read
-//! `searching`, `parked`, `pollers` ([`Sleep::notify`]). A thread that becomes idle: (a) register
-//! as poller or parked, (b) `SeqCst` fence, (c) look for jobs once more. The bad interleaving would
-//! be: (3) sees no idle thread and (c) sees no job. The two fences are ordered; if (2) comes first,
-//! (c) sees the push; if (b) comes first, (3) sees the registration. If (3) finds a searcher, no
-//! thread is woken. The searcher returns its token (a read-modify-write of `searching`) before its
-//! last look. So either this look sees the push, or (3) reads `searching` after the return of the
-//! token. DESIGN.md draws the interleavings; `loom-tests/sleep_vs_wake.rs` explores them.
+//! **No lost wake-up (I14).** The two sides are [`Sleep::notify`], and `join_poll` or `park`:
+//!
+//! ```text
+//!   publishes a job                          becomes idle
+//!     P1  pushes the job                       T1  registers: as a poller, or among the parked
+//!     P2  SeqCst fence                         T2  SeqCst fence
+//!     P3  reads searching, parked, pollers     T3  looks into all queues, and blocks if all are empty
+//! ```
+//!
+//! The bad interleaving: P3 sees no idle thread and T3 sees no job. The fences are totally ordered.
+//! If P2 comes first, T3 sees the push; if T2 comes first, P3 sees the registration.
+//!
+//! If P3 finds a searcher, no thread is woken. The searcher returns its token (a read-modify-write
+//! of `searching`, then a fence) before its last look into the queues; a searcher that has found a
+//! job, before it notifies the next thread. If P2 comes before this fence, the last look sees the
+//! push. Else the token was returned before P3, which then reads no token, or that of a later
+//! search. `loom-tests/sleep_vs_wake.rs` explores all of this.
+//!
+//! T3 looks into a deque only if the word of its worker says that it may have jobs: see `has_jobs`
+//! in [`super::worker`].
 
 use std::time::{Duration, Instant};
 
