@@ -2,7 +2,7 @@
 //!
 //! Ground rules. Locks and states are those of [`leader_followers`](super::leader_followers); only
 //! the leader touches the timer. Due times are relative, rounded up to 100 ns. They do not count
-//! the time in suspend, nor does the clock.
+//! the time in suspend, nor does the default clock.
 //!
 //! Why not a timer per shard: a thread can wait for 64 objects at most, and a machine may have more
 //! cores. Why not timed waits alone: they end with a tick of the system clock, up to 15.6 ms late.
