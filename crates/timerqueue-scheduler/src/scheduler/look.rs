@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use super::core::Core;
 use super::job::{panic_text, quietly};
-use crate::schedule::Kind;
 use crate::store::{
     Advance, Catchup, ClaimedSchedule, Invalid, JobId, JobInfo, Micros, Mutation, Occurrence, Op, Reply, Scan, Scanned,
     Step, WRONG_BY,
@@ -263,18 +262,13 @@ impl Look<'_> {
     /// The period of an interval, or the delay of a fixed delay: it goes on within this time,
     /// however the clock is set (J9).
     fn period(&self) -> Option<Duration> {
-        let nanos = match self.schedule.kind {
-            Kind::Every(grid) => grid.period,
-            Kind::FixedDelay(delay) => delay,
-            Kind::Cron(_) | Kind::Rule(_) | Kind::Any(_) => return None,
-        };
-        u64::try_from((nanos + 999) / 1000).ok().map(Duration::from_micros)
+        u64::try_from(self.schedule.period()?.as_nanos().div_ceil(1000)).ok().map(Duration::from_micros)
     }
 
     /// The longest wait for an occurrence after another one.
     fn span(&self) -> Option<Duration> {
         // Spread and jitter delay an occurrence by less than a period.
-        let periods = if self.schedule.spread.is_none() { 1 } else { 2 };
+        let periods = if self.schedule.is_spread() { 2 } else { 1 };
         Some(self.period()?.saturating_mul(periods))
     }
 

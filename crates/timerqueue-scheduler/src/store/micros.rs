@@ -7,9 +7,8 @@ use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Invalid;
-use crate::instant::to_nanos;
 
-const MICRO: i128 = 1_000;
+const NANOS: u128 = 1_000;
 
 /// An instant as stores keep it: microseconds since the Unix epoch, from 1970 to the end of 9999.
 ///
@@ -50,19 +49,14 @@ impl Micros {
     ///
     /// [`Invalid::InstantOutOfRange`] before 1970 and after 9999.
     pub fn ceil(at: SystemTime) -> Result<Self, Invalid> {
-        let nanos = to_nanos(at);
-        let micros = nanos.div_euclid(MICRO) + i128::from(nanos.rem_euclid(MICRO) != 0);
-        match i64::try_from(micros) {
-            Ok(micros) if nanos >= 0 && micros <= Self::LAST.0 => Ok(Self(micros)),
-            _ => Err(Invalid::InstantOutOfRange),
-        }
+        Self::FIRST.checked_add(at.duration_since(UNIX_EPOCH).map_err(|_| Invalid::InstantOutOfRange)?)
     }
 
     /// The instant, rounded down, and moved into the range: for readings of a clock.
     #[must_use]
     pub fn floor(at: SystemTime) -> Self {
-        let micros = to_nanos(at).div_euclid(MICRO);
-        Self(micros.clamp(i128::from(Self::FIRST.0), i128::from(Self::LAST.0)) as i64)
+        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self(i64::try_from(since.as_micros()).unwrap_or(i64::MAX)).min(Self::LAST)
     }
 
     /// The number of microseconds since the Unix epoch.
@@ -83,7 +77,7 @@ impl Micros {
     ///
     /// [`Invalid::InstantOutOfRange`] after 9999.
     pub fn checked_add(self, after: Duration) -> Result<Self, Invalid> {
-        let micros = after.as_nanos().div_ceil(MICRO.unsigned_abs());
+        let micros = after.as_nanos().div_ceil(NANOS);
         let sum = i64::try_from(micros).ok().and_then(|micros| self.0.checked_add(micros));
         sum.map(Self).filter(|&sum| sum <= Self::LAST).ok_or(Invalid::InstantOutOfRange)
     }
@@ -103,6 +97,9 @@ impl Micros {
 
 impl fmt::Debug for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&crate::instant::to_text(self.to_system()))
+        match jiff::Timestamp::from_microsecond(self.0) {
+            Ok(at) => fmt::Display::fmt(&at, f),
+            Err(_) => write!(f, "{} us", self.0),
+        }
     }
 }

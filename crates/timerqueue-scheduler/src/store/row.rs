@@ -238,7 +238,9 @@ impl JobInfo {
     #[must_use]
     pub fn is_ahead(&self, now: SystemTime) -> bool {
         let waits = self.state == State::Recurring && self.due.is_some();
-        waits && self.recurrence.as_ref().is_some_and(|rules| rules.schedule.is_civil()) && self.after > Some(now)
+        waits
+            && self.recurrence.as_ref().is_some_and(|rules| rules.schedule.period().is_none())
+            && self.after > Some(now)
     }
 
     /// Whether the job waits for another occurrence than the first one after `now`, which is the

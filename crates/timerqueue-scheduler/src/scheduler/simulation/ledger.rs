@@ -22,7 +22,6 @@ use std::sync::Arc;
 
 use super::Origin;
 use super::plan::LEASE;
-use crate::schedule::Kind;
 use crate::store::{
     Applied, Cancel, Catchup, Change, Claim, Claimed, ClaimedJob, Clash, Held, JobId, Micros, Mutation, NewJob, Op,
     Overlap, Placed, Settle, Verdict, When,
@@ -194,8 +193,8 @@ impl Ledger {
         let number = new.payload.parse().unwrap();
         let complete = new.recurrence.as_ref().and_then(|recurrence| {
             let all = matches!(recurrence.catchup, Catchup::RunAll { at_most: Catchup::MOST });
-            let Kind::Every(grid) = &recurrence.schedule.kind else { return None };
-            let period = i64::try_from(grid.period / 1_000).unwrap();
+            let period = recurrence.schedule.period().filter(|_| !recurrence.schedule.is_fixed_delay())?;
+            let period = i64::try_from(period.as_micros()).unwrap();
             (all && recurrence.overlap == Overlap::Allow && !self.steps).then_some(period)
         });
         let due = match new.when {

@@ -313,7 +313,8 @@ impl Row {
     /// Whether a recurring job waits for an occurrence though there are earlier ones.
     pub(crate) fn is_ahead(&self, now: Micros) -> bool {
         let is_ahead = |recurring: &Recurring| {
-            recurring.next.is_some() && recurring.recurrence.schedule.is_civil() && recurring.last_nominal > Some(now)
+            let is_civil = recurring.recurrence.schedule.period().is_none();
+            recurring.next.is_some() && is_civil && recurring.last_nominal > Some(now)
         };
         self.state == State::Recurring && self.recurring.as_deref().is_some_and(is_ahead)
     }

@@ -12,7 +12,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{Timestamp, ToSpan};
 
 use crate::support::{Random, at, cron, second, unix};
-use timerqueue_scheduler::Schedule;
+use timerqueue_schedule::Schedule;
 
 const MINUTE: i64 = 60;
 const DAY: i64 = 86_400;
@@ -150,7 +150,7 @@ fn expected<'a>(line: &'a Line, minutes: &'a [Minute]) -> impl Iterator<Item = i
 fn compare(schedule: &Schedule, line: &Line, zone: &str, minutes: &[Minute], random: &mut Random) -> usize {
     let (begin, end) = (minutes[0].instant, minutes[minutes.len() - 1].instant + MINUTE);
     let expected: Vec<i64> = expected(line, minutes).collect();
-    let nominal = |occurrence: timerqueue_scheduler::Occurrence| second(occurrence.nominal());
+    let nominal = |occurrence: timerqueue_schedule::Occurrence| second(occurrence.nominal());
     let within = |instant: &i64| (begin..end).contains(instant);
     let next: Vec<i64> = schedule.after(unix(begin - 1)).map(nominal).take_while(within).collect();
     assert!(next == expected, "{} in {zone}: {}", line.text, first_difference(&next, &expected));

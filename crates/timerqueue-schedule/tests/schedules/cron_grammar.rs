@@ -8,7 +8,7 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
 use crate::support::{Random, at, cron, second, unix};
-use timerqueue_scheduler::{CronError, CronField, Schedule, ScheduleError, Zones};
+use timerqueue_schedule::{CronError, CronField, Schedule, ScheduleError, Zones};
 
 const DAY: i64 = 86_400;
 const MONTHS: &[&str] = &["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::de::DeserializeSeed;
 
 use crate::support::{at, seconds, unix};
-use timerqueue_scheduler::{CalendarUnit, Loader, Schedule, Zones};
+use timerqueue_schedule::{CalendarUnit, Loader, Schedule, Zones};
 
 #[track_caller]
 fn stable(schedule: &Schedule, text: &str) {

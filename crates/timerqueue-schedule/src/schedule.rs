@@ -76,7 +76,7 @@ pub(crate) enum Kind {
 /// [`Zones::system`](crate::Zones::system) and knows no rules.
 ///
 /// ```
-/// use timerqueue_scheduler::Schedule;
+/// use timerqueue_schedule::Schedule;
 ///
 /// let text = r#"{"cron":"30 2 * * *","zone":"Europe/Berlin","until":"2030-01-01T00:00:00Z"}"#;
 /// let schedule: Schedule = serde_json::from_str(text)?;
@@ -92,7 +92,7 @@ pub(crate) enum Kind {
 ///
 /// ```
 /// use std::time::{Duration, UNIX_EPOCH};
-/// use timerqueue_scheduler::Schedule;
+/// use timerqueue_schedule::Schedule;
 ///
 /// let schedule = Schedule::cron("30 2 * * *").zone("Europe/Berlin").build()?;
 /// let noon = UNIX_EPOCH + Duration::from_secs(1_774_612_800); // 2026-03-27T12:00:00Z
@@ -102,7 +102,7 @@ pub(crate) enum Kind {
 ///     .map(|occurrence| occurrence.due().duration_since(noon).unwrap().as_secs_f64() / 3600.0)
 ///     .collect();
 /// assert_eq!(hours, [13.5, 37.0, 60.5]); // 02:30 winter time, 03:00 summer time, 02:30 summer time
-/// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+/// # Ok::<(), timerqueue_schedule::ScheduleError>(())
 /// ```
 #[derive(Clone)]
 pub struct Schedule {
@@ -138,13 +138,13 @@ impl Schedule {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use timerqueue_scheduler::Schedule;
+    /// use timerqueue_schedule::Schedule;
     ///
     /// let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
     /// let schedule = Schedule::every(Duration::from_secs(600)).from(at(42)).build()?;
     /// assert_eq!(schedule.next_after(at(0)).unwrap().due(), at(42));
     /// assert_eq!(schedule.next_after(at(42)).unwrap().due(), at(642));
-    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// # Ok::<(), timerqueue_schedule::ScheduleError>(())
     /// ```
     pub fn every(period: Duration) -> ScheduleBuilder {
         ScheduleBuilder::new(Spec::Every(period))
@@ -161,14 +161,14 @@ impl Schedule {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use timerqueue_scheduler::Schedule;
+    /// use timerqueue_schedule::Schedule;
     ///
     /// let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
     /// let schedule = Schedule::fixed_delay(Duration::from_secs(60)).build()?;
     /// let first = schedule.first_at(at(1000)).unwrap().nominal();
     /// assert_eq!(first, at(1000)); // the first run starts at once
     /// assert_eq!(schedule.next_after_run(first, at(1007), 1).unwrap().nominal(), at(1067));
-    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// # Ok::<(), timerqueue_schedule::ScheduleError>(())
     /// ```
     pub fn fixed_delay(delay: Duration) -> ScheduleBuilder {
         ScheduleBuilder::new(Spec::FixedDelay(delay))
@@ -183,12 +183,12 @@ impl Schedule {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use timerqueue_scheduler::Schedule;
+    /// use timerqueue_schedule::Schedule;
     ///
     /// let schedule = Schedule::cron("0 0 29 2 *").build()?; // leap days
     /// let next = schedule.next_after(UNIX_EPOCH).unwrap();
     /// assert_eq!(next.due(), UNIX_EPOCH + Duration::from_secs(68_169_600)); // 1972-02-29T00:00:00Z
-    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// # Ok::<(), timerqueue_schedule::ScheduleError>(())
     /// ```
     pub fn cron(line: &str) -> ScheduleBuilder {
         ScheduleBuilder::new(Spec::Cron(line.to_owned()))
@@ -214,7 +214,7 @@ impl Schedule {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use timerqueue_scheduler::Schedule;
+    /// use timerqueue_schedule::Schedule;
     ///
     /// let schedule = Schedule::any([Schedule::cron("30 8 * * MON-FRI"), Schedule::cron("0 10 * * SAT,SUN")]).build()?;
     /// let friday = UNIX_EPOCH + Duration::from_secs(86_400); // 1970-01-02
@@ -224,7 +224,7 @@ impl Schedule {
     ///     .map(|next| next.due().duration_since(friday).unwrap().as_secs_f64() / 3600.0)
     ///     .collect();
     /// assert_eq!(hours, [8.5, 34.0, 58.0]);
-    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// # Ok::<(), timerqueue_schedule::ScheduleError>(())
     /// ```
     pub fn any(parts: impl IntoIterator<Item = ScheduleBuilder>) -> ScheduleBuilder {
         ScheduleBuilder::new(Spec::Any(parts.into_iter().collect()))
@@ -239,7 +239,7 @@ impl Schedule {
     ///
     /// ```
     /// use std::time::{Duration, SystemTime, UNIX_EPOCH};
-    /// use timerqueue_scheduler::Schedule;
+    /// use timerqueue_schedule::Schedule;
     ///
     /// const DAY: u64 = 24 * 60 * 60;
     /// let daily = Schedule::cron("@daily").build()?;
@@ -252,7 +252,7 @@ impl Schedule {
     ///
     /// let saturday = UNIX_EPOCH + Duration::from_secs(2 * DAY);
     /// assert_eq!(schedule.next_after(saturday).unwrap().due(), saturday + Duration::from_secs(2 * DAY));
-    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// # Ok::<(), timerqueue_schedule::ScheduleError>(())
     /// ```
     pub fn rule(name: &str, rule: impl Rule + 'static) -> ScheduleBuilder {
         ScheduleBuilder::new(Spec::Rule(name.to_owned(), Arc::new(rule)))
@@ -303,13 +303,13 @@ impl Schedule {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use timerqueue_scheduler::Schedule;
+    /// use timerqueue_schedule::Schedule;
     ///
     /// let at = |second| UNIX_EPOCH + Duration::from_secs(second);
     /// let schedule = Schedule::cron("* * * * *").build()?;
     /// assert_eq!(schedule.first_at(at(60)).unwrap().nominal(), at(60));
     /// assert_eq!(schedule.next_after(at(60)).unwrap().nominal(), at(120));
-    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// # Ok::<(), timerqueue_schedule::ScheduleError>(())
     /// ```
     #[must_use]
     pub fn first_at(&self, t: SystemTime) -> Option<Occurrence> {
@@ -333,13 +333,13 @@ impl Schedule {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use timerqueue_scheduler::Schedule;
+    /// use timerqueue_schedule::Schedule;
     ///
     /// let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
     /// let schedule = Schedule::fixed_delay(Duration::from_secs(60)).times(2).build()?;
     /// assert_eq!(schedule.next_after_run(at(0), at(5), 1).unwrap().due(), at(65));
     /// assert_eq!(schedule.next_after_run(at(65), at(70), 2), None);
-    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// # Ok::<(), timerqueue_schedule::ScheduleError>(())
     /// ```
     #[must_use]
     pub fn next_after_run(&self, nominal: SystemTime, ended: SystemTime, runs: u64) -> Option<Occurrence> {
@@ -383,8 +383,9 @@ impl Schedule {
         self.spec.zone.as_deref()
     }
 
-    /// Whether zone data decides about occurrences.
-    pub(crate) fn has_zone(&self) -> bool {
+    /// Whether zone data decides about occurrences, of the schedule itself or of a part of a union.
+    #[must_use]
+    pub fn has_zone(&self) -> bool {
         self.zone().is_some() || matches!(&self.kind, Kind::Any(parts) if parts.iter().any(Self::has_zone))
     }
 
@@ -416,11 +417,11 @@ impl Schedule {
     /// A line and its zone:
     ///
     /// ```
-    /// use timerqueue_scheduler::Schedule;
+    /// use timerqueue_schedule::Schedule;
     ///
     /// let schedule: Schedule = "CRON_TZ=Europe/Berlin */15 9-17 * * MON-FRI".parse()?;
     /// assert_eq!(schedule.describe(), "each 15th minute of hour 9 to 17, on Monday to Friday, in Europe/Berlin");
-    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// # Ok::<(), timerqueue_schedule::ScheduleError>(())
     /// ```
     #[must_use]
     pub fn describe(&self) -> String {
@@ -459,12 +460,12 @@ impl Schedule {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use timerqueue_scheduler::Schedule;
+    /// use timerqueue_schedule::Schedule;
     ///
     /// let schedule = Schedule::cron("15 * * * *").build()?;
     /// assert!(schedule.matches(UNIX_EPOCH + Duration::from_millis(900_900)));
     /// assert!(!schedule.matches(UNIX_EPOCH + Duration::from_secs(901)));
-    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// # Ok::<(), timerqueue_schedule::ScheduleError>(())
     /// ```
     #[must_use]
     pub fn matches(&self, t: SystemTime) -> bool {
@@ -478,10 +479,32 @@ impl Schedule {
         self.spec.key.as_deref()
     }
 
-    /// Whether the occurrences are instants of the clock, which a step back moves away: of a cron
-    /// line or a rule.
-    pub(crate) fn is_civil(&self) -> bool {
-        matches!(self.kind, Kind::Cron(_) | Kind::Rule(_))
+    /// The period of [`every`](Self::every), or the delay of [`fixed_delay`](Self::fixed_delay).
+    /// `None`: the occurrences are instants of the clock, of a cron line, a rule or a union.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue_schedule::Schedule;
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// assert_eq!(Schedule::every(minute).build()?.period(), Some(minute));
+    /// assert_eq!(Schedule::cron("* * * * *").build()?.period(), None);
+    /// # Ok::<(), timerqueue_schedule::ScheduleError>(())
+    /// ```
+    #[must_use]
+    pub fn period(&self) -> Option<Duration> {
+        match self.spec.spec {
+            Spec::Every(period) | Spec::FixedDelay(period) => Some(period),
+            Spec::Cron(_) | Spec::Rule(..) | Spec::Any(_) => None,
+        }
+    }
+
+    /// Whether spread or jitter delays occurrences beyond their nominal instants.
+    #[must_use]
+    pub fn is_spread(&self) -> bool {
+        !self.spread.is_none()
     }
 
     /// Whether the next occurrence depends on the end of the run before.

@@ -15,7 +15,7 @@ use super::line::{first_of_month, month_length};
 ///
 /// ```
 /// use std::time::{Duration, UNIX_EPOCH};
-/// use timerqueue_scheduler::{CalendarUnit, Schedule};
+/// use timerqueue_schedule::{CalendarUnit, Schedule};
 ///
 /// let january = UNIX_EPOCH + Duration::from_secs(1_767_225_600); // 2026-01-01
 /// let review = Schedule::cron("0 9 15 * *").from(january).each(3, CalendarUnit::Month).build()?;
@@ -25,7 +25,7 @@ use super::line::{first_of_month, month_length};
 ///     .map(|next| next.nominal().duration_since(january).unwrap().as_secs() / 86_400)
 ///     .collect();
 /// assert_eq!(days, [14, 104, 195]); // the 15th of January, April and July
-/// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+/// # Ok::<(), timerqueue_schedule::ScheduleError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CalendarUnit {

@@ -3,7 +3,7 @@
 //! compared.
 
 use crate::support::{Random, second, unix};
-use timerqueue_scheduler::Schedule;
+use timerqueue_schedule::Schedule;
 
 const LINES: usize = 1_000;
 

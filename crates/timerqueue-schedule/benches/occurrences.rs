@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use criterion::Criterion;
-use timerqueue_scheduler::{Schedule, ScheduleBuilder, Zones};
+use timerqueue_schedule::{Schedule, ScheduleBuilder, Zones};
 
 /// Instants with a step of 1,009 s, from 2026 on: around the clock, across all transitions.
 fn instants() -> impl Iterator<Item = SystemTime> {

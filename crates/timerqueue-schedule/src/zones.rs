@@ -19,11 +19,11 @@ use crate::ScheduleError;
 /// A test that does not depend on the machine's zone data:
 ///
 /// ```
-/// use timerqueue_scheduler::{Schedule, Zones};
+/// use timerqueue_schedule::{Schedule, Zones};
 ///
 /// let schedule = Schedule::cron("30 2 * * *").zone("europe/berlin").build_in(&Zones::bundled())?;
 /// assert_eq!(schedule.zone(), Some("Europe/Berlin"));
-/// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+/// # Ok::<(), timerqueue_schedule::ScheduleError>(())
 /// ```
 #[derive(Clone)]
 pub struct Zones {
@@ -69,7 +69,7 @@ impl Zones {
     /// A test of a change of the zone data:
     ///
     /// ```no_run
-    /// use timerqueue_scheduler::{Schedule, Zones};
+    /// use timerqueue_schedule::{Schedule, Zones};
     ///
     /// let newer = Zones::bundled().with_zone("Europe/Berlin", &std::fs::read("newer/Europe/Berlin")?)?;
     /// let schedule = Schedule::cron("30 2 * * *").zone("Europe/Berlin").build()?;

@@ -13,7 +13,7 @@ use crate::is_visible;
 /// The field that an error is about:
 ///
 /// ```
-/// use timerqueue_scheduler::{CronField, Schedule, ScheduleError};
+/// use timerqueue_schedule::{CronField, Schedule, ScheduleError};
 ///
 /// let Err(ScheduleError::InvalidCron(error)) = Schedule::cron("0 9 * JANUARY *").build() else { panic!() };
 /// assert_eq!(error.field(), Some(CronField::Month));
@@ -76,7 +76,7 @@ impl fmt::Display for CronField {
 /// An hour that does not exist:
 ///
 /// ```
-/// use timerqueue_scheduler::{Schedule, ScheduleError};
+/// use timerqueue_schedule::{Schedule, ScheduleError};
 ///
 /// let Err(ScheduleError::InvalidCron(error)) = Schedule::cron("30 24 * * *").build() else { panic!() };
 /// assert_eq!((error.value(), &error.line()[error.place()]), ("24", "24"));

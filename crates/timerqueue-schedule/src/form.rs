@@ -179,13 +179,13 @@ impl fmt::Display for Schedule {
 /// There and back:
 ///
 /// ```
-/// use timerqueue_scheduler::Schedule;
+/// use timerqueue_schedule::Schedule;
 ///
 /// for text in ["30 2 * * *", "CRON_TZ=Europe/Berlin 30 2 * * *", r#"{"every":"90s"}"#] {
 ///     let schedule: Schedule = text.parse()?;
 ///     assert_eq!(schedule.to_string(), text);
 /// }
-/// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+/// # Ok::<(), timerqueue_schedule::ScheduleError>(())
 /// ```
 impl FromStr for Schedule {
     type Err = ScheduleError;
@@ -213,7 +213,7 @@ impl FromStr for Schedule {
 /// ```
 /// use std::time::{Duration, SystemTime};
 /// use serde::de::DeserializeSeed;
-/// use timerqueue_scheduler::{Loader, Schedule, Zones};
+/// use timerqueue_schedule::{Loader, Schedule, Zones};
 ///
 /// fn fortnight(t: SystemTime) -> Option<SystemTime> {
 ///     t.checked_add(Duration::from_secs(14 * 24 * 60 * 60))

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use proptest::prelude::*;
 
 use crate::support::unix;
-use timerqueue_scheduler::{CalendarUnit, Loader, Occurrence, Schedule, ScheduleBuilder, Zones};
+use timerqueue_schedule::{CalendarUnit, Loader, Occurrence, Schedule, ScheduleBuilder, Zones};
 
 const LINES: &[&str] = &[
     "* * * * *",

@@ -1,8 +1,5 @@
 //! Schedules alone: cron lines, calendars, zones, and what a store keeps of them.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod calendar;
 mod cron_grammar;
 mod cron_oracle;
@@ -12,3 +9,4 @@ mod reports;
 mod schedule;
 mod second_opinion;
 mod serialized;
+mod support;

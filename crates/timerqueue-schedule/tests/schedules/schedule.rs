@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::support::{at, civil, cron, seconds, unix};
-use timerqueue_scheduler::{CalendarUnit, Occurrence, Rule, Schedule, ScheduleBuilder, ScheduleError};
+use timerqueue_schedule::{CalendarUnit, Occurrence, Rule, Schedule, ScheduleBuilder, ScheduleError};
 
 fn nominal(occurrence: Option<Occurrence>) -> Option<SystemTime> {
     occurrence.map(|occurrence| occurrence.nominal())

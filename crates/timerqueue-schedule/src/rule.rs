@@ -11,9 +11,9 @@ use crate::instant::{to_nanos, to_system};
 /// machine. A schedule calls the rule on the thread of the schedule's caller. A panic of the rule
 /// reaches this caller.
 ///
-/// A [`Scheduler`](crate::Scheduler) calls the rule of a recurring job on a thread of its runtime's
-/// pool, with no lock held and apart from its other work. A rule that blocks delays its own jobs
-/// alone, and a panic makes a dead job of the recurring one.
+/// A `Scheduler` of the crate `timerqueue-scheduler` calls the rule of a recurring job on a thread
+/// of its runtime's pool, with no lock held and apart from its other work. A rule that blocks
+/// delays its own jobs alone, and a panic makes a dead job of the recurring one.
 ///
 /// Every closure from `SystemTime` to `Option<SystemTime>` is a rule.
 ///
@@ -23,7 +23,7 @@ use crate::instant::{to_nanos, to_system};
 ///
 /// ```
 /// use std::time::{Duration, SystemTime, UNIX_EPOCH};
-/// use timerqueue_scheduler::{Rule, Schedule};
+/// use timerqueue_schedule::{Rule, Schedule};
 ///
 /// struct Doubling;
 ///
@@ -38,7 +38,7 @@ use crate::instant::{to_nanos, to_system};
 /// let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
 /// assert_eq!(schedule.next_after(at(5)).unwrap().nominal(), at(8));
 /// assert_eq!(schedule.previous_before(at(5)).unwrap().nominal(), at(4)); // found by bisection
-/// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+/// # Ok::<(), timerqueue_schedule::ScheduleError>(())
 /// ```
 pub trait Rule: Send + Sync {
     /// The earliest instant of the rule after `t`, and never `t` itself. `None`: no instant

@@ -18,7 +18,7 @@ use crate::CronError;
 /// A cron line that never fires is refused:
 ///
 /// ```
-/// use timerqueue_scheduler::{Schedule, ScheduleError};
+/// use timerqueue_schedule::{Schedule, ScheduleError};
 ///
 /// let error = Schedule::cron("0 0 30 2 *").build().unwrap_err(); // February 30
 /// assert_eq!(error, ScheduleError::NeverFires);

@@ -7,7 +7,7 @@ use jiff::civil::Date;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use crate::support::{Random, at, civil, seconds, unix};
-use timerqueue_scheduler::{CalendarUnit, Schedule, ScheduleBuilder, ScheduleError, Zones};
+use timerqueue_schedule::{CalendarUnit, Schedule, ScheduleBuilder, ScheduleError, Zones};
 
 fn built(builder: ScheduleBuilder) -> Schedule {
     builder.clone().build_in(&Zones::bundled()).unwrap_or_else(|error| panic!("{builder:?}: {error}"))

@@ -57,7 +57,7 @@ impl fmt::Debug for Spec {
 ///
 /// ```
 /// use std::time::{Duration, UNIX_EPOCH};
-/// use timerqueue_scheduler::Schedule;
+/// use timerqueue_schedule::Schedule;
 ///
 /// let march = UNIX_EPOCH + Duration::from_secs(1_772_323_200); // 2026-03-01T00:00:00Z
 /// let schedule = Schedule::cron("0 9 * * MON")
@@ -68,7 +68,7 @@ impl fmt::Debug for Spec {
 ///     .jitter(Duration::from_secs(300))
 ///     .build()?;
 /// assert_eq!(schedule.after(march).count(), 3);
-/// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+/// # Ok::<(), timerqueue_schedule::ScheduleError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[must_use = "`build` makes the schedule"]
@@ -140,7 +140,7 @@ impl ScheduleBuilder {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use timerqueue_scheduler::{CalendarUnit, Schedule};
+    /// use timerqueue_schedule::{CalendarUnit, Schedule};
     ///
     /// let start = UNIX_EPOCH + Duration::from_secs(1_772_323_200); // 2026-03-01, a Sunday
     /// let schedule =
@@ -148,7 +148,7 @@ impl ScheduleBuilder {
     /// let hours: Vec<u64> =
     ///     schedule.preview(start, 3).iter().map(|next| next.due().duration_since(start).unwrap().as_secs() / 3600).collect();
     /// assert_eq!(hours, [8 * 24 + 8, 22 * 24 + 8, 36 * 24 + 7]); // March 9 and 23, and April 6 in summer time
-    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// # Ok::<(), timerqueue_schedule::ScheduleError>(())
     /// ```
     pub fn each(mut self, n: u16, unit: CalendarUnit) -> Self {
         self.each = Some(Each { n, unit });
@@ -165,13 +165,13 @@ impl ScheduleBuilder {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use timerqueue_scheduler::Schedule;
+    /// use timerqueue_schedule::Schedule;
     ///
     /// let daily = Schedule::cron("0 8 * * MON-FRI").except(["12-25", "12-26", "2026-12-24"]).build()?;
     /// let wednesday = UNIX_EPOCH + Duration::from_secs(1_798_012_800); // 2026-12-23T08:00:00Z
     /// let next = daily.next_after(wednesday).unwrap();
     /// assert_eq!(next.due(), wednesday + Duration::from_secs(5 * 86_400)); // Monday the 28th
-    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// # Ok::<(), timerqueue_schedule::ScheduleError>(())
     /// ```
     pub fn except<D: Into<String>>(mut self, dates: impl IntoIterator<Item = D>) -> Self {
         self.except = dates.into_iter().map(Into::into).collect();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use timerqueue_scheduler::{CalendarUnit, Schedule};
+use timerqueue_schedule::{CalendarUnit, Schedule};
 
 /// Seconds since 1970 of a civil time in UTC.
 fn at(text: &str) -> u64 {

@@ -14,14 +14,14 @@ use crate::{Occurrence, Schedule};
 ///
 /// ```
 /// use std::time::{Duration, UNIX_EPOCH};
-/// use timerqueue_scheduler::Schedule;
+/// use timerqueue_schedule::Schedule;
 ///
 /// let at = |second| UNIX_EPOCH + Duration::from_secs(second);
 /// let missed = Schedule::every(Duration::from_secs(10)).build()?.missed(at(0), at(45), 2);
 /// assert_eq!(missed.occurrences()[0].nominal(), at(30));
 /// assert_eq!(missed.occurrences()[1].nominal(), at(40));
 /// assert!(missed.has_older());
-/// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+/// # Ok::<(), timerqueue_schedule::ScheduleError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missed {
@@ -57,7 +57,7 @@ impl Schedule {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use timerqueue_scheduler::Schedule;
+    /// use timerqueue_schedule::Schedule;
     ///
     /// let at = |second| UNIX_EPOCH + Duration::from_secs(second);
     /// let nightly = Schedule::cron("@daily").build()?;
@@ -65,7 +65,7 @@ impl Schedule {
     /// let latest = nightly.latest_due(now).unwrap();
     /// assert_eq!(latest.nominal(), at(7 * 86_400));
     /// assert_eq!(nightly.next_after(latest.nominal()).unwrap().nominal(), at(8 * 86_400));
-    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// # Ok::<(), timerqueue_schedule::ScheduleError>(())
     /// ```
     #[must_use]
     pub fn latest_due(&self, now: SystemTime) -> Option<Occurrence> {
@@ -89,7 +89,7 @@ impl Schedule {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use timerqueue_scheduler::Schedule;
+    /// use timerqueue_schedule::Schedule;
     ///
     /// let schedule = Schedule::every(Duration::from_secs(1)).build()?;
     /// let (last_run, now) = (UNIX_EPOCH, UNIX_EPOCH + Duration::from_secs(365 * 24 * 60 * 60));
@@ -100,7 +100,7 @@ impl Schedule {
     /// assert_eq!((missed.occurrences().len(), missed.has_older()), (3, true));
     /// let in_time = missed.occurrences().iter().filter(|occurrence| occurrence.due() + grace >= now);
     /// assert_eq!(in_time.count(), 2);
-    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// # Ok::<(), timerqueue_schedule::ScheduleError>(())
     /// ```
     #[must_use]
     pub fn missed(&self, after: SystemTime, now: SystemTime, at_most: usize) -> Missed {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use timerqueue_scheduler::{Occurrence, Schedule, Zones};
+use timerqueue_schedule::{Occurrence, Schedule, Zones};
 
 /// The instant of a text in RFC 3339.
 pub(crate) fn at(text: &str) -> SystemTime {

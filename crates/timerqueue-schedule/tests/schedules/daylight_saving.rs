@@ -2,7 +2,7 @@
 //! on a calendar.
 
 use crate::support::{at, civil, cron, second};
-use timerqueue_scheduler::{Schedule, ScheduleError, Zones};
+use timerqueue_schedule::{Schedule, ScheduleError, Zones};
 
 /// The next `n` occurrences after an instant, as civil times; the occurrences before must be the
 /// same, in reverse.
@@ -168,7 +168,7 @@ fn sparse_occurrences_are_those_of_utc_moved_by_the_offset() {
     for line in ["0 12 29 2 *", "0 0 12 29 2 +MON", "0 0 12 1 7 * 1900-2600/50", "0 12 31 12 *"] {
         for zone in ["Europe/Berlin", "America/Nuuk", "Australia/Lord_Howe", "Africa/Casablanca", "Asia/Kathmandu"] {
             let time_zone = jiff::tz::TimeZoneDatabase::bundled().get(zone).expect("a zone");
-            let moved = |occurrence: timerqueue_scheduler::Occurrence| {
+            let moved = |occurrence: timerqueue_schedule::Occurrence| {
                 let utc = jiff::Timestamp::try_from(occurrence.nominal()).expect("in range");
                 let civil = utc.to_zoned(jiff::tz::TimeZone::UTC).datetime();
                 time_zone.to_ambiguous_timestamp(civil).unambiguous().expect("noon").as_second()

@@ -9,7 +9,7 @@
 /// A key that would colour a terminal:
 ///
 /// ```
-/// use timerqueue_scheduler::is_visible;
+/// use timerqueue_schedule::is_visible;
 ///
 /// let shown: String = "a\u{1b}[31m".chars().filter(|&c| is_visible(c)).collect();
 /// assert_eq!(shown, "a[31m");

@@ -18,14 +18,14 @@ use crate::Schedule;
 ///
 /// ```
 /// use std::time::{Duration, UNIX_EPOCH};
-/// use timerqueue_scheduler::Schedule;
+/// use timerqueue_schedule::Schedule;
 ///
 /// let hourly = Schedule::cron("@hourly").key("report/42").spread(Duration::from_secs(600)).build()?;
 /// let occurrence = hourly.next_after(UNIX_EPOCH).unwrap();
 /// assert_eq!(occurrence.nominal(), UNIX_EPOCH + Duration::from_secs(3600));
 /// let delay = occurrence.due().duration_since(occurrence.nominal()).unwrap();
 /// assert_eq!(delay.as_secs(), 485); // on every machine, for this key
-/// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+/// # Ok::<(), timerqueue_schedule::ScheduleError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Occurrence {
@@ -59,7 +59,7 @@ impl Occurrence {
 ///
 /// ```
 /// use std::time::{Duration, UNIX_EPOCH};
-/// use timerqueue_scheduler::Schedule;
+/// use timerqueue_schedule::Schedule;
 ///
 /// let at = |second| UNIX_EPOCH + Duration::from_secs(second);
 /// let schedule = Schedule::every(Duration::from_secs(10)).build()?;
@@ -67,7 +67,7 @@ impl Occurrence {
 /// let missed = schedule.after(last_run).take_while(|occurrence| occurrence.due() <= now);
 /// let nominals: Vec<_> = missed.take(2).map(|occurrence| occurrence.nominal()).collect();
 /// assert_eq!(nominals, [at(10), at(20)]);
-/// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+/// # Ok::<(), timerqueue_schedule::ScheduleError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct After<'a> {
@@ -84,7 +84,7 @@ pub struct After<'a> {
 ///
 /// ```
 /// use std::time::{Duration, UNIX_EPOCH};
-/// use timerqueue_scheduler::Schedule;
+/// use timerqueue_schedule::Schedule;
 ///
 /// let at = |second| UNIX_EPOCH + Duration::from_secs(second);
 /// let schedule = Schedule::every(Duration::from_secs(25)).build()?;
@@ -92,7 +92,7 @@ pub struct After<'a> {
 /// let recent = schedule.before(now).take_while(|occurrence| occurrence.nominal() >= now - Duration::from_secs(60));
 /// let nominals: Vec<_> = recent.map(|occurrence| occurrence.nominal()).collect();
 /// assert_eq!(nominals, [at(975), at(950)]);
-/// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+/// # Ok::<(), timerqueue_schedule::ScheduleError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Before<'a> {
