@@ -247,19 +247,29 @@ pub(crate) fn an_update_keeps_cursor_and_runs<R: Rig>() {
 }
 
 pub(crate) fn a_realigned_schedule_goes_on_from_now<R: Rig>() {
+    let minutes = Schedule::cron("* * * * *");
+    for schedule in [minutes.clone(), Schedule::any([minutes, Schedule::every(secs(600))])] {
+        goes_on_from_now::<R>(schedule.build().unwrap());
+    }
+}
+
+fn goes_on_from_now<R: Rig>(schedule: Schedule) {
     let store = Bench::<R>::new();
-    let schedule = Schedule::cron("* * * * *").build().unwrap();
     let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Overlap::Skip };
     let mut new = new_job("r", When::At(at(60)));
     (new.recurrence, new.first) = (Some(Box::new(recurrence)), Some(occurrence(60)));
     (new.span, new.affinity) = (Some(secs(10_000)), Some("x".into()));
     let _ = store.one(Op::Put(Box::new(new)));
     store.clock(7_200);
-    let _ = store.advance(&[7_200], 7_260);
+    let look = store.claim().schedules.remove(0);
+    let Op::Advance(mut step) = advance(look.id, look.version, &[7_200], Some(7_260)) else { unreachable!() };
+    step.step = Step::At { next: occurrence(7_260), span: Some(secs(3 * 3_600 + 60)) };
+    assert_eq!(store.one(Op::Advance(step)), Applied::Held(true));
     assert_eq!(store.counts().ahead, 0);
     store.clock(30);
     let job = store.get("r").unwrap();
     assert_eq!((job.is_ahead(at(30).to_system()), job.after), (true, Some(at(7_200).to_system())));
+    assert_eq!(store.counts().ahead, 1);
     assert!(store.claim().schedules.is_empty(), "two hours are no wrong clock");
     assert_eq!(store.change("r", Mutation::Realign), Applied::Change(Change::Changed));
     let look = store.claim().schedules.remove(0);

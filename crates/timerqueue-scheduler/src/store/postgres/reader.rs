@@ -290,7 +290,8 @@ pub(super) fn counts(link: &Link) -> Result<Counts, Failure> {
         kinds.push(KindCounts::new(row.get::<_, &str>(0).into(), paused, states).with_failing(failing));
     }
     let oldest = oldest.map(Micros::new).filter(|&wake| wake < now).map(Micros::to_system);
-    let sql = "SELECT count(*) FROM jobs WHERE earliest > $1::bigint - $2::bigint AND state = 4 AND recurring ~ '\"cron\": ?\"' \
+    let sql = "SELECT count(*) FROM jobs WHERE earliest > $1::bigint - $2::bigint AND state = 4 \
+               AND recurring !~ '\"schedule\": ?[{]\"(every|fixed_delay)\"' \
                AND substring(recurring FROM '\"last_nominal\": ?([0-9]{1,18})')::bigint > $1::bigint";
     let ahead = link.ask(sql, &[&now.as_i64(), &span_of(WRONG_BY)])?.first().map_or(0, |row| row.get::<_, i64>(0));
     Ok(Counts::new(kinds, oldest, now.to_system()).with_ahead(ahead.unsigned_abs()))

@@ -332,7 +332,8 @@ pub(super) fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
     let oldest = oldest.map(Micros::new).filter(|&wake| wake < now).map(Micros::to_system);
     // A text that is no JSON has no cursor.
     let sql = "SELECT count(*) FROM timerqueue_jobs WHERE earliest > ?1 - ?2 AND state = 4 AND json_valid(recurring) \
-               AND json_extract(recurring, '$.schedule.cron') IS NOT NULL \
+               AND coalesce(json_extract(recurring, '$.schedule.every'), \
+               json_extract(recurring, '$.schedule.fixed_delay')) IS NULL \
                AND json_extract(recurring, '$.last_nominal') > ?1";
     let ahead: i64 = snapshot.query_row(sql, (now.as_i64(), span_of(WRONG_BY)), |row| row.get(0))?;
     Ok(Counts::new(kinds, oldest, now.to_system()).with_ahead(ahead.unsigned_abs()))
