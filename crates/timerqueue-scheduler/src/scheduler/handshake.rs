@@ -151,4 +151,5 @@ impl Handshake {
 }
 
 #[cfg(test)]
+#[path = "../../tests/unit/handshake.rs"]
 mod tests;

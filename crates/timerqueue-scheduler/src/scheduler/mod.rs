@@ -17,9 +17,11 @@ mod put;
 mod retry;
 mod runs;
 #[cfg(test)]
+#[path = "../../tests/unit/simulation/mod.rs"]
 mod simulation;
 mod stats;
 #[cfg(test)]
+#[path = "../../tests/unit/engine/mod.rs"]
 mod tests;
 
 use std::fmt;

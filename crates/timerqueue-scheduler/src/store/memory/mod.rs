@@ -7,6 +7,7 @@
 mod members;
 mod table;
 #[cfg(test)]
+#[path = "../../../tests/unit/memory.rs"]
 mod tests;
 
 use std::collections::BTreeSet;
