@@ -40,7 +40,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const EARLIER_BY: Duration = Duration::from_micros(5);
 
 fn idle(runtime: &Runtime) -> Timer {
-    runtime.timer(Duration::MAX, ONCE, |_| unreachable!("due in minutes at the earliest"))
+    Timer::on(runtime, Duration::MAX, ONCE, |_| unreachable!("due in minutes at the earliest"))
 }
 
 /// Changes a timer to 30 s from now, repeatedly.

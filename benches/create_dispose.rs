@@ -71,7 +71,7 @@ impl Stage {
 /// A timer with a callback of one word, the common size.
 fn timer(runtime: &Runtime, due: Duration) -> Timer {
     let word = black_box(1u64);
-    runtime.timer(due, Duration::ZERO, move |_| {
+    Timer::on(runtime, due, Duration::ZERO, move |_| {
         black_box(word);
     })
 }

@@ -15,7 +15,7 @@ mod common;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use timerqueue::Runtime;
+use timerqueue::{OnceTimer, Runtime, Timer};
 
 use self::common::{Random, clock_ns, cpu_ns, is_bench_run, quantile};
 
@@ -102,7 +102,7 @@ fn signed_lateness(now: u64, due: u64) -> u64 {
 
 fn ours(runtime: &Runtime, wait: Duration) -> u64 {
     let (send, receive) = channel();
-    let timer = runtime.once(wait, move |tick| {
+    let timer = OnceTimer::on(runtime, wait, move |tick| {
         let (now, due) = (tick.now().as_duration().as_nanos() as u64, tick.scheduled().as_duration().as_nanos() as u64);
         // The receiver lives until it has received this message.
         let _ = send.send((now, due));
@@ -163,7 +163,9 @@ fn main() {
         let mut random = Random::new(19);
         let hours = |hours: u64| Duration::from_secs(3600 * hours);
         let others: Vec<_> = (0..pending)
-            .map(|_| runtime.timer(random.between(hours(1), hours(2)), Duration::ZERO, |_| unreachable!("not today")))
+            .map(|_| {
+                Timer::on(&runtime, random.between(hours(1), hours(2)), Duration::ZERO, |_| unreachable!("not today"))
+            })
             .collect();
         assert_eq!(runtime.active_timers(), others.len(), "these are pending");
         let sides = samples(&runtime, n);

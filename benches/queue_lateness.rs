@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use timerqueue::{DelayQueue, Runtime, Timestamp};
+use timerqueue::{Delay, DelayQueue, OnceTimer, Runtime, Timestamp};
 
 use self::common::{Random, is_bench_run, quantile};
 
@@ -37,7 +37,7 @@ impl Contenders {
     fn sample(&self, contender: usize, wait: Duration) -> u64 {
         let due = self.runtime.now() + wait;
         match contender {
-            0 => smol::block_on(self.runtime.delay_until(due)),
+            0 => smol::block_on(self.runtime.enter(|| Delay::until(due))),
             1 => {
                 self.queue.insert(1, 1, due).expect("a free key");
                 smol::block_on(self.queue.recv()).expect("open");
@@ -49,7 +49,7 @@ impl Contenders {
                     *fired.0.lock() = true;
                     fired.1.notify_one();
                 };
-                let timer = self.runtime.once(due.saturating_duration_since(self.runtime.now()), notify);
+                let timer = OnceTimer::on(&self.runtime, due.saturating_duration_since(self.runtime.now()), notify);
                 let mut fired = self.fired.0.lock();
                 self.fired.1.wait_while(&mut fired, |fired| !*fired);
                 drop(timer);
@@ -66,7 +66,7 @@ impl Contenders {
 fn main() {
     let n = if is_bench_run() { 1_000 } else { 5 };
     let runtime = Runtime::builder().start().expect("the runtime starts");
-    let contenders = Contenders { queue: runtime.delay_queue(), runtime, fired: Arc::default() };
+    let contenders = Contenders { queue: DelayQueue::on(&runtime), runtime, fired: Arc::default() };
     let mut random = Random::new(17);
     let mut samples: [Vec<u64>; 4] = Default::default();
     for i in 0..n {

@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use timerqueue::Runtime;
+use timerqueue::{OnceTimer, Runtime};
 
 use self::common::{Random, cpu_of_others_ns, is_bench_run, quantile};
 
@@ -42,13 +42,12 @@ fn storm(runtime: &Runtime, n: usize, span: Duration) -> Outcome {
     let start = Instant::now();
     for (late, offset) in late.iter().zip(offsets) {
         let due = (first_due + offset) - runtime.now();
-        runtime
-            .once(due, move |tick| {
-                let (now, scheduled) = (tick.now(), tick.scheduled());
-                let ns = if now < scheduled { EARLY } else { (now - scheduled).as_nanos() as u64 };
-                late.store(ns, Ordering::Relaxed);
-            })
-            .detach();
+        OnceTimer::on(runtime, due, move |tick| {
+            let (now, scheduled) = (tick.now(), tick.scheduled());
+            let ns = if now < scheduled { EARLY } else { (now - scheduled).as_nanos() as u64 };
+            late.store(ns, Ordering::Relaxed);
+        })
+        .detach();
     }
     let create = start.elapsed();
     assert!(runtime.now() < first_due, "all were made before the first was due");

@@ -6,7 +6,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use timerqueue::{Alarm, Runtime, RuntimeClock, StartError};
+use timerqueue::{Alarm, OnceTimer, Runtime, RuntimeClock, StartError};
 
 const TIMERS: usize = 300;
 const DUE: Duration = Duration::from_millis(5);
@@ -20,7 +20,7 @@ fn main() -> Result<(), StartError> {
             let mut late: Vec<Duration> = (0..TIMERS)
                 .map(|_| {
                     let send = send.clone();
-                    let timer = runtime.once(DUE, move |tick| {
+                    let timer = OnceTimer::on(&runtime, DUE, move |tick| {
                         let _ = send.send(tick.lateness());
                     });
                     let late = receive.recv().expect("it fires");

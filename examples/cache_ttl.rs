@@ -21,7 +21,7 @@ struct Cache<K, V> {
 
 impl<K: Eq + Hash + Send + Sync + 'static, V: Send + 'static> Cache<K, V> {
     fn on(runtime: &Runtime, time_to_live: Duration) -> Self {
-        Self { entries: runtime.delay_queue(), time_to_live }
+        Self { entries: DelayQueue::on(runtime), time_to_live }
     }
 
     /// Puts a value into the cache, and returns the value that was there.

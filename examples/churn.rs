@@ -9,7 +9,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use timerqueue::Runtime;
+use timerqueue::{Runtime, Timer};
 
 const DUE: Duration = Duration::from_secs(30);
 
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let start = Instant::now();
     for _ in 0..pairs {
-        let timer = runtime.timer(DUE, Duration::ZERO, |_| unreachable!("disposed long before"));
+        let timer = Timer::on(runtime, DUE, Duration::ZERO, |_| unreachable!("disposed long before"));
         drop(black_box(timer)); // dropping the handle disposes the timer
     }
     let took = start.elapsed();

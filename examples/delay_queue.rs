@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use timerqueue::{DelayQueue, ManualClock, Refusal, Runtime};
+use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Refusal, Runtime};
 
 /// A task to run later.
 enum Task {
@@ -56,7 +56,7 @@ fn tasks() -> Result<(), Box<dyn std::error::Error>> {
 fn reviews() -> Result<(), Box<dyn std::error::Error>> {
     let clock = ManualClock::new();
     let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    let reviews: DelayQueue<u64, u8> = runtime.delay_queue_builder().refuse_overdue().build();
+    let reviews: DelayQueue<u64, u8> = DelayQueueBuilder::on(&runtime).refuse_overdue().build();
     let two_days = Duration::from_secs(48 * 60 * 60);
 
     for ride in [1, 2, 3] {

@@ -11,7 +11,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
-use timerqueue::{CancellationTokenSource, ManualClock, Runtime};
+use timerqueue::{
+    CancellationTokenSource, Delay, DelayQueue, ManualClock, OnceTimer, Runtime, Timer, TimerBuilder, WallTimer,
+};
 
 const DUE: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(1);
@@ -39,13 +41,13 @@ const OPERATIONS: &[(&str, Operation)] = &[
 fn create(count: u32) {
     let runtime = Runtime::global();
     for _ in 0..count {
-        drop(black_box(runtime.timer(DUE, Duration::ZERO, |_| unreachable!("disposed long before"))));
+        drop(black_box(Timer::on(runtime, DUE, Duration::ZERO, |_| unreachable!("disposed long before"))));
     }
 }
 
 /// Changes a timer to the same length from now.
 fn change(count: u32) {
-    let timer = Runtime::global().timer(DUE, Duration::ZERO, |_| unreachable!("changed long before"));
+    let timer = Timer::on(Runtime::global(), DUE, Duration::ZERO, |_| unreachable!("changed long before"));
     for _ in 0..count {
         black_box(timer.change(DUE, Duration::ZERO));
     }
@@ -55,7 +57,7 @@ fn change(count: u32) {
 fn wall(count: u32) {
     let (runtime, at) = (Runtime::global(), SystemTime::now() + DUE);
     for _ in 0..count {
-        drop(black_box(runtime.wall_timer(at, |_| unreachable!("disposed long before"))));
+        drop(black_box(WallTimer::on(runtime, at, |_| unreachable!("disposed long before"))));
     }
 }
 
@@ -68,7 +70,7 @@ fn poll_pending<F: Future>(future: F) {
 /// Makes, polls and drops a delay.
 fn delay(count: u32) {
     let runtime = Runtime::global();
-    (0..count).for_each(|_| poll_pending(runtime.delay(DUE)));
+    (0..count).for_each(|_| poll_pending(Delay::on(runtime, DUE)));
 }
 
 /// Polls and drops a wait for a token.
@@ -99,7 +101,7 @@ fn manual() -> (ManualClock, Runtime) {
 /// A tick of a periodic timer whose callbacks may overlap.
 fn fire(count: u32) {
     let (clock, runtime) = manual();
-    let _timer = runtime.timer(STEP, STEP, |tick| {
+    let _timer = Timer::on(&runtime, STEP, STEP, |tick| {
         black_box(tick.missed());
     });
     for _ in 0..count {
@@ -111,7 +113,7 @@ fn fire(count: u32) {
 fn fire_exclusive(count: u32) {
     let (clock, runtime) = manual();
     let mut ticks = 0_u32;
-    let _timer = runtime.exclusive_timer(STEP, STEP, move |_| ticks = black_box(ticks + 1));
+    let _timer = TimerBuilder::on(&runtime).period(STEP).start_exclusive(move |_| ticks = black_box(ticks + 1));
     for _ in 0..count {
         clock.advance(STEP);
     }
@@ -121,7 +123,7 @@ fn fire_exclusive(count: u32) {
 fn fire_once(count: u32) {
     let (clock, runtime) = manual();
     for _ in 0..count {
-        let timer = runtime.once(STEP, |tick| {
+        let timer = OnceTimer::on(&runtime, STEP, |tick| {
             black_box(tick.lateness());
         });
         clock.advance(STEP);
@@ -132,7 +134,7 @@ fn fire_once(count: u32) {
 /// Inserts an entry into a delay queue, and removes it.
 fn insert(count: u32) {
     let (_clock, runtime) = manual();
-    let queue = runtime.delay_queue::<u32, u32>();
+    let queue = DelayQueue::<u32, u32>::on(&runtime);
     for key in 0..count {
         queue.insert(key, key, DUE).expect("no limit");
         black_box(queue.remove(&key));
@@ -142,7 +144,7 @@ fn insert(count: u32) {
 /// As `insert`, of an entry that is due by the wall clock.
 fn insert_wall(count: u32) {
     let (clock, runtime) = manual();
-    let (queue, at) = (runtime.delay_queue::<u32, u32>(), clock.wall() + DUE);
+    let (queue, at) = (DelayQueue::<u32, u32>::on(&runtime), clock.wall() + DUE);
     for key in 0..count {
         queue.insert(key, key, at).expect("no limit");
         black_box(queue.remove(&key));

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use timerqueue::{Runtime, Timestamp};
+use timerqueue::{OnceTimer, Runtime, TimerBuilder, Timestamp};
 
 const PERIOD: Duration = Duration::from_millis(10);
 const PHASE: Duration = Duration::from_secs(2);
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map(|(ticks, i)| {
             let ticks = Arc::clone(ticks);
             // Spread over the period.
-            runtime.exclusive_timer(PERIOD + PERIOD * i / timers, PERIOD, move |tick| {
+            TimerBuilder::on(&runtime).due(PERIOD + PERIOD * i / timers).period(PERIOD).start_exclusive(move |tick| {
                 ticks.lock().expect("callbacks do not panic").push(tick.now());
             })
         })
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             // The main thread waits for all of them.
             let _ = done.send(());
         };
-        runtime.once(Duration::from_millis(1), callback).detach();
+        OnceTimer::on(&runtime, Duration::from_millis(1), callback).detach();
     }
     drop(done);
     thread::sleep(PHASE / 2);

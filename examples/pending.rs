@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
-use timerqueue::Runtime;
+use timerqueue::{Runtime, Timer};
 
 /// Context switches of one thread.
 #[derive(Clone, Copy, Default)]
@@ -47,8 +47,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let runtime = Runtime::builder().start()?;
     let hour = Duration::from_secs(3600);
-    let pending: Vec<_> =
-        (0..timers).map(|_| runtime.timer(hour, Duration::ZERO, |_| unreachable!("not within the hour"))).collect();
+    let pending: Vec<_> = (0..timers)
+        .map(|_| Timer::on(&runtime, hour, Duration::ZERO, |_| unreachable!("not within the hour")))
+        .collect();
     println!("{} timers pending, the next due in {:.0?}", runtime.active_timers(), hour);
 
     // The pool has been started a moment ago; let it settle.

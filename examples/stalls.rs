@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use timerqueue::{MissedTicks, Runtime, Timer};
+use timerqueue::{MissedTicks, OnceTimer, Runtime, Timer, TimerBuilder};
 
 const NEVER: Duration = Duration::MAX;
 
@@ -88,7 +88,7 @@ impl Drop for Hogs {
 /// up.
 fn behind() {
     let (runtime, seen) = (runtime(3), Seen::default());
-    let busy = runtime.timer_builder().period(us(100)).missed_ticks(MissedTicks::Burst);
+    let busy = TimerBuilder::on(&runtime).period(us(100)).missed_ticks(MissedTicks::Burst);
     let busy = busy.start_exclusive(|_| work(us(150)));
     thread::sleep(ms(50));
     let due = runtime.now() + ms(20);
@@ -96,7 +96,7 @@ fn behind() {
     let timers: Vec<Timer> = (0..100)
         .map(|_| {
             let (seen, entered) = (seen.clone(), Arc::clone(&entered));
-            runtime.timer(due - runtime.now(), NEVER, move |tick| {
+            Timer::on(&runtime, due - runtime.now(), NEVER, move |tick| {
                 let late = tick.lateness();
                 if entered.fetch_add(1, Ordering::Relaxed) == 0 {
                     thread::sleep(ms(1_000));
@@ -118,7 +118,7 @@ fn trickle() {
     let timers: Vec<Timer> = (0..200)
         .map(|i| {
             let seen = seen.clone();
-            runtime.timer_builder().due(us(50 * i) + ms(10)).period(ms(10)).missed_ticks(MissedTicks::Burst).start(
+            TimerBuilder::on(&runtime).due(us(50 * i) + ms(10)).period(ms(10)).missed_ticks(MissedTicks::Burst).start(
                 move |tick| {
                     if tick.scheduled() - begun > ms(1_500) {
                         seen.note(tick.lateness());
@@ -144,7 +144,7 @@ fn lock(name: &str, workers: usize, max_threads: usize, hogs: usize) {
     let timers: Vec<Timer> = (0..20_000)
         .map(|_| {
             let (seen, shared, left) = (seen.clone(), Arc::clone(&shared), Arc::clone(&left));
-            runtime.timer(due - runtime.now(), NEVER, move |tick| {
+            Timer::on(&runtime, due - runtime.now(), NEVER, move |tick| {
                 let mut shared = shared.lock().unwrap();
                 *shared += 1;
                 work(us(20));
@@ -168,7 +168,7 @@ fn cache() {
     for key in 0..1_000_000u64 {
         let (theirs, seen) = (Arc::downgrade(&cache), seen.clone());
         let due = ms(3_000) + us(key.wrapping_mul(0x9e37_79b9) % 1_000_000);
-        let timer = runtime.once(due, move |tick| {
+        let timer = OnceTimer::on(&runtime, due, move |tick| {
             let gone = theirs.upgrade().map(|cache| cache.lock().unwrap().remove(&key));
             if key % 64 == 0 {
                 seen.note(tick.lateness());
@@ -189,7 +189,7 @@ fn sleepers() {
     let timers: Vec<Timer> = (0..40)
         .map(|_| {
             let seen = seen.clone();
-            runtime.timer(ms(20), NEVER, move |tick| {
+            Timer::on(&runtime, ms(20), NEVER, move |tick| {
                 seen.note(tick.lateness());
                 thread::sleep(ms(200));
             })
@@ -205,14 +205,14 @@ fn overload(timers: usize) {
     let (runtime, seen) = (Runtime::builder().start().unwrap(), Seen::default());
     let timers: Vec<Timer> = (0..timers)
         .map(|_| {
-            let builder = runtime.timer_builder().period(ms(1)).missed_ticks(MissedTicks::Burst);
+            let builder = TimerBuilder::on(&runtime).period(ms(1)).missed_ticks(MissedTicks::Burst);
             builder.start(|_| work(ms(2)))
         })
         .collect();
     let others: Vec<Timer> = (1..=100)
         .map(|i| {
             let seen = seen.clone();
-            runtime.timer(ms(10 * i), NEVER, move |tick| seen.note(tick.lateness()))
+            Timer::on(&runtime, ms(10 * i), NEVER, move |tick| seen.note(tick.lateness()))
         })
         .collect();
     seen.watch_threads(&runtime, ms(1_500));
@@ -227,11 +227,12 @@ fn blocked() {
     let ticking: Vec<Timer> = (0..16)
         .map(|i| {
             let seen = seen.clone();
-            runtime.timer(us(625 * i), ms(10), move |tick| seen.note(tick.lateness()))
+            Timer::on(&runtime, us(625 * i), ms(10), move |tick| seen.note(tick.lateness()))
         })
         .collect();
     thread::sleep(ms(500));
-    let blocked: Vec<Timer> = (0..64).map(|_| runtime.timer(ms(20), NEVER, |_| thread::sleep(ms(2_000)))).collect();
+    let blocked: Vec<Timer> =
+        (0..64).map(|_| Timer::on(&runtime, ms(20), NEVER, |_| thread::sleep(ms(2_000)))).collect();
     seen.watch_threads(&runtime, ms(2_500));
     drop((ticking, blocked));
     seen.say("blocked");

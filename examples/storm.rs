@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use timerqueue::{Runtime, Timestamp};
+use timerqueue::{Runtime, TimerBuilder, Timestamp};
 
 const NOT_FIRED: i64 = i64::MIN;
 
@@ -54,8 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (late, i) in late.iter().zip(0..n) {
         let place = scattered(i) as f64 / u64::MAX as f64;
         let due = first_due + span.mul_f64(place);
-        runtime
-            .timer_builder()
+        TimerBuilder::on(&runtime)
             .due(due - runtime.now())
             .leeway(leeway)
             .start(|tick| {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use timerqueue::{Histogram, Metrics, Runtime, Timer, TimerDump};
+use timerqueue::{Delay, Histogram, Metrics, OnceTimer, Runtime, Timer, TimerBuilder, TimerDump};
 
 const SECOND: Duration = Duration::from_secs(1);
 const BAR: usize = 40;
@@ -112,10 +112,10 @@ fn bars(lateness: &Histogram) -> String {
 
 /// Timers that a dump shows by name.
 fn named_timers(runtime: &Runtime) -> Vec<Timer> {
-    let heartbeat = runtime.timer_builder().name("heartbeat").period(Duration::from_millis(250)).start(|_| {});
-    let report = runtime.timer_builder().name("report").period(10 * SECOND).start(|_| {});
+    let heartbeat = TimerBuilder::on(runtime).name("heartbeat").period(Duration::from_millis(250)).start(|_| {});
+    let report = TimerBuilder::on(runtime).name("report").period(10 * SECOND).start(|_| {});
     // Blocks a thread; the pool gets on.
-    let backup = runtime.timer_builder().name("backup").period(3 * SECOND);
+    let backup = TimerBuilder::on(runtime).name("backup").period(3 * SECOND);
     let backup = backup.start_exclusive(|_| thread::sleep(Duration::from_millis(400)));
     vec![heartbeat, report, backup]
 }
@@ -125,14 +125,14 @@ fn make_load(runtime: &Runtime, ends: &AtomicBool) {
     let mut timeouts = std::collections::VecDeque::new();
     while !ends.load(Ordering::Relaxed) {
         for _ in 0..200 {
-            timeouts.push_back(runtime.timer(30 * SECOND, Duration::ZERO, |_| {}));
+            timeouts.push_back(Timer::on(runtime, 30 * SECOND, Duration::ZERO, |_| {}));
             if timeouts.len() > 20_000 {
                 drop(timeouts.pop_front()); // answered in time
             }
         }
         for i in 0..20 {
-            runtime.once(Duration::from_micros(50 * i), |_| {}).detach();
+            OnceTimer::on(runtime, Duration::from_micros(50 * i), |_| {}).detach();
         }
-        smol::block_on(runtime.delay(Duration::from_millis(2)));
+        smol::block_on(Delay::on(runtime, Duration::from_millis(2)));
     }
 }

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use timerqueue::{Changed, Runtime, StartError, Tick, Timer, Timestamp, Waited};
+use timerqueue::{Changed, Runtime, StartError, Tick, Timer, TimerBuilder, Timestamp, Waited};
 
 const ONCE: Duration = Duration::ZERO;
 const IDLE: Duration = Duration::MAX;
@@ -104,7 +104,7 @@ impl Guide<'_> {
 
 /// One-shots near and far, one of them disposed in time.
 fn one_shots(guide: &Guide<'_>) {
-    let one_shot = |name: &str, due| guide.runtime.timer(due, ONCE, guide.report(Kind::OneShot, name));
+    let one_shot = |name: &str, due| Timer::on(guide.runtime, due, ONCE, guide.report(Kind::OneShot, name));
     let timers = [
         one_shot("at once", Duration::ZERO),
         one_shot("in 250 us", Duration::from_micros(250)),
@@ -124,11 +124,11 @@ fn one_shots(guide: &Guide<'_>) {
 /// A heartbeat that changes its pace, and one that stops itself.
 fn heartbeats(guide: &Guide<'_>) {
     let every = Duration::from_millis(200);
-    let heartbeat = guide.runtime.timer(every, every, guide.report(Kind::Periodic, "heartbeat"));
+    let heartbeat = Timer::on(guide.runtime, every, every, guide.report(Kind::Periodic, "heartbeat"));
 
     let report = guide.report(Kind::Exclusive, "three ticks and out");
     let mut left = 3;
-    let counting = guide.runtime.exclusive_timer(Duration::from_millis(40), Duration::from_millis(40), move |tick| {
+    let counting = TimerBuilder::on(guide.runtime).period(Duration::from_millis(40)).start_exclusive(move |tick| {
         report(tick);
         left -= 1;
         if left == 0 {
@@ -154,7 +154,7 @@ fn heartbeats(guide: &Guide<'_>) {
 /// An idle timeout, pushed back by each activity until there is none.
 fn idle_timeout(guide: &Guide<'_>) {
     let limit = Duration::from_millis(450);
-    let timeout = guide.runtime.timer(limit, ONCE, guide.report(Kind::OneShot, "connection idle for 450 ms"));
+    let timeout = Timer::on(guide.runtime, limit, ONCE, guide.report(Kind::OneShot, "connection idle for 450 ms"));
     for _ in 0..3 {
         thread::sleep(Duration::from_millis(300));
         guide.change("connection idle for 450 ms", &timeout, limit, ONCE);
@@ -167,7 +167,7 @@ fn answered_in_time(guide: &Guide<'_>) {
     const REQUESTS: usize = 200_000;
     let began = guide.runtime.now();
     for _ in 0..REQUESTS {
-        let timeout = guide.runtime.timer(Duration::from_secs(30), ONCE, |_| unreachable!("answered in time"));
+        let timeout = Timer::on(guide.runtime, Duration::from_secs(30), ONCE, |_| unreachable!("answered in time"));
         timeout.dispose();
     }
     let each = (guide.runtime.now() - began) / REQUESTS as u32;
@@ -178,7 +178,7 @@ fn answered_in_time(guide: &Guide<'_>) {
 /// Sub-millisecond periods are periods like any other.
 fn fast(guide: &Guide<'_>) {
     let every = Duration::from_micros(500);
-    let timer = guide.runtime.timer(every, every, guide.report(Kind::Fast, "every 500 us"));
+    let timer = Timer::on(guide.runtime, every, every, guide.report(Kind::Fast, "every 500 us"));
     thread::sleep(Duration::from_secs(2));
     guide.dispose("every 500 us", &timer);
 }

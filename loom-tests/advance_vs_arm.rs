@@ -24,6 +24,7 @@ use loom::thread;
 use crate::loom_models::explore::{explore_all, explore_bounded};
 use crate::loom_models::harness::Task;
 use crate::runtime::{ManualClock, Runtime};
+use crate::{Delay, OnceTimer, Timer};
 
 const DUE: Duration = Duration::from_nanos(10);
 
@@ -55,7 +56,7 @@ fn an_advance_leaves_nothing_behind_that_is_due() {
                 let seen = Arc::clone(&fired);
                 let idle = Duration::MAX;
                 let arm = |due| {
-                    runtime.timer(due, idle, move |_| {
+                    Timer::on(&runtime, due, idle, move |_| {
                         seen.fetch_add(1, Relaxed);
                     })
                 };
@@ -89,7 +90,7 @@ fn a_delay_polled_during_an_advance_is_ready_or_woken() {
             let clock = ManualClock::new();
             let runtime = start(&clock);
             let (before, task) = (Task::new(), Task::new());
-            let mut delay = runtime.delay(DUE);
+            let mut delay = Delay::on(&runtime, DUE);
             if polled_before {
                 assert!(before.poll(&mut delay).is_pending());
             }
@@ -118,7 +119,7 @@ fn a_delay_reset_during_an_advance_is_not_left_behind() {
             let clock = ManualClock::new();
             let runtime = start(&clock);
             let task = Task::new();
-            let mut delay = runtime.delay(Duration::MAX);
+            let mut delay = Delay::on(&runtime, Duration::MAX);
             assert!(task.poll(&mut delay).is_pending());
             let driver = advances(&clock, by);
             delay.reset(DUE);
@@ -150,7 +151,7 @@ fn a_runtime_that_ends_during_an_advance_is_dropped_outside_of_locks() {
         let owned = UsesTheClock(clock.clone());
         let handler = move |_| _ = owned.0.now();
         let runtime = Runtime::builder().manual_clock(&clock).on_panic(handler).start().expect("nothing to refuse");
-        runtime.once(DUE, |_| {}).detach(); // so that the advance looks at this runtime
+        OnceTimer::on(&runtime, DUE, |_| {}).detach(); // so that the advance looks at this runtime
         let driver = advances(&clock, DUE);
         // Loom does not see reference counts. It tries this step at each point between the driver's
         // looks for runtimes.

@@ -60,7 +60,7 @@ const CLOCKS: [fn() -> Manual; 2] = [Manual::new, Manual::on_system_clock];
 
 /// A delay with a waiting task.
 fn waited_for(manual: &Manual, task: &Task) -> Delay {
-    let mut delay = Delay::on_until(manual.source(), DUE);
+    let mut delay = Delay::at(manual.source(), DUE);
     assert!(task.poll(&mut delay).is_pending());
     delay
 }
@@ -263,7 +263,7 @@ fn tried(delay: &mut Delay) -> Result<(), RuntimeError> {
 fn a_waiting_delay_fails_when_the_runtime_ends() {
     explore_all(|| {
         let manual = Arc::new(Manual::new());
-        let mut delay = Delay::on_until(manual.source(), DUE);
+        let mut delay = Delay::at(manual.source(), DUE);
         let closer = spawn(&manual, |manual| manual.engine.close());
         assert!(matches!(tried(&mut delay), Err(RuntimeError::Ended)));
         closer.join().unwrap();
@@ -324,8 +324,8 @@ fn the_first_of_token_and_time_wins() {
     explore_bounded(|| {
         let manual = Arc::new(Manual::new());
         let task = Task::new();
-        let source = CancellationTokenSource::on(manual.source());
-        let mut delay = Delay::on_until(manual.source(), DUE).with_token(&source.token());
+        let source = CancellationTokenSource::of(manual.source());
+        let mut delay = Delay::at(manual.source(), DUE).with_token(&source.token());
         assert!(task.poll(&mut delay).is_pending());
         let canceller = {
             let source = source.clone();
@@ -355,8 +355,8 @@ fn the_first_of_token_and_time_wins() {
     explore_all(|| {
         let manual = Arc::new(Manual::new());
         let task = Task::new();
-        let source = CancellationTokenSource::on(manual.source());
-        let mut delay = Delay::on_until(manual.source(), DUE).with_token(&source.token());
+        let source = CancellationTokenSource::of(manual.source());
+        let mut delay = Delay::at(manual.source(), DUE).with_token(&source.token());
         assert!(task.poll(&mut delay).is_pending());
         let sweeper = spawn(&manual, |manual| manual.run(manual.sweep_at(DUE - 1)));
         source.cancel();
@@ -369,8 +369,8 @@ fn the_first_of_token_and_time_wins() {
     explore_all(|| {
         let manual = Arc::new(Manual::new());
         let task = Task::new();
-        let source = CancellationTokenSource::on(manual.source());
-        let mut delay = Delay::on_until(manual.source(), DUE).with_token(&source.token());
+        let source = CancellationTokenSource::of(manual.source());
+        let mut delay = Delay::at(manual.source(), DUE).with_token(&source.token());
         assert!(task.poll(&mut delay).is_pending());
         let worker = spawn(&manual, |manual| manual.run(manual.sweep_at(DUE)));
         manual.step();
@@ -395,7 +395,7 @@ fn a_task_that_waits_when_a_stop_handle_is_made_is_told_of_the_stop() {
     explore_all(|| {
         let manual = Arc::new(Manual::new());
         let task = Task::new();
-        let mut interval = Interval::on(manual.source(), Duration::from_nanos(DUE));
+        let mut interval = Interval::every(manual.source(), Duration::from_nanos(DUE));
         assert!(poll(&mut interval, &task).is_pending());
         let worker = spawn(&manual, |manual| manual.run(manual.sweep_at(DUE)));
         let handle = interval.stop_handle();
@@ -411,7 +411,7 @@ fn a_task_that_waits_when_a_stop_handle_is_made_is_told_of_the_stop() {
 }
 
 fn interval(manual: &Manual) -> (Interval, StopHandle) {
-    let mut interval = Interval::on(manual.source(), Duration::from_nanos(DUE));
+    let mut interval = Interval::every(manual.source(), Duration::from_nanos(DUE));
     let handle = interval.stop_handle();
     (interval, handle)
 }

@@ -12,7 +12,7 @@ use super::*;
 /// A source on a manual clock, with a callback and a timed cancel due at 1.
 fn timed() -> (Arc<Manual>, CancellationTokenSource, Traces) {
     let manual = Arc::new(Manual::new());
-    let source = CancellationTokenSource::on(manual.source());
+    let source = CancellationTokenSource::of(manual.source());
     source.try_cancel_after(Duration::from_nanos(1)).unwrap();
     let traces = Traces::new();
     traces.register(&source.token()).detach();
@@ -105,7 +105,7 @@ fn a_timed_cancel_set_during_a_cancel_is_withdrawn() {
     for set_before in [false, true] {
         explore_all(move || {
             let manual = Arc::new(Manual::new());
-            let source = CancellationTokenSource::on(manual.source());
+            let source = CancellationTokenSource::of(manual.source());
             if set_before {
                 source.try_cancel_after(Duration::from_nanos(7)).unwrap();
             }

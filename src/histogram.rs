@@ -79,11 +79,11 @@ impl Recorder {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue::{ManualClock, Runtime, Timer};
 ///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-/// let timer = runtime.timer(Duration::from_secs(1), Duration::ZERO, |_| {});
+/// let timer = Timer::on(&runtime, Duration::from_secs(1), Duration::ZERO, |_| {});
 /// clock.stall(Duration::from_millis(1_020)); // no callback runs meanwhile
 /// clock.advance(Duration::ZERO);
 /// let lateness = runtime.metrics().lateness;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use timerqueue::{Runtime, Timestamp};
+use timerqueue::{Runtime, TimerBuilder, Timestamp};
 
 use crate::costs::Costs;
 use crate::load::{Load, Random};
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Box<dyn std::error::Error>> {
                             thread::sleep(sleep);
                         }
                     };
-                    runtime.timer_builder().due(due - runtime.now()).start(callback).detach();
+                    TimerBuilder::on(runtime).due(due - runtime.now()).start(callback).detach();
                 }
             });
         }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use timerqueue::{ManualClock, Runtime, RuntimeError};
+use timerqueue::{CancellationTokenSource, Delay, ManualClock, Runtime, RuntimeError, Timer};
 
 use crate::ledger::{FIGURES, fault, must, patience};
 use crate::neighbours;
@@ -84,12 +84,12 @@ fn visit(world: &Arc<World>, random: &mut Random) {
         Err(error) => return fault(format_args!("a runtime could not be started: {error}")),
     };
     let timers: Vec<_> = (0..random.below(300)).map(|_| timers::make_on(world, &guest, &panics, random)).collect();
-    let mut delays: Vec<_> = (0..random.below(20)).map(|_| guest.delay(Duration::from_secs(3_600))).collect();
+    let mut delays: Vec<_> = (0..random.below(20)).map(|_| Delay::on(&guest, Duration::from_secs(3_600))).collect();
     let mut context = Context::from_waker(Waker::noop());
     for delay in &mut delays {
         must(Pin::new(delay).poll(&mut context).is_pending(), || "an hour has passed".into());
     }
-    let source = guest.cancellation_source();
+    let source = CancellationTokenSource::on(&guest);
     must(source.try_cancel_after(Duration::from_secs(3_600)).is_ok(), || "cancel_after failed".into());
     thread::sleep(Duration::from_millis(random.below(400)));
 
@@ -149,7 +149,7 @@ fn virtual_time(world: &World, random: &mut Random) {
         let period = Duration::from_nanos(1 + random.below(span.as_nanos() as u64));
         let period = period.max(span / 50);
         want += (span.as_nanos() / period.as_nanos()) as u64;
-        timers.push(runtime.timer(period, period, |tick| {
+        timers.push(Timer::on(&runtime, period, period, |tick| {
             must(tick.lateness().is_zero(), || "late on virtual time".into());
         }));
     }

@@ -46,12 +46,12 @@ pub(crate) fn scene(world: &Arc<World>, runtime: &Runtime, random: &mut Random) 
 fn leave_with_the_collector(world: &Arc<World>, runtime: &Runtime, random: &mut Random) {
     for _ in 0..random.below(200) {
         let (act, runtime, world) = (random.below(5), runtime.clone(), Arc::downgrade(world));
-        let timer = runtime.timer(Duration::from_millis(random.below(50)), NEVER, |_| {});
+        let timer = Timer::on(&runtime, Duration::from_millis(random.below(50)), NEVER, |_| {});
         let leave = move || {
             let guard = epoch::pin();
             guard.defer(move || match act {
                 0 => drop(timer),
-                1 => drop((runtime.timer(Duration::ZERO, NEVER, |_| {}), timer)),
+                1 => drop((Timer::on(&runtime, Duration::ZERO, NEVER, |_| {}), timer)),
                 2 => {
                     _ = world
                         .upgrade()
@@ -76,8 +76,8 @@ fn end_threads_with_timers(runtime: &Runtime, random: &mut Random) {
     }
     let fill = |slot: &'static thread::LocalKey<RefCell<Kept>>, runtime: &Runtime, n: u64| {
         slot.with_borrow_mut(|(timers, sources, own)| {
-            timers.extend((0..n).map(|i| runtime.timer(Duration::from_micros(i * 10), NEVER, |_| {})));
-            let mut source = runtime.cancellation_source();
+            timers.extend((0..n).map(|i| Timer::on(runtime, Duration::from_micros(i * 10), NEVER, |_| {})));
+            let mut source = CancellationTokenSource::on(runtime);
             for _ in 0..n * 100 {
                 source = source.token().child_source();
             }
@@ -166,7 +166,7 @@ pub(crate) fn child(scene: &str) -> Option<ExitCode> {
 fn closes_all_descriptors() -> ExitCode {
     let (send, receive) = std::sync::mpsc::channel();
     let runtime = Runtime::builder().on_panic(move |_| _ = send.send(())).start().expect("the system has alarms");
-    let timers: Vec<Timer> = (1..100).map(|i| runtime.timer(Duration::from_millis(i), NEVER, |_| {})).collect();
+    let timers: Vec<Timer> = (1..100).map(|i| Timer::on(&runtime, Duration::from_millis(i), NEVER, |_| {})).collect();
     // SAFETY: none of these descriptors is used by this child again, but by the runtime, which is
     // the point.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
@@ -185,7 +185,8 @@ fn runs_out_of_memory() -> ExitCode {
     unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
     let mut runtimes = Vec::new();
     while let Ok(runtime) = Runtime::builder().workers(2).start() {
-        let timers: Vec<Timer> = (0..20_000).map(|i| runtime.timer(Duration::from_micros(i), NEVER, |_| {})).collect();
+        let timers: Vec<Timer> =
+            (0..20_000).map(|i| Timer::on(&runtime, Duration::from_micros(i), NEVER, |_| {})).collect();
         runtimes.push((runtime, timers));
     }
     ExitCode::SUCCESS

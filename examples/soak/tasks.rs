@@ -13,7 +13,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use timerqueue::{CancelReason, MissedTicks, Runtime, TimeoutError, Timestamp, Waited};
+use timerqueue::{
+    CancelReason, CancellationTokenSource, Delay, Interval, MissedTicks, OnceTimer, Runtime, Timeout, TimeoutError,
+    Timer, Timestamp, Waited,
+};
 
 use crate::ledger::{FIGURES, NEVER, fault, lock, must, nanos, patience};
 use crate::random::Random;
@@ -130,7 +133,7 @@ async fn live(world: Arc<World>, id: usize, mut random: Random) {
         world.waits.set(id, NEVER);
         FIGURES.futures.bump();
         // Not more than some hundred scenes a second, whatever they are made of.
-        let rest = world.main.delay(Duration::from_millis(20 + random.below(400)));
+        let rest = Delay::on(&world.main, Duration::from_millis(20 + random.below(400)));
         rest.await;
     }
 }
@@ -172,7 +175,7 @@ impl Stage<'_> {
     }
 
     async fn plain(&self, random: &mut Random) {
-        let mut delay = self.main().delay(some_wait(random));
+        let mut delay = Delay::on(self.main(), some_wait(random));
         let due = delay.deadline();
         self.until(due);
         (&mut delay).await;
@@ -182,11 +185,11 @@ impl Stage<'_> {
 
     /// Pending, moved several times, waited for.
     async fn moved(&self, random: &mut Random) {
-        let mut delay = self.main().delay(some_wait(random));
+        let mut delay = Delay::on(self.main(), some_wait(random));
         for _ in 0..1 + random.below(4) {
             let _ = once(&mut delay).await;
             if random.below(3) == 0 {
-                let rest = self.main().delay(Duration::from_micros(random.below(3_000)));
+                let rest = Delay::on(self.main(), Duration::from_micros(random.below(3_000)));
                 self.until(rest.deadline());
                 let _ = rest.await;
             }
@@ -208,9 +211,9 @@ impl Stage<'_> {
 
     /// Pending and dropped, at any time near its deadline.
     async fn dropped(&self, random: &mut Random) {
-        let mut delay = self.main().delay(some_wait(random));
+        let mut delay = Delay::on(self.main(), some_wait(random));
         let _ = once(&mut delay).await;
-        let rest = self.main().delay(some_wait(random).min(Duration::from_millis(5)));
+        let rest = Delay::on(self.main(), some_wait(random).min(Duration::from_millis(5)));
         self.until(rest.deadline());
         let _ = rest.await;
         drop(delay);
@@ -224,7 +227,7 @@ impl Stage<'_> {
                 self.0.fetch_add(1, Ordering::SeqCst);
             }
         }
-        let mut delay = self.main().delay(some_wait(random));
+        let mut delay = Delay::on(self.main(), some_wait(random));
         let dud = Arc::new(Dud(AtomicU64::new(0)));
         for _ in 0..1 + random.below(3) {
             let waker = Waker::from(Arc::clone(&dud));
@@ -246,15 +249,15 @@ impl Stage<'_> {
                 return;
             }
             must(tries < 1_000, || "a waker of an ended delay is still kept".into());
-            self.main().delay(Duration::from_millis(tries)).await;
+            Delay::on(self.main(), Duration::from_millis(tries)).await;
         }
     }
 
     async fn limited(&self, random: &mut Random) {
-        let inner = self.main().delay(some_wait(random));
+        let inner = Delay::on(self.main(), some_wait(random));
         let (ready, limit) = (inner.deadline(), some_wait(random));
         let over = self.now() + limit;
-        let limited = self.main().timeout(limit, inner);
+        let limited = Timeout::on(self.main(), limit, inner);
         self.until(ready.min(self.now() + limit));
         match limited.await {
             Ok(()) => self.came("a future within its limit", ready),
@@ -265,7 +268,7 @@ impl Stage<'_> {
     async fn ticks(&self, random: &mut Random) {
         let policy = [MissedTicks::Skip, MissedTicks::Burst][random.below(2) as usize];
         let mut period = Duration::from_nanos(100_000 + random.below(20_000_000));
-        let mut interval = self.main().interval(period).missed_ticks(policy);
+        let mut interval = Interval::on(self.main(), period).missed_ticks(policy);
         let mut before: Option<(Timestamp, u64)> = None;
         for _ in 0..random.below(30) {
             if random.below(10) == 0 {
@@ -284,7 +287,7 @@ impl Stage<'_> {
             }
             before = Some((tick.scheduled(), tick.missed()));
             if random.below(6) == 0 {
-                let rest = self.main().delay(Duration::from_micros(random.below(40_000)));
+                let rest = Delay::on(self.main(), Duration::from_micros(random.below(40_000)));
                 self.until(rest.deadline());
                 let _ = rest.await;
             }
@@ -293,10 +296,10 @@ impl Stage<'_> {
 
     /// An interval that a callback stops.
     async fn stopped(&self, random: &mut Random) {
-        let mut interval = self.main().interval(Duration::from_nanos(200_000 + random.below(50_000_000)));
+        let mut interval = Interval::on(self.main(), Duration::from_nanos(200_000 + random.below(50_000_000)));
         let handle = interval.stop_handle();
         let after = Duration::from_nanos(random.below(30_000_000));
-        let stopper = self.main().once(after, move |_| handle.stop());
+        let stopper = OnceTimer::on(self.main(), after, move |_| handle.stop());
         self.until(self.now() + after);
         while let Some(tick) = interval.tick().await {
             self.came("a tick", tick.scheduled());
@@ -306,11 +309,11 @@ impl Stage<'_> {
     }
 
     async fn cancelled_delay(&self, random: &mut Random) {
-        let source = self.main().cancellation_source();
+        let source = CancellationTokenSource::on(self.main());
         let (after, cancel_after) = (some_wait(random), some_wait(random));
         let from = self.now();
         must(source.try_cancel_after(cancel_after).is_ok(), || "cancel_after failed".into());
-        let delay = self.main().delay(after);
+        let delay = Delay::on(self.main(), after);
         let due = delay.deadline();
         self.until(due.min(self.now() + cancel_after));
         match delay.with_token(&source.token()).await {
@@ -323,13 +326,13 @@ impl Stage<'_> {
     }
 
     async fn cancelled_timeout(&self, random: &mut Random) {
-        let source = self.main().cancellation_source();
+        let source = CancellationTokenSource::on(self.main());
         let child = source.token().child_source();
         let (limit, cancel_after) = (some_wait(random), some_wait(random));
         let from = self.now();
         must(source.try_cancel_after(cancel_after).is_ok(), || "cancel_after failed".into());
         let over = self.now() + limit;
-        let limited = self.main().timeout(limit, pending::<()>()).with_token(&child.token());
+        let limited = Timeout::on(self.main(), limit, pending::<()>()).with_token(&child.token());
         self.until((self.now() + limit).min(self.now() + cancel_after));
         match limited.await {
             Ok(()) => fault("a pending future was ready"),
@@ -342,12 +345,12 @@ impl Stage<'_> {
     }
 
     async fn until_cancelled(&self, random: &mut Random) {
-        let source = self.main().cancellation_source();
+        let source = CancellationTokenSource::on(self.main());
         let token = source.token();
         let (after, cancel_after) = (some_wait(random), some_wait(random));
         let from = self.now();
         must(source.try_cancel_after(cancel_after).is_ok(), || "cancel_after failed".into());
-        let delay = self.main().delay(after);
+        let delay = Delay::on(self.main(), after);
         let due = delay.deadline();
         self.until(due.min(self.now() + cancel_after));
         match token.run_until_cancelled(delay).await {
@@ -363,7 +366,7 @@ impl Stage<'_> {
     /// Waits, twice at once, for the end of a timer that is busy.
     async fn end_of_a_timer(&self, random: &mut Random) {
         let running = Arc::new(AtomicU64::new(0));
-        let timer = self.main().timer(Duration::ZERO, Duration::from_micros(300 + random.below(2_000)), {
+        let timer = Timer::on(self.main(), Duration::ZERO, Duration::from_micros(300 + random.below(2_000)), {
             let running = Arc::clone(&running);
             move |_| {
                 running.fetch_add(1, Ordering::SeqCst);
@@ -371,7 +374,7 @@ impl Stage<'_> {
                 running.fetch_sub(1, Ordering::SeqCst);
             }
         });
-        let rest = self.main().delay(Duration::from_micros(random.below(3_000)));
+        let rest = Delay::on(self.main(), Duration::from_micros(random.below(3_000)));
         self.until(rest.deadline());
         let _ = rest.await;
         let (first, second) = (timer.dispose_async(), timer.dispose_async());

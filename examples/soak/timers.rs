@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use timerqueue::{Changed, MissedTicks, OnceTimer, Runtime, Tick, Timer, Waited};
+use timerqueue::{Changed, MissedTicks, OnceTimer, Runtime, Tick, Timer, TimerBuilder, Waited};
 
 use crate::ledger::{Call, Canary, FIGURES, Kind, Page, fault, lock, must, nanos};
 use crate::random::Random;
@@ -163,16 +163,16 @@ fn start(
     canary: Canary,
 ) -> Handle {
     // The plain constructors where they will do.
-    let builder = || runtime.timer_builder().due(due).period(period).missed_ticks(policy);
+    let builder = || TimerBuilder::on(runtime).due(due).period(period).missed_ticks(policy);
     match (kind, policy) {
-        (Kind::Once, _) => Handle::Once(runtime.once(due, move |tick| mood.run(&canary, tick))),
+        (Kind::Once, _) => Handle::Once(OnceTimer::on(runtime, due, move |tick| mood.run(&canary, tick))),
         (Kind::Overlapping, MissedTicks::Rebase) => {
-            Handle::Many(runtime.timer(due, period, move |tick| mood.run(&canary, tick)))
+            Handle::Many(Timer::on(runtime, due, period, move |tick| mood.run(&canary, tick)))
         }
         (Kind::Overlapping, _) => Handle::Many(builder().start(move |tick| mood.run(&canary, tick))),
-        (Kind::Exclusive, MissedTicks::Rebase) => {
-            Handle::Many(runtime.exclusive_timer(due, period, move |tick| mood.run(&canary, tick)))
-        }
+        (Kind::Exclusive, MissedTicks::Rebase) => Handle::Many(
+            TimerBuilder::on(runtime).due(due).period(period).start_exclusive(move |tick| mood.run(&canary, tick)),
+        ),
         (Kind::Exclusive, _) => Handle::Many(builder().start_exclusive(move |tick| mood.run(&canary, tick))),
     }
 }

@@ -78,7 +78,7 @@ pub(crate) fn step(world: &World, random: &mut Random) {
 
 /// Cancelled by hand: each callback once, last first, unless it was unregistered (S40 to S44).
 fn by_hand(world: &World, random: &mut Random) {
-    let source = world.main.cancellation_source();
+    let source = CancellationTokenSource::on(&world.main);
     let token = source.token();
     let order = Arc::new(AtomicU32::new(0));
     let mut cards: Vec<_> =
@@ -113,7 +113,7 @@ fn by_hand(world: &World, random: &mut Random) {
 
 /// A timed cancel against `unregister`, or another cancel: exactly one of the two (S44).
 fn race(world: &World, random: &mut Random) {
-    let source = world.main.cancellation_source();
+    let source = CancellationTokenSource::on(&world.main);
     let token = source.token();
     let order = Arc::new(AtomicU32::new(0));
     let cards: Vec<_> = (0..6).map(|_| register(&token, &order)).collect();
@@ -144,7 +144,7 @@ fn race(world: &World, random: &mut Random) {
 
 /// Set, moved, withdrawn (S45).
 fn timed(world: &World, random: &mut Random) {
-    let source = world.main.cancellation_source();
+    let source = CancellationTokenSource::on(&world.main);
     let order = Arc::new(AtomicU32::new(0));
     let (card, registration) = register(&source.token(), &order);
     for _ in 0..random.below(4) {
@@ -177,7 +177,7 @@ fn timed(world: &World, random: &mut Random) {
 
 /// Reset, and used again (S46).
 fn reset(world: &World, random: &mut Random) {
-    let source = world.main.cancellation_source();
+    let source = CancellationTokenSource::on(&world.main);
     let order = Arc::new(AtomicU32::new(0));
     for _ in 0..1 + random.below(4) {
         let (card, registration) = register(&source.token(), &order);
@@ -206,7 +206,7 @@ fn reset(world: &World, random: &mut Random) {
 /// A tree that is cancelled at its root, in its middle, by hand or by time; parts of it were
 /// dropped before (S47, S48).
 fn tree(world: &World, random: &mut Random) {
-    let root = world.main.cancellation_source();
+    let root = CancellationTokenSource::on(&world.main);
     let order = Arc::new(AtomicU32::new(0));
     let mut sources: Vec<Option<(CancellationTokenSource, usize)>> = vec![Some((root, 0))];
     let mut cards = Vec::new();
@@ -214,7 +214,7 @@ fn tree(world: &World, random: &mut Random) {
         let parent = random.below(i as u64) as usize;
         let child = match &sources[parent] {
             Some((parent, _)) => parent.token().child_source(),
-            None => world.main.cancellation_source(), // a tree of its own
+            None => CancellationTokenSource::on(&world.main), // a tree of its own
         };
         cards.push((i, register(&child.token(), &order)));
         let parent = if sources[parent].is_some() { parent } else { i };

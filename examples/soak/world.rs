@@ -42,7 +42,7 @@ impl World {
             .thread_name("soak-main")
             .start()?;
         Ok(Self {
-            root: main.cancellation_source(),
+            root: CancellationTokenSource::on(&main),
             main,
             panics: Arc::default(),
             slots: (0..SLOTS).map(|_| Mutex::new(None)).collect(),

@@ -103,11 +103,11 @@ impl Registration {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{CancellationTokenSource, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let source = runtime.cancellation_source();
+    /// let source = CancellationTokenSource::on(&runtime);
     /// let token = source.token();
     /// token.register(|| println!("time is up")).detach();
     /// source.cancel_after(Duration::from_secs(1));

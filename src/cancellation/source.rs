@@ -15,52 +15,6 @@ use crate::time::NEVER;
 use crate::time::instant;
 use crate::unwind::{contain_drop, resume};
 
-impl Runtime {
-    /// A cancellation source whose [`cancel_after`](CancellationTokenSource::cancel_after) counts
-    /// on this runtime.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let source = runtime.cancellation_source();
-    /// source.cancel_after(Duration::from_secs(10));
-    /// clock.advance(Duration::from_secs(10));
-    /// assert!(source.is_cancelled());
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    pub fn cancellation_source(&self) -> CancellationTokenSource {
-        CancellationTokenSource::on(self.handle())
-    }
-
-    /// A cancellation source that is cancelled after `after` on this runtime; see
-    /// [`CancellationTokenSource::after`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let source = runtime.cancellation_source_after(Duration::from_secs(10));
-    /// clock.advance(Duration::from_secs(10));
-    /// assert!(source.is_cancelled());
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    #[must_use = "dropping the last handle withdraws the timed cancel"]
-    pub fn cancellation_source_after(&self, after: Duration) -> CancellationTokenSource {
-        let source = self.cancellation_source();
-        source.cancel_after(after);
-        source
-    }
-}
-
 /// Cancels its tokens: by hand, after a time, or when a parent is cancelled.
 ///
 /// A `CancellationTokenSource` is a handle; clones are the same source.
@@ -97,10 +51,30 @@ impl CancellationTokenSource {
     /// A source, not cancelled. Its timed cancels count on the [current runtime](Runtime::current).
     /// (The call does not start the default runtime.)
     pub fn new() -> Self {
-        Self::on(RuntimeHandle::current())
+        Self::of(RuntimeHandle::current())
     }
 
-    pub(crate) fn on(source: RuntimeHandle) -> Self {
+    /// As [`new`](Self::new), on a runtime of the caller's choice.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{CancellationTokenSource, ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let source = CancellationTokenSource::on(&runtime);
+    /// source.cancel_after(Duration::from_secs(10));
+    /// clock.advance(Duration::from_secs(10));
+    /// assert!(source.is_cancelled());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn on(runtime: &Runtime) -> Self {
+        Self::of(runtime.handle())
+    }
+
+    pub(crate) fn of(source: RuntimeHandle) -> Self {
         Self { handle: Handle::new(Arc::new(Inner::new(source, Box::default()))) }
     }
 
@@ -272,11 +246,11 @@ impl CancellationTokenSource {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{CancellationTokenSource, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let source = runtime.cancellation_source();
+    /// let source = CancellationTokenSource::on(&runtime);
     /// source.cancel_after(Duration::from_secs(5));
     /// source.cancel_after(Duration::from_secs(60)); // moved
     /// clock.advance(Duration::from_secs(59));
@@ -308,10 +282,10 @@ impl CancellationTokenSource {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{CancellationTokenSource, ManualClock, Runtime};
     ///
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-    /// let source = runtime.cancellation_source();
+    /// let source = CancellationTokenSource::on(&runtime);
     /// assert!(source.try_cancel_after(Duration::from_secs(1)).is_ok());
     /// runtime.shutdown(Duration::ZERO)?;
     /// assert!(source.try_cancel_after(Duration::from_secs(1)).is_err());
@@ -389,11 +363,11 @@ impl CancellationTokenSource {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{CancellationTokenSource, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let source = runtime.cancellation_source();
+    /// let source = CancellationTokenSource::on(&runtime);
     /// for _request in 0..3 {
     ///     source.cancel_after(Duration::from_secs(10));
     ///     // ... the request, well within its time ...

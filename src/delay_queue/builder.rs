@@ -10,65 +10,17 @@ use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::Runtime;
 use crate::sync::Arc;
 
-impl Runtime {
-    /// A [`DelayQueue`] on this runtime.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let queue = runtime.delay_queue();
-    /// queue.insert(17, "close the order", Duration::from_secs(1_800)).unwrap();
-    /// clock.block_on(async { assert_eq!(queue.recv().await.unwrap().key, 17) });
-    /// assert_eq!(clock.now().as_duration(), Duration::from_secs(1_800));
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    pub fn delay_queue<K, V>(&self) -> DelayQueue<K, V>
-    where
-        K: Send + Sync + 'static,
-        V: Send + 'static,
-    {
-        self.delay_queue_builder().build()
-    }
-
-    /// A [`DelayQueue`] with a capacity, a leeway, or a hasher of its own.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use timerqueue::{DelayQueue, ManualClock, Runtime};
-    ///
-    /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-    /// let queue: DelayQueue<u64, String> = runtime.delay_queue_builder().capacity(10_000).build();
-    /// assert_eq!(queue.capacity(), Some(10_000));
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    pub fn delay_queue_builder(&self) -> DelayQueueBuilder<'_> {
-        DelayQueueBuilder {
-            runtime: self,
-            capacity: usize::MAX,
-            leeway: Duration::ZERO,
-            refuses_overdue: false,
-            hasher: RandomState::new(),
-        }
-    }
-}
-
-/// The settings of a [`DelayQueue`]. Made by [`Runtime::delay_queue_builder`].
+/// The settings of a [`DelayQueue`]. Made by [`DelayQueueBuilder::on`].
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{DelayQueue, ManualClock, Refusal, Runtime};
+/// use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Refusal, Runtime};
 ///
 /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
 /// let queue: DelayQueue<&str, u32> =
-///     runtime.delay_queue_builder().capacity(1).leeway(Duration::from_millis(10)).build();
+///     DelayQueueBuilder::on(&runtime).capacity(1).leeway(Duration::from_millis(10)).build();
 /// queue.insert("first", 1, Duration::from_secs(1)).unwrap();
 /// assert_eq!(queue.insert("second", 2, Duration::from_secs(1)).unwrap_err().reason, Refusal::Full);
 /// # Ok::<(), timerqueue::StartError>(())
@@ -81,6 +33,29 @@ pub struct DelayQueueBuilder<'a, S = RandomState> {
     leeway: Duration,
     refuses_overdue: bool,
     hasher: S,
+}
+
+impl<'a> DelayQueueBuilder<'a> {
+    /// The settings of a queue on a runtime: a capacity, a leeway, a hasher.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue::{DelayQueue, DelayQueueBuilder, Runtime};
+    ///
+    /// let runtime = Runtime::current();
+    /// let queue: DelayQueue<u64, String> = DelayQueueBuilder::on(&runtime).capacity(10_000).build();
+    /// assert_eq!(queue.capacity(), Some(10_000));
+    /// ```
+    pub fn on(runtime: &'a Runtime) -> Self {
+        Self {
+            runtime,
+            capacity: usize::MAX,
+            leeway: Duration::ZERO,
+            refuses_overdue: false,
+            hasher: RandomState::new(),
+        }
+    }
 }
 
 impl<'a, S> DelayQueueBuilder<'a, S> {
@@ -113,11 +88,11 @@ impl<'a, S> DelayQueueBuilder<'a, S> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{DelayQueue, ManualClock, Refusal, Runtime};
+    /// use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Refusal, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let queue: DelayQueue<&str, ()> = runtime.delay_queue_builder().refuse_overdue().build();
+    /// let queue: DelayQueue<&str, ()> = DelayQueueBuilder::on(&runtime).refuse_overdue().build();
     /// let yesterday = clock.wall() - Duration::from_secs(86_400);
     /// assert_eq!(queue.insert("report", (), yesterday).unwrap_err().reason, Refusal::Overdue);
     /// # Ok::<(), timerqueue::StartError>(())
@@ -133,11 +108,11 @@ impl<'a, S> DelayQueueBuilder<'a, S> {
     ///
     /// ```
     /// use std::hash::{BuildHasherDefault, DefaultHasher};
-    /// use timerqueue::{DelayQueue, ManualClock, Runtime};
+    /// use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Runtime};
     ///
     /// type Hasher = BuildHasherDefault<DefaultHasher>; // without a seed
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-    /// let queue: DelayQueue<u64, (), Hasher> = runtime.delay_queue_builder().hasher(Hasher::default()).build();
+    /// let queue: DelayQueue<u64, (), Hasher> = DelayQueueBuilder::on(&runtime).hasher(Hasher::default()).build();
     /// assert!(queue.is_empty());
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```

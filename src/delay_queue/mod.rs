@@ -135,15 +135,34 @@ impl<K, V> Drop for Owner<K, V> {
 }
 
 impl<K: Send + Sync + 'static, V: Send + 'static> DelayQueue<K, V> {
-    /// A queue on the [current runtime](Runtime::current). [`Runtime::delay_queue`] makes a queue
-    /// on a runtime named by the program.
+    /// A queue on the [current runtime](Runtime::current).
     ///
     /// # Panics
     /// When the default runtime is needed and cannot be started; [`try_new`](Self::try_new) returns
     /// the reason.
     #[expect(clippy::new_without_default, reason = "a runtime may have to be started")]
     pub fn new() -> Self {
-        Runtime::current().delay_queue()
+        Self::on(&Runtime::current())
+    }
+
+    /// As [`new`](Self::new), on a runtime of the caller's choice.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{DelayQueue, ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let queue = DelayQueue::on(&runtime);
+    /// queue.insert(17, "close the order", Duration::from_secs(1_800)).unwrap();
+    /// clock.block_on(async { assert_eq!(queue.recv().await.unwrap().key, 17) });
+    /// assert_eq!(clock.now().as_duration(), Duration::from_secs(1_800));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn on(runtime: &Runtime) -> Self {
+        DelayQueueBuilder::on(runtime).build()
     }
 
     /// As [`new`](Self::new), with an error instead of a panic.
@@ -151,7 +170,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> DelayQueue<K, V> {
     /// # Errors
     /// When the default runtime is needed and cannot be started, or the current runtime has ended.
     pub fn try_new() -> Result<Self, RuntimeError> {
-        Ok(Runtime::try_current()?.delay_queue())
+        Ok(Self::on(&Runtime::try_current()?))
     }
 }
 
@@ -192,11 +211,11 @@ impl<K, V, S> DelayQueue<K, V, S> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{Due, ManualClock, Runtime};
+    /// use timerqueue::{DelayQueue, Due, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let queue = runtime.delay_queue();
+    /// let queue = DelayQueue::on(&runtime);
     /// queue.insert("a", (), Duration::from_secs(5)).unwrap();
     /// queue.insert("b", (), clock.wall() + Duration::from_secs(3)).unwrap();
     /// assert_eq!(queue.next_due(), Some(Due::Wall(clock.wall() + Duration::from_secs(3))));
@@ -221,11 +240,11 @@ impl<K, V, S> DelayQueue<K, V, S> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{DelayQueue, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let queue = runtime.delay_queue();
+    /// let queue = DelayQueue::on(&runtime);
     /// queue.insert("key", "value", Duration::from_secs(5)).unwrap();
     /// let expired = clock.block_on(queue.recv()).unwrap();
     /// assert_eq!((expired.value, expired.lateness), ("value", Duration::ZERO));
@@ -303,11 +322,11 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// ```
     /// use smol::stream::StreamExt;
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{DelayQueue, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let queue = runtime.delay_queue();
+    /// let queue = DelayQueue::on(&runtime);
     /// for n in 0..3 {
     ///     queue.insert(n, (), Duration::from_secs(n)).unwrap();
     /// }
@@ -338,10 +357,10 @@ impl<K, V, S> DelayQueue<K, V, S> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Refusal, Runtime, TryRecvError};
+    /// use timerqueue::{DelayQueue, ManualClock, Refusal, Runtime, TryRecvError};
     ///
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-    /// let queue = runtime.delay_queue();
+    /// let queue = DelayQueue::on(&runtime);
     /// queue.insert("key", 5, Duration::from_secs(5)).unwrap();
     /// let left = queue.close_and_drain();
     /// assert_eq!((left[0].key, left[0].value), ("key", 5));
@@ -400,11 +419,11 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{DelayQueue, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let queue = runtime.delay_queue();
+    /// let queue = DelayQueue::on(&runtime);
     /// assert_eq!(queue.replace("key", 1, Duration::from_secs(1)).unwrap(), None);
     /// assert_eq!(queue.replace("key", 2, Duration::from_secs(5)).unwrap(), Some(1));
     /// assert_eq!(clock.block_on(queue.recv()).unwrap().value, 2);
@@ -432,11 +451,11 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{DelayQueue, ManualClock, Runtime};
+    /// use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let queue: DelayQueue<u32, ()> = runtime.delay_queue_builder().capacity(1).build();
+    /// let queue: DelayQueue<u32, ()> = DelayQueueBuilder::on(&runtime).capacity(1).build();
     /// queue.insert(1, (), Duration::from_secs(1)).unwrap();
     /// let executor = smol::LocalExecutor::new();
     /// let insert = executor.spawn(queue.insert_wait(2, (), Duration::from_secs(5)));
@@ -469,10 +488,10 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{DelayQueue, ManualClock, Runtime};
     ///
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-    /// let queue = runtime.delay_queue();
+    /// let queue = DelayQueue::on(&runtime);
     /// let rows = [("a", 1, 10), ("b", 2, 20), ("a", 3, 30)];
     /// let refused = queue.insert_many(rows.map(|(key, value, s)| (key, value, Duration::from_secs(s))));
     /// assert_eq!((queue.len(), refused.len(), refused[0].value), (2, 1, 3));
@@ -513,11 +532,11 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{DelayQueue, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let queue = runtime.delay_queue();
+    /// let queue = DelayQueue::on(&runtime);
     /// queue.insert(String::from("idle"), (), Duration::from_secs(30)).unwrap();
     /// clock.advance(Duration::from_secs(20));
     /// assert!(queue.move_to("idle", Duration::from_secs(30)));
@@ -561,10 +580,10 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{DelayQueue, ManualClock, Runtime};
     ///
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-    /// let queue = runtime.delay_queue();
+    /// let queue = DelayQueue::on(&runtime);
     /// queue.insert("key", (), Duration::from_secs(1)).unwrap();
     /// assert!(queue.contains_key("key") && !queue.contains_key("other"));
     /// # Ok::<(), timerqueue::StartError>(())

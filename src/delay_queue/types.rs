@@ -97,11 +97,11 @@ pub(super) fn due_at((axis, at): (Axis, u64)) -> Due {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{Due, ManualClock, Runtime};
+/// use timerqueue::{DelayQueue, Due, ManualClock, Runtime};
 ///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-/// let queue = runtime.delay_queue();
+/// let queue = DelayQueue::on(&runtime);
 /// let due = clock.now() + Duration::from_secs(2);
 /// queue.insert("order 17", 5, due).unwrap();
 /// clock.advance(Duration::from_secs(3));
@@ -158,10 +158,10 @@ pub enum Refusal {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Refusal, Runtime};
+/// use timerqueue::{DelayQueue, ManualClock, Refusal, Runtime};
 ///
 /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-/// let queue = runtime.delay_queue();
+/// let queue = DelayQueue::on(&runtime);
 /// queue.insert("order 17", 5, Duration::from_secs(1)).unwrap();
 /// let refused = queue.insert("order 17", 4, Duration::from_secs(9)).unwrap_err();
 /// assert_eq!((refused.reason, refused.value), (Refusal::Occupied, 4));

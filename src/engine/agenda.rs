@@ -234,6 +234,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::runtime::{ManualClock, Runtime, RuntimeClock};
+    use crate::timer::Timer;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -244,8 +245,8 @@ mod tests {
         let clock = ManualClock::new();
         let start = |queues| Runtime::builder().manual_clock(&clock).queues(queues).start().expect("nothing to refuse");
         let (busy, idle, empty) = (start(2), start(3), start(1));
-        let _timers: Vec<_> = (0..3).map(|_| idle.timer(3600 * SECOND, SECOND, |_| {})).collect();
-        let ticks: Vec<_> = (0..2).map(|_| busy.timer(SECOND, SECOND, |_| {})).collect();
+        let _timers: Vec<_> = (0..3).map(|_| Timer::on(&idle, 3600 * SECOND, SECOND, |_| {})).collect();
+        let ticks: Vec<_> = (0..2).map(|_| Timer::on(&busy, SECOND, SECOND, |_| {})).collect();
         // After timers have been armed in a queue, the driver takes its lock once: see
         // `wait_for_arming`.
         assert_eq!(clock.advance(Duration::ZERO), 0);
@@ -278,8 +279,8 @@ mod tests {
         let boot = builder.queues(1).start().expect("nothing to refuse");
         assert_eq!(entries(), (2, 0, 0));
         // Each is the earliest of its queue.
-        let timers: Vec<_> = (0..100).rev().map(|i| runtime.timer(SECOND + i * SECOND, SECOND, |_| {})).collect();
-        let on_boot = boot.timer(SECOND, SECOND, |_| {});
+        let timers: Vec<_> = (0..100).rev().map(|i| Timer::on(&runtime, SECOND + i * SECOND, SECOND, |_| {})).collect();
+        let on_boot = Timer::on(&boot, SECOND, SECOND, |_| {});
         assert_eq!((entries(), clock.next_due().map(|at| at.as_duration())), ((2, 1, 1), Some(SECOND)));
         clock.suspend(SECOND / 2);
         assert_eq!(clock.next_due().map(|at| at.as_duration()), Some(SECOND / 2), "earlier, on the boot clock");
@@ -287,7 +288,7 @@ mod tests {
         // passes the entry.
         drop((timers, on_boot));
         assert_eq!((entries(), clock.next_due(), entries()), ((2, 1, 1), None, (2, 0, 0)));
-        let timers = [&runtime, &boot].map(|runtime| runtime.timer(SECOND, SECOND, |_| {}));
+        let timers = [&runtime, &boot].map(|runtime| Timer::on(runtime, SECOND, SECOND, |_| {}));
         runtime.shutdown(Duration::ZERO).expect("no threads");
         assert_eq!(entries(), (1, 0, 1));
         drop(boot);
@@ -301,7 +302,7 @@ mod tests {
         let clock = ManualClock::new();
         for _ in 0..1_000 {
             let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
-            runtime.timer(SECOND, SECOND, |_| {}).detach();
+            Timer::on(&runtime, SECOND, SECOND, |_| {}).detach();
         }
         let touched = clock.agenda().entries().touched.len();
         assert!(touched <= 3, "{touched}");

@@ -105,6 +105,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::TimerBuilder;
     use crate::runtime::Runtime;
     use crate::sys::topology::{CoreId, Cores, confine};
     use crate::timer::{Tick, Timer};
@@ -123,7 +124,7 @@ mod tests {
             let (runtime, tick) = (runtime.clone(), Arc::clone(&tick));
             let maker = thread::spawn(move || {
                 confine(Some(core), None);
-                let builder = runtime.timer_builder().due(5 * MS_LONG).period(MS_LONG).leeway(MS_LONG);
+                let builder = TimerBuilder::on(&runtime).due(5 * MS_LONG).period(MS_LONG).leeway(MS_LONG);
                 (runtime.engine().current_queue(), builder.start(move |due| tick(due)))
             });
             maker.join().expect("no panic")

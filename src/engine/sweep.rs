@@ -160,6 +160,7 @@ mod tests {
     use crate::runtime::{ManualClock, Runtime};
     use crate::sync::{Arc, AtomicUsize, Ordering};
     use crate::timer::Tick;
+    use crate::{Delay, OnceTimer, Timer, TimerBuilder};
 
     impl Engine {
         /// A batch of a sweep. Returns whether more are due.
@@ -184,7 +185,7 @@ mod tests {
             let due = SOON + windows_ahead * Duration::from_millis(333);
             let clock = ManualClock::new();
             let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
-            let timers: Vec<_> = (0..MANY).map(|_| runtime.timer(due, Duration::MAX, |_| {})).collect();
+            let timers: Vec<_> = (0..MANY).map(|_| Timer::on(&runtime, due, Duration::MAX, |_| {})).collect();
             clock.stall(due);
             let engine = runtime.engine();
             let shard = engine.shards().next().expect("one queue");
@@ -215,9 +216,10 @@ mod tests {
         const WINDOW: Duration = Duration::from_millis(333);
         let clock = ManualClock::new();
         let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
-        let soon = runtime.timer(Duration::from_millis(5), Duration::MAX, |_| {});
+        let soon = Timer::on(&runtime, Duration::from_millis(5), Duration::MAX, |_| {});
         // Fewer in each window than a batch, and more in all.
-        let timers: Vec<_> = (0..200).map(|i| runtime.timer(WINDOW * (2 + i % 10), Duration::MAX, |_| {})).collect();
+        let timers: Vec<_> =
+            (0..200).map(|i| Timer::on(&runtime, WINDOW * (2 + i % 10), Duration::MAX, |_| {})).collect();
         for timer in &timers {
             assert!(timer.change(WINDOW * 90, Duration::MAX).was_waiting());
         }
@@ -247,7 +249,7 @@ mod tests {
         let mut context = Context::from_waker(Waker::noop());
         let mut delays = Vec::new();
         for _ in 0..50 {
-            let mut delay = runtime.delay(LENGTH);
+            let mut delay = Delay::on(&runtime, LENGTH);
             assert!(Pin::new(&mut delay).poll(&mut context).is_pending());
             delays.push(delay);
             clock.stall(Duration::from_micros(400));
@@ -280,11 +282,11 @@ mod tests {
             let [ticks, begun] = [0; 2].map(|_| Arc::new(AtomicUsize::new(0)));
             let count = Arc::clone(&ticks);
             let tick = move |_: &Tick<'_>| _ = count.fetch_add(1, Ordering::Release);
-            let quick = runtime.timer_builder().due(MS).period(MS).leeway(MS).start(tick);
+            let quick = TimerBuilder::on(&runtime).due(MS).period(MS).leeway(MS).start(tick);
             wait_for(&ticks, 8); // callbacks are short, so no worker wakes another for one of them
             let timers = [0; 2].map(|_| {
                 let begun = Arc::clone(&begun);
-                runtime.timer_builder().due(3 * MS).leeway(MS).start(move |_| {
+                TimerBuilder::on(&runtime).due(3 * MS).leeway(MS).start(move |_| {
                     begun.fetch_add(1, Ordering::Release);
                     wait_for(&begun, 2);
                 })
@@ -303,7 +305,7 @@ mod tests {
         let runtime = Runtime::builder().start().expect("a runtime starts");
         let engine = runtime.engine();
         for _ in 0..50 {
-            let timer = runtime.once(Duration::from_millis(2), |_| {});
+            let timer = OnceTimer::on(&runtime, Duration::from_millis(2), |_| {});
             // None, where the timer has fired before this thread went on.
             let Some(shard) = engine.shards().find(|shard| shard.lock().queue.len() > 0) else { continue };
             let due = shard.lock().armed;
@@ -326,7 +328,7 @@ mod tests {
             let clock = ManualClock::new();
             let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
             let step = period / timers;
-            let _timers: Vec<_> = (1..=timers).map(|i| runtime.timer(step * i, period, |_| {})).collect();
+            let _timers: Vec<_> = (1..=timers).map(|i| Timer::on(&runtime, step * i, period, |_| {})).collect();
             let engine = runtime.engine();
             let shard = engine.shards().next().expect("one queue");
             for _ in 0..10 * timers {

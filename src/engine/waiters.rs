@@ -117,7 +117,7 @@ mod tests {
         let (go, wait) = mpsc::channel();
         let (began, begins) = mpsc::channel();
         let wait = std::sync::Mutex::new(wait);
-        let timer = runtime.timer(Duration::ZERO, Duration::ZERO, move |_| {
+        let timer = Timer::on(runtime, Duration::ZERO, Duration::ZERO, move |_| {
             began.send(()).expect("the test listens");
             wait.lock().expect("once").recv().expect("the test says when");
         });
@@ -183,7 +183,7 @@ mod tests {
         }
         let (began, begins) = mpsc::channel();
         let slow = Slow(std::sync::Mutex::new(wait), began);
-        let other = Arc::new(runtime.timer(Duration::MAX, Duration::MAX, move |_| drop(slow.1.clone())));
+        let other = Arc::new(Timer::on(&runtime, Duration::MAX, Duration::MAX, move |_| drop(slow.1.clone())));
         let disposer = std::thread::spawn({
             let other = Arc::clone(&other);
             move || other.dispose()

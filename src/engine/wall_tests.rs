@@ -31,7 +31,7 @@ fn s30_a_step_is_followed_in_sections_between_which_the_lock_is_free() {
     let clock = ManualClock::new();
     let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
     let hour = Duration::from_secs(3600);
-    let timers: Vec<_> = (0..TIMERS).map(|_| runtime.wall_timer(clock.wall() + hour, |_| {})).collect();
+    let timers: Vec<_> = (0..TIMERS).map(|_| WallTimer::on(&runtime, clock.wall() + hour, |_| {})).collect();
     let engine = runtime.engine();
     let shard = engine.shards().next().expect("one queue");
     shard.lock().walls.begin();
@@ -48,9 +48,9 @@ fn s30_a_step_is_followed_in_sections_between_which_the_lock_is_free() {
 #[test]
 fn s69_a_dropped_job_takes_its_wall_timer_out_of_the_list() {
     let runtime = Runtime::builder().callback_executor(drop).start().expect("the system has threads and timers");
-    let kept = runtime.wall_timer(SystemTime::now(), |_| {});
+    let kept = WallTimer::on(&runtime, SystemTime::now(), |_| {});
     for _ in 0..100 {
-        runtime.wall_timer(SystemTime::now(), |_| {}).detach();
+        WallTimer::on(&runtime, SystemTime::now(), |_| {}).detach();
     }
     let waiting = || runtime.engine().shards().map(|shard| shard.lock().walls.len()).sum::<usize>();
     eventually("no timer waits", || waiting() == 0);
@@ -65,7 +65,7 @@ fn s56_a_step_is_followed_by_jobs_of_the_pool() {
     for queues in [1, 2] {
         let runtime = Runtime::builder().queues(queues).start().expect("the system has threads and timers");
         let far = SystemTime::now() + Duration::from_secs(3600);
-        let timers: Vec<_> = (0..3 * AT_ONCE + 1).map(|_| runtime.wall_timer(far, |_| {})).collect();
+        let timers: Vec<_> = (0..3 * AT_ONCE + 1).map(|_| WallTimer::on(&runtime, far, |_| {})).collect();
         let engine = runtime.engine();
         assert!(is_followed(engine) && runtime.fired() == 0);
         engine.walls().step();
@@ -86,7 +86,7 @@ fn s56_timers_are_made_and_changed_and_disposed_and_fire_while_steps_are_followe
     for alarm in [crate::Alarm::Native, crate::Alarm::Portable] {
         let runtime = Runtime::builder().queues(2).alarm(alarm).start().expect("the system has threads");
         let far = SystemTime::now() + Duration::from_secs(3600);
-        let others: Vec<_> = (0..2_000).map(|_| runtime.wall_timer(far, |_| {})).collect();
+        let others: Vec<_> = (0..2_000).map(|_| WallTimer::on(&runtime, far, |_| {})).collect();
         let (fired, early) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         std::thread::scope(|scope| {
             let churns: Vec<_> = (0..2)
@@ -96,7 +96,7 @@ fn s56_timers_are_made_and_changed_and_disposed_and_fire_while_steps_are_followe
                         for i in 0..2_000 {
                             let soon = SystemTime::now() + Duration::from_micros(i % 300);
                             let (fired, early) = (Arc::clone(fired), Arc::clone(early));
-                            let timer = runtime.wall_timer(if i % 3 == 0 { far } else { soon }, move |tick| {
+                            let timer = WallTimer::on(runtime, if i % 3 == 0 { far } else { soon }, move |tick| {
                                 early.fetch_add(u64::from(tick.now() < tick.scheduled()), Ordering::Relaxed);
                                 fired.fetch_add(1, Ordering::Relaxed);
                             });
@@ -183,7 +183,7 @@ fn a_callback_may_be_aligned_to_anything() {
     let clock = ManualClock::new();
     let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
     let wide = Wide(7);
-    let timer = runtime.wall_timer(clock.wall() + Duration::from_secs(1), move |_| {
+    let timer = WallTimer::on(&runtime, clock.wall() + Duration::from_secs(1), move |_| {
         let wide = &wide;
         assert!(std::ptr::from_ref(wide).addr() % 256 == 0 && wide.0 == 7);
     });
@@ -254,7 +254,7 @@ fn a_timer_that_does_not_wait_is_not_in_the_list() {
     let engine = Arc::clone(runtime.engine());
     let waiting = || engine.shards().map(|shard| shard.lock().walls.len()).sum::<usize>();
     let soon = clock.wall() + Duration::from_secs(1);
-    let timer = || runtime.wall_timer(soon, |tick| tick.dispose());
+    let timer = || WallTimer::on(&runtime, soon, |tick| tick.dispose());
     let (dropped, disposed, waited, fired) = (timer(), timer(), timer(), timer());
     timer().detach();
     assert_eq!(waiting(), 5);
@@ -269,13 +269,13 @@ fn a_timer_that_does_not_wait_is_not_in_the_list() {
     assert_eq!(clock.advance(Duration::from_secs(1)), 2);
     assert_eq!(waiting(), 0);
     // A callback that takes its new time back.
-    let undecided = runtime.wall_timer(soon, move |tick| {
+    let undecided = WallTimer::on(&runtime, soon, move |tick| {
         let _ = tick.change(soon + Duration::from_secs(1));
         tick.dispose();
     });
     assert_eq!(clock.advance(Duration::ZERO), 1);
     assert_eq!((waiting(), fired.change(soon)), (0, Changed::Ended));
-    let closed = runtime.wall_timer(soon + Duration::from_secs(9), |_| {});
+    let closed = WallTimer::on(&runtime, soon + Duration::from_secs(9), |_| {});
     assert_eq!(waiting(), 1);
     runtime.shutdown(Duration::ZERO).expect("no threads");
     assert_eq!((waiting(), closed.change(soon)), (0, Changed::Ended));

@@ -23,38 +23,6 @@ use crate::time::{Deadline, END, Timestamp, instant};
 /// Longer than a few kernel ticks, by which the cheap clock may lag.
 const FAR_NS: u64 = 100_000_000;
 
-impl Runtime {
-    /// A [`Delay`] of `after` from now, on this runtime.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let delay = runtime.delay(Duration::from_secs(5));
-    /// clock.advance(Duration::from_secs(5));
-    /// assert!(delay.is_elapsed());
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    #[doc(alias = "sleep")]
-    #[doc(alias = "setTimeout")]
-    #[doc(alias = "After")]
-    pub fn delay(&self, after: Duration) -> Delay {
-        Delay::on(self.handle(), after)
-    }
-
-    /// A [`Delay`] on this runtime, until a [`Timestamp`] of the runtime's clock, or a
-    /// `std::time::Instant`.
-    #[doc(alias = "sleep_until")]
-    #[doc(alias = "deadline")]
-    pub fn delay_until(&self, deadline: impl Into<Deadline>) -> Delay {
-        Delay::by(self.handle(), deadline.into())
-    }
-}
-
 /// A future that is ready when its deadline has elapsed.
 ///
 /// Works under any executor, or polled by hand: `Send`, `Sync`, `Unpin`. The time counts from the
@@ -193,7 +161,30 @@ impl Delay {
     #[doc(alias = "setTimeout")]
     #[inline]
     pub fn new(after: Duration) -> Self {
-        Self::on(RuntimeHandle::current(), after)
+        Self::after(RuntimeHandle::current(), after)
+    }
+
+    /// As [`new`](Self::new), on a runtime of the caller's choice.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Delay, ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let delay = Delay::on(&runtime, Duration::from_secs(5));
+    /// clock.advance(Duration::from_secs(5));
+    /// assert!(delay.is_elapsed());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "sleep")]
+    #[doc(alias = "setTimeout")]
+    #[doc(alias = "After")]
+    #[inline]
+    pub fn on(runtime: &Runtime, after: Duration) -> Self {
+        Self::after(runtime.handle(), after)
     }
 
     /// A delay on the [current runtime](Runtime::current), until a [`Timestamp`] of the runtime's
@@ -217,19 +208,19 @@ impl Delay {
         Self::by(RuntimeHandle::current(), deadline.into())
     }
 
-    pub(crate) fn by(source: RuntimeHandle, deadline: Deadline) -> Self {
+    fn by(source: RuntimeHandle, deadline: Deadline) -> Self {
         let deadline = source.deadline(deadline);
-        Self::on_until(source, deadline)
+        Self::at(source, deadline)
     }
 
     #[inline]
-    pub(crate) fn on(source: RuntimeHandle, after: Duration) -> Self {
+    pub(crate) fn after(source: RuntimeHandle, after: Duration) -> Self {
         let now = source.now();
-        Self::on_until(source, instant(now, after))
+        Self::at(source, instant(now, after))
     }
 
     #[inline]
-    pub(crate) fn on_until(source: RuntimeHandle, deadline: u64) -> Self {
+    pub(crate) fn at(source: RuntimeHandle, deadline: u64) -> Self {
         Self {
             source,
             deadline: deadline.min(END),
@@ -247,11 +238,11 @@ impl Delay {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{Delay, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// clock.block_on(runtime.delay(Duration::from_micros(3_100)).leeway(Duration::from_millis(1)));
+    /// clock.block_on(Delay::on(&runtime, Duration::from_micros(3_100)).leeway(Duration::from_millis(1)));
     /// assert_eq!(clock.now().as_duration(), Duration::from_millis(4));
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
@@ -303,11 +294,11 @@ impl Delay {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{Runtime, RuntimeError};
+    /// use timerqueue::{Delay, Runtime, RuntimeError};
     ///
     /// # smol::block_on(async {
     /// let runtime = Runtime::builder().workers(2).start()?;
-    /// let mut delay = runtime.delay(Duration::from_secs(3600));
+    /// let mut delay = Delay::on(&runtime, Duration::from_secs(3600));
     /// runtime.shutdown(Duration::from_secs(5)).unwrap();
     /// match delay.try_wait().await {
     ///     Ok(()) => println!("an hour has passed"),
@@ -395,11 +386,11 @@ impl Delay {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{Delay, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut idle = runtime.delay(Duration::from_secs(30));
+    /// let mut idle = Delay::on(&runtime, Duration::from_secs(30));
     /// clock.advance(Duration::from_secs(20));
     /// idle.reset(Duration::from_secs(30));
     /// clock.advance(Duration::from_secs(20));
@@ -420,12 +411,12 @@ impl Delay {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{Delay, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let first = runtime.delay(Duration::from_secs(30));
-    /// let mut second = runtime.delay(Duration::ZERO);
+    /// let first = Delay::on(&runtime, Duration::from_secs(30));
+    /// let mut second = Delay::on(&runtime, Duration::ZERO);
     /// second.reset_at(first.deadline());
     /// clock.advance(Duration::from_secs(30));
     /// assert!(first.is_elapsed() && second.is_elapsed());

@@ -28,12 +28,12 @@ use crate::time::{LAST, NEVER, later};
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue::{Interval, ManualClock, Runtime};
 ///
 /// # smol::block_on(async {
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-/// let mut interval = runtime.interval(Duration::from_secs(10));
+/// let mut interval = Interval::on(&runtime, Duration::from_secs(10));
 /// clock.advance(Duration::from_secs(35)); // no task waits for the ticks at 10, 20 and 30 s
 /// let tick = interval.tick().await.unwrap();
 /// assert_eq!(tick.scheduled().as_duration(), Duration::from_secs(10));
@@ -57,46 +57,6 @@ impl IntervalTick {
     /// tick, and coalesced into it.
     pub fn missed(&self) -> u64 {
         self.missed
-    }
-}
-
-impl Runtime {
-    /// An [`Interval`] on this runtime; see [`Interval::new`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::Runtime;
-    ///
-    /// # async fn example(runtime: &Runtime) {
-    /// let mut interval = runtime.interval(Duration::from_millis(20));
-    /// while let Some(tick) = interval.tick().await {
-    ///     println!("{tick:?}");
-    /// }
-    /// # }
-    /// ```
-    #[doc(alias = "setInterval")]
-    pub fn interval(&self, period: Duration) -> Interval {
-        Interval::on(self.handle(), period)
-    }
-
-    /// An [`Interval`] on this runtime whose first tick is due at `first`; see [`Interval::at`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let interval = runtime.interval_at(runtime.now() + Duration::from_secs(1), Duration::from_secs(60));
-    /// assert_eq!(interval.next_due(), Some(clock.now() + Duration::from_secs(1)));
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    pub fn interval_at(&self, first: impl Into<Deadline>, period: Duration) -> Interval {
-        Interval::by(self.handle(), first.into(), period)
     }
 }
 
@@ -167,17 +127,37 @@ impl Interval {
     #[doc(alias = "setInterval")]
     #[doc(alias = "NewTicker")]
     pub fn new(period: Duration) -> Self {
-        Self::on(RuntimeHandle::current(), period)
+        Self::every(RuntimeHandle::current(), period)
     }
 
-    pub(crate) fn on(source: RuntimeHandle, period: Duration) -> Self {
+    /// As [`new`](Self::new), on a runtime of the caller's choice.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Interval, ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let mut interval = Interval::on(&runtime, Duration::from_millis(20));
+    /// let tick = clock.block_on(interval.tick()).unwrap();
+    /// assert_eq!(tick.scheduled().as_duration(), Duration::from_millis(20));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "setInterval")]
+    pub fn on(runtime: &Runtime, period: Duration) -> Self {
+        Self::every(runtime.handle(), period)
+    }
+
+    pub(crate) fn every(source: RuntimeHandle, period: Duration) -> Self {
         let next = later(source.now(), whole_ns(period));
         Self::from(source, next, period)
     }
 
     fn from(source: RuntimeHandle, next: u64, period: Duration) -> Self {
         let next = if next > LAST { NEVER } else { next };
-        let (delay, period) = (Delay::on_until(source, next), whole_ns(period));
+        let (delay, period) = (Delay::at(source, next), whole_ns(period));
         Self { delay, next, period, policy: MissedTicks::Skip, stop: None, ended: false }
     }
 
@@ -217,11 +197,11 @@ impl Interval {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{Interval, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut interval = runtime.interval(Duration::from_micros(3_100)).leeway(Duration::from_millis(1));
+    /// let mut interval = Interval::on(&runtime, Duration::from_micros(3_100)).leeway(Duration::from_millis(1));
     /// let tick = clock.block_on(interval.tick()).unwrap();
     /// assert_eq!(tick.scheduled().as_duration(), Duration::from_micros(3_100));
     /// assert_eq!(clock.now().as_duration(), Duration::from_millis(4));
@@ -241,11 +221,11 @@ impl Interval {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{Interval, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut interval = runtime.interval(Duration::from_secs(10));
+    /// let mut interval = Interval::on(&runtime, Duration::from_secs(10));
     /// clock.advance(Duration::from_secs(9));
     /// interval.reset();
     /// assert_eq!(interval.next_due(), Some(clock.now() + Duration::from_secs(10)));
@@ -262,11 +242,11 @@ impl Interval {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{Interval, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut interval = runtime.interval(Duration::from_secs(10));
+    /// let mut interval = Interval::on(&runtime, Duration::from_secs(10));
     /// interval.reset_at(clock.now()); // at once
     /// assert_eq!(interval.next_due(), Some(clock.now()));
     /// # Ok::<(), timerqueue::StartError>(())
@@ -285,12 +265,12 @@ impl Interval {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, MissedTicks, Runtime};
+    /// use timerqueue::{Interval, ManualClock, MissedTicks, Runtime};
     ///
     /// # smol::block_on(async {
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut interval = runtime.interval(Duration::from_secs(1)).missed_ticks(MissedTicks::Burst);
+    /// let mut interval = Interval::on(&runtime, Duration::from_secs(1)).missed_ticks(MissedTicks::Burst);
     /// clock.advance(Duration::from_secs(3));
     /// for second in 1..=3 {
     ///     let tick = interval.tick().await.unwrap();
@@ -319,11 +299,11 @@ impl Interval {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{Interval, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut interval = runtime.interval(Duration::from_secs(1));
+    /// let mut interval = Interval::on(&runtime, Duration::from_secs(1));
     /// interval.set_period(Duration::from_secs(5));
     /// assert_eq!(interval.next_due(), Some(clock.now() + Duration::from_secs(5)));
     /// # Ok::<(), timerqueue::StartError>(())
@@ -402,11 +382,11 @@ impl Interval {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::Runtime;
+    /// use timerqueue::{Interval, Runtime};
     ///
     /// # smol::block_on(async {
     /// let runtime = Runtime::builder().workers(2).start().unwrap();
-    /// let mut interval = runtime.interval(Duration::from_millis(1));
+    /// let mut interval = Interval::on(&runtime, Duration::from_millis(1));
     /// let closer = std::thread::spawn(move || runtime.shutdown(Duration::from_secs(5)));
     /// while let Ok(Some(tick)) = interval.try_tick().await {
     ///     println!("{tick:?}");
@@ -493,7 +473,7 @@ impl Interval {
         if let Some((handle, _)) = &self.stop {
             return handle.clone();
         }
-        let handle = StopHandle { source: CancellationTokenSource::on(self.delay.source().clone()) };
+        let handle = StopHandle { source: CancellationTokenSource::of(self.delay.source().clone()) };
         self.stop = Some((handle.clone(), handle.source.token().cancelled_owned()));
         self.delay.wake_task();
         handle
@@ -544,12 +524,12 @@ impl fmt::Debug for Interval {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime, StopHandle};
+/// use timerqueue::{Interval, ManualClock, Runtime, StopHandle};
 ///
 /// # smol::block_on(async {
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-/// let mut interval = runtime.interval(Duration::from_secs(1));
+/// let mut interval = Interval::on(&runtime, Duration::from_secs(1));
 /// let handle: StopHandle = interval.stop_handle();
 /// clock.advance(Duration::from_secs(1));
 /// handle.stop();

@@ -21,52 +21,8 @@ use crate::cancellation::{CancellationToken, Cancelled};
 use crate::runtime::Runtime;
 use crate::time::Deadline;
 
-impl Runtime {
-    /// Limits `future` to `limit` on this runtime, as [`timeout`](crate::timeout()) does on the
-    /// default runtime.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::Runtime;
-    ///
-    /// # async fn example(runtime: &Runtime) {
-    /// let answer = runtime.timeout(Duration::from_secs(1), async { 42 }).await;
-    /// assert_eq!(answer, Ok(42));
-    /// # }
-    /// ```
-    #[doc(alias = "WaitAsync")]
-    #[doc(alias = "WithTimeout")]
-    #[doc(alias = "deadline")]
-    pub fn timeout<F: IntoFuture>(&self, limit: Duration, future: F) -> Timeout<F::IntoFuture> {
-        Timeout::new(future.into_future(), self.delay(limit))
-    }
-
-    /// Limits `future` to end by `deadline`, a [`Timestamp`](crate::Timestamp) of this runtime's
-    /// clock or a `std::time::Instant`; see [`timeout_at`](crate::timeout_at()).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let deadline = runtime.now() + Duration::from_secs(2);
-    /// assert!(clock.block_on(runtime.timeout_at(deadline, std::future::pending::<()>())).is_err());
-    /// assert_eq!(clock.now(), deadline);
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    #[doc(alias = "WithDeadline")]
-    pub fn timeout_at<F: IntoFuture>(&self, deadline: impl Into<Deadline>, future: F) -> Timeout<F::IntoFuture> {
-        Timeout::new(future.into_future(), self.delay_until(deadline))
-    }
-}
-
 /// Limits `future` to `limit`, counted from this call, on the [current runtime](Runtime::current).
-/// [`Runtime::timeout`] does so on a chosen runtime.
+/// [`Timeout::on`] does so on a chosen runtime.
 ///
 /// Each poll asks the future first. A future ready at its first poll touches no queue. When the
 /// limit has elapsed and the future is still pending, the result is [`Elapsed`]; dropping the
@@ -75,8 +31,6 @@ impl Runtime {
 ///
 /// # Panics
 /// When the future is pending at its first poll and the default runtime cannot be started.
-///
-/// [`Runtime::timeout`]: crate::Runtime::timeout
 ///
 /// # Examples
 ///
@@ -165,8 +119,8 @@ impl From<Elapsed> for std::io::Error {
 }
 
 pin_project! {
-    /// A future with a time limit. Made by [`timeout()`], [`timeout_at`],
-    /// [`Runtime::timeout`](crate::Runtime::timeout) and [`TimerFutureExt`](crate::TimerFutureExt).
+    /// A future with a time limit. Made by [`timeout()`], [`timeout_at`], [`Timeout::on`] and
+    /// [`TimerFutureExt`](crate::TimerFutureExt).
     ///
     /// **Dropping** the timeout drops the future, and removes the limit from its queue at once. The
     /// result of the future removes the limit from its queue too.
@@ -191,6 +145,27 @@ pin_project! {
         #[pin]
         future: F,
         delay: Delay,
+    }
+}
+
+impl<F: Future> Timeout<F> {
+    /// As [`timeout()`], on a runtime of the caller's choice.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Runtime, Timeout};
+    ///
+    /// # async fn example(runtime: &Runtime) {
+    /// let answer = Timeout::on(runtime, Duration::from_secs(1), async { 42 }).await;
+    /// assert_eq!(answer, Ok(42));
+    /// # }
+    /// ```
+    #[doc(alias = "WaitAsync")]
+    #[doc(alias = "WithTimeout")]
+    pub fn on(runtime: &Runtime, limit: Duration, future: impl IntoFuture<IntoFuture = F>) -> Self {
+        Self::new(future.into_future(), Delay::on(runtime, limit))
     }
 }
 
@@ -231,11 +206,11 @@ impl<F> Timeout<F> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, Timeout};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut limited = runtime.timeout(Duration::from_secs(10), std::future::pending::<()>());
+    /// let mut limited = Timeout::on(&runtime, Duration::from_secs(10), std::future::pending::<()>());
     /// clock.advance(Duration::from_secs(9));
     /// limited.delay_mut().reset(Duration::from_secs(10));
     /// clock.advance(Duration::from_secs(9));
@@ -256,11 +231,11 @@ impl<F> Timeout<F> {
     /// ```
     /// use std::pin::pin;
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, Timeout};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut limited = pin!(runtime.timeout(Duration::from_secs(10), std::future::pending::<()>()));
+    /// let mut limited = pin!(Timeout::on(&runtime, Duration::from_secs(10), std::future::pending::<()>()));
     /// clock.advance(Duration::from_secs(9));
     /// limited.as_mut().delay_pin_mut().reset(Duration::from_secs(10));
     /// clock.advance(Duration::from_secs(9));

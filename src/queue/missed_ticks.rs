@@ -26,13 +26,12 @@ use crate::time::{NEVER, later};
 /// ```
 /// use std::sync::{Arc, Mutex};
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, MissedTicks, Runtime};
+/// use timerqueue::{ManualClock, MissedTicks, Runtime, TimerBuilder};
 ///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
 /// let seen = Arc::new(Mutex::new(Vec::new()));
-/// let timer = runtime
-///     .timer_builder()
+/// let timer = TimerBuilder::on(&runtime)
 ///     .due(Duration::from_millis(100))
 ///     .period(Duration::from_millis(50))
 ///     .missed_ticks(MissedTicks::Skip)

@@ -30,11 +30,11 @@ const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(10);
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{Runtime, RuntimeClock};
+/// use timerqueue::{OnceTimer, Runtime, RuntimeClock};
 ///
 /// // Sessions that end after eight hours, whether the lid was closed or not.
 /// let runtime = Runtime::builder().clock(RuntimeClock::Boot).start()?;
-/// let session = runtime.once(Duration::from_secs(8 * 3600), |_| println!("good-bye"));
+/// let session = OnceTimer::on(&runtime, Duration::from_secs(8 * 3600), |_| println!("good-bye"));
 /// # drop(session);
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```

@@ -271,11 +271,11 @@ impl Runtime {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime, Timer};
+    /// use timerqueue::{ManualClock, OnceTimer, Runtime, Timer};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// runtime.once(Duration::from_secs(1), |_| {
+    /// OnceTimer::on(&runtime, Duration::from_secs(1), |_| {
     ///     Timer::once(Duration::from_secs(1), |_| println!("two seconds")).detach();
     /// }).detach();
     /// assert_eq!(clock.advance(Duration::from_secs(2)), 2);

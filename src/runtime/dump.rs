@@ -72,11 +72,11 @@ impl Runtime {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, Timer, TimerBuilder};
     ///
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-    /// let heartbeat = runtime.timer_builder().name("heartbeat").period(Duration::from_secs(5)).start(|_| {});
-    /// let other = runtime.timer(Duration::from_secs(1), Duration::ZERO, |_| {});
+    /// let heartbeat = TimerBuilder::on(&runtime).name("heartbeat").period(Duration::from_secs(5)).start(|_| {});
+    /// let other = Timer::on(&runtime, Duration::from_secs(1), Duration::ZERO, |_| {});
     /// let dump = runtime.dump(10);
     /// assert_eq!(dump.timers.len(), 2);
     /// assert_eq!(dump.timers[1].name.as_deref(), Some("heartbeat"));

@@ -194,10 +194,10 @@ impl From<StartError> for io::Error {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime, RuntimeError};
+/// use timerqueue::{CancellationTokenSource, ManualClock, Runtime, RuntimeError};
 ///
 /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-/// let source = runtime.cancellation_source();
+/// let source = CancellationTokenSource::on(&runtime);
 /// runtime.shutdown(Duration::ZERO).unwrap();
 /// let refused = source.try_cancel_after(Duration::from_secs(1));
 /// assert!(matches!(refused, Err(RuntimeError::Ended)));

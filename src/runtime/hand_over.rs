@@ -23,14 +23,14 @@ use crate::engine::current::Scope;
 /// ```
 /// use std::sync::mpsc;
 /// use std::time::Duration;
-/// use timerqueue::{CallbackJob, Runtime};
+/// use timerqueue::{CallbackJob, OnceTimer, Runtime};
 ///
 /// let (jobs, queue) = mpsc::channel::<CallbackJob>();
 /// let runtime = Runtime::builder()
 ///     .callback_executor(move |job| _ = jobs.send(job))
 ///     .start()?;
 /// let own = std::thread::current().id();
-/// let timer = runtime.once(Duration::from_millis(1), move |_| assert_eq!(std::thread::current().id(), own));
+/// let timer = OnceTimer::on(&runtime, Duration::from_millis(1), move |_| assert_eq!(std::thread::current().id(), own));
 /// queue.recv().unwrap().run();
 /// assert_eq!((runtime.fired(), runtime.panics()), (1, 0));
 /// # drop(timer);
@@ -84,7 +84,7 @@ impl RuntimeBuilder {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::Runtime;
+    /// use timerqueue::{OnceTimer, Runtime};
     ///
     /// # let executor = tokio::runtime::Builder::new_current_thread().build().unwrap();
     /// # executor.block_on(async {
@@ -93,7 +93,7 @@ impl RuntimeBuilder {
     ///     .callback_executor(move |job| _ = tokio.spawn_blocking(move || job.run()))
     ///     .start()?;
     /// let (send, receive) = tokio::sync::oneshot::channel();
-    /// let timer = runtime.once(Duration::from_millis(1), move |_| send.send("on a thread of tokio's").unwrap());
+    /// let timer = OnceTimer::on(&runtime, Duration::from_millis(1), move |_| send.send("on a thread of tokio's").unwrap());
     /// println!("{}", receive.await.unwrap());
     /// # drop(timer);
     /// # Ok::<(), timerqueue::StartError>(())

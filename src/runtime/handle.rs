@@ -184,6 +184,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::Delay;
 
     /// S35. A reference made on a core is counted there; no two queues count on the same cache
     /// line.
@@ -204,7 +205,7 @@ mod tests {
                 let sources: Vec<_> = (0..10).map(|_| refs.here(runtime.engine())).collect();
                 let counts: Vec<usize> = refs.0.iter().map(Arc::strong_count).collect();
                 assert!(counts.iter().enumerate().all(|(i, &count)| count == if i == queue { 11 } else { 1 }));
-                drop((sources, runtime.delay(Duration::ZERO)));
+                drop((sources, Delay::on(runtime, Duration::ZERO)));
             };
             std::thread::scope(|scope| scope.spawn(made).join().expect("no panic"));
         }

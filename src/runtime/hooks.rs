@@ -18,7 +18,7 @@ use crate::unwind::{catch_all, discard};
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue::{ManualClock, Runtime, TimerBuilder};
 ///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder()
@@ -28,7 +28,7 @@ use crate::unwind::{catch_all, discard};
 ///         eprintln!("{panic}"); // "no paper", in the callback of the timer "nightly report" (src/main.rs:14:10)
 ///     })
 ///     .start()?;
-/// let timer = runtime.timer_builder().name("nightly report").due(Duration::ZERO).start(|_| panic!("no paper"));
+/// let timer = TimerBuilder::on(&runtime).name("nightly report").due(Duration::ZERO).start(|_| panic!("no paper"));
 /// clock.advance(Duration::ZERO);
 /// assert_eq!(runtime.panics(), 1);
 /// # drop(timer);
@@ -107,7 +107,7 @@ impl fmt::Debug for CallbackPanic {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue::{ManualClock, Runtime, TimerBuilder};
 ///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder()
@@ -117,7 +117,7 @@ impl fmt::Debug for CallbackPanic {
 ///         eprintln!("{slow}"); // a callback of the timer "sweeper" (src/main.rs:12:42) took 5.1ms, and began 0ns late
 ///     })
 ///     .start()?;
-/// let timer = runtime.timer_builder().name("sweeper").due(Duration::ZERO).start(|_| {
+/// let timer = TimerBuilder::on(&runtime).name("sweeper").due(Duration::ZERO).start(|_| {
 ///     std::thread::sleep(Duration::from_millis(5));
 /// });
 /// clock.advance(Duration::ZERO);
@@ -189,7 +189,7 @@ impl fmt::Debug for SlowCallback {
 /// ```
 /// use std::cell::Cell;
 /// use std::time::Duration;
-/// use timerqueue::{CallbackContext, ManualClock, ObservedCallback, Observer, Runtime};
+/// use timerqueue::{CallbackContext, ManualClock, ObservedCallback, Observer, OnceTimer, Runtime};
 ///
 /// thread_local! { static TENANT: Cell<u32> = const { Cell::new(0) } }
 ///
@@ -211,7 +211,7 @@ impl fmt::Debug for SlowCallback {
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).observer(Tenants).start()?;
 /// TENANT.set(7);
-/// let timer = runtime.once(Duration::from_secs(1), |_| assert_eq!(TENANT.get(), 7));
+/// let timer = OnceTimer::on(&runtime, Duration::from_secs(1), |_| assert_eq!(TENANT.get(), 7));
 /// TENANT.set(0);
 /// clock.advance(Duration::from_secs(1));
 /// assert_eq!((runtime.fired(), runtime.panics(), TENANT.get()), (1, 0, 0));

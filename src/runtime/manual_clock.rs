@@ -37,12 +37,12 @@ use crate::time::{At, Deadline, LAST, NEVER};
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue::{ManualClock, Runtime, Timer};
 ///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
 /// const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// let daily = runtime.timer(DAY, DAY, |tick| assert_eq!(tick.lateness(), Duration::ZERO));
+/// let daily = Timer::on(&runtime, DAY, DAY, |tick| assert_eq!(tick.lateness(), Duration::ZERO));
 /// assert_eq!(clock.advance(30 * DAY), 30);
 /// # drop(daily);
 /// # Ok::<(), timerqueue::StartError>(())
@@ -213,11 +213,11 @@ impl ManualClock {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, Timer};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let ticks = runtime.timer(Duration::from_millis(10), Duration::from_millis(10), |_| {});
+    /// let ticks = Timer::on(&runtime, Duration::from_millis(10), Duration::from_millis(10), |_| {});
     /// assert_eq!(clock.advance(Duration::from_millis(35)), 3);
     /// assert_eq!(clock.advance(Duration::from_millis(5)), 1);
     /// # drop(ticks);
@@ -240,12 +240,12 @@ impl ManualClock {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, TimerBuilder};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let deadline = clock.now() + Duration::from_secs(60);
-    /// let timer = runtime.every(Duration::from_secs(10), |_| {});
+    /// let timer = TimerBuilder::on(&runtime).period(Duration::from_secs(10)).start_exclusive(|_| {});
     /// assert_eq!(clock.advance_to(deadline), 6);
     /// assert_eq!(clock.advance_to(deadline), 0);
     /// # drop(timer);
@@ -270,12 +270,12 @@ impl ManualClock {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, OnceTimer, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let seconds = Duration::from_secs;
-    /// let timers = [5, 2, 5].map(|due| runtime.once(seconds(due), |_| {}));
+    /// let timers = [5, 2, 5].map(|due| OnceTimer::on(&runtime, seconds(due), |_| {}));
     /// let zero = clock.now();
     /// assert_eq!([(); 3].map(|()| clock.step()), [Some(zero + seconds(2)), Some(zero + seconds(5)), None]);
     /// # drop(timers);
@@ -387,14 +387,14 @@ impl ManualClock {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{Delay, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// const HOUR: Duration = Duration::from_secs(3600);
     /// let executor = smol::LocalExecutor::new();
-    /// let day = executor.spawn(runtime.delay(24 * HOUR));
-    /// let hour = executor.spawn(runtime.delay(HOUR));
+    /// let day = executor.spawn(Delay::on(&runtime, 24 * HOUR));
+    /// let hour = executor.spawn(Delay::on(&runtime, HOUR));
     /// clock.block_on(executor.run(async {
     ///     hour.await;
     ///     assert_eq!(clock.now().as_duration(), HOUR);
@@ -475,13 +475,13 @@ impl ManualClock {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{Delay, ManualClock, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// clock.set_auto_advance(false);
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// clock.block_on(async {
-    ///     let delay = runtime.delay(Duration::from_secs(2));
+    ///     let delay = Delay::on(&runtime, Duration::from_secs(2));
     ///     clock.advance(Duration::from_secs(1));
     ///     assert!(!delay.is_elapsed());
     ///     clock.advance(Duration::from_secs(1));
@@ -503,11 +503,11 @@ impl ManualClock {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, Timer};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let timer = runtime.timer(Duration::from_secs(1), Duration::ZERO, |tick| {
+    /// let timer = Timer::on(&runtime, Duration::from_secs(1), Duration::ZERO, |tick| {
     ///     assert_eq!(tick.lateness(), Duration::from_secs(4));
     /// });
     /// clock.stall(Duration::from_secs(5));
@@ -535,12 +535,12 @@ impl ManualClock {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, WallTimer};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let hour = Duration::from_secs(3600);
-    /// let timer = runtime.wall_timer(clock.wall() + 3 * hour, |_| println!("three o'clock"));
+    /// let timer = WallTimer::on(&runtime, clock.wall() + 3 * hour, |_| println!("three o'clock"));
     /// clock.set_wall(clock.wall() - hour);
     /// assert_eq!(clock.advance(3 * hour), 0); // it is two o'clock
     /// clock.set_wall(clock.wall() + 5 * hour);
@@ -562,14 +562,14 @@ impl ManualClock {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime, RuntimeClock};
+    /// use timerqueue::{ManualClock, Runtime, RuntimeClock, Timer};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let boot = Runtime::builder().manual_clock(&clock).clock(RuntimeClock::Boot).start()?;
     /// let second = Duration::from_secs(1);
-    /// let one = runtime.timer(second, Duration::ZERO, |_| println!("a second of use"));
-    /// let other = boot.timer(second, Duration::ZERO, |_| println!("a second, or more"));
+    /// let one = Timer::on(&runtime, second, Duration::ZERO, |_| println!("a second of use"));
+    /// let other = Timer::on(&boot, second, Duration::ZERO, |_| println!("a second, or more"));
     /// clock.suspend(second);
     /// assert_eq!(clock.advance(Duration::ZERO), 1);
     /// assert_eq!(clock.advance(second), 1);

@@ -21,11 +21,11 @@ pub use crate::pool::ThreadMetrics;
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue::{ManualClock, Runtime, Timer};
 ///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-/// let timer = runtime.timer(Duration::from_secs(1), Duration::from_secs(1), |_| {});
+/// let timer = Timer::on(&runtime, Duration::from_secs(1), Duration::from_secs(1), |_| {});
 /// let before = runtime.metrics();
 /// clock.advance(Duration::from_secs(60));
 /// timer.dispose();

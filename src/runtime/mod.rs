@@ -49,11 +49,11 @@ use crate::time::{NEVER, Timestamp};
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::Runtime;
+/// use timerqueue::{OnceTimer, Runtime};
 ///
 /// let runtime = Runtime::builder().queues(1).workers(2).thread_name("example").start()?;
 /// let (send, receive) = std::sync::mpsc::channel();
-/// let timer = runtime.once(Duration::from_millis(1), move |_| send.send("fired").unwrap());
+/// let timer = OnceTimer::on(&runtime, Duration::from_millis(1), move |_| send.send("fired").unwrap());
 /// assert_eq!(receive.recv().unwrap(), "fired");
 /// # drop(timer);
 /// # Ok::<(), timerqueue::StartError>(())
@@ -251,10 +251,10 @@ impl Runtime {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, Timer};
     ///
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-    /// let timer = runtime.timer(Duration::from_secs(1), Duration::ZERO, |_| {});
+    /// let timer = Timer::on(&runtime, Duration::from_secs(1), Duration::ZERO, |_| {});
     /// assert_eq!(runtime.active_timers(), 1);
     /// timer.dispose();
     /// assert_eq!(runtime.active_timers(), 0);
@@ -275,10 +275,10 @@ impl Runtime {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, Timer};
     ///
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-    /// let timer = runtime.timer(Duration::from_secs(1), Duration::ZERO, |_| {});
+    /// let timer = Timer::on(&runtime, Duration::from_secs(1), Duration::ZERO, |_| {});
     /// assert_eq!(runtime.next_due(), Some(runtime.now() + Duration::from_secs(1)));
     /// # drop(timer);
     /// # Ok::<(), timerqueue::StartError>(())
@@ -371,10 +371,10 @@ impl Runtime {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::Runtime;
+    /// use timerqueue::{Runtime, Timer};
     ///
     /// let runtime = Runtime::builder().start()?;
-    /// let timer = runtime.timer(Duration::from_secs(3600), Duration::ZERO, |_| unreachable!());
+    /// let timer = Timer::on(&runtime, Duration::from_secs(3600), Duration::ZERO, |_| unreachable!());
     /// runtime.shutdown(Duration::from_secs(5))?;
     /// # drop(timer);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -13,46 +13,19 @@ use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 use crate::sync::Arc;
 
-impl Runtime {
-    /// A timer with a missed-tick policy or a leeway of its own.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, MissedTicks, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let timer = runtime
-    ///     .timer_builder()
-    ///     .period(Duration::from_secs(1))
-    ///     .missed_ticks(MissedTicks::Burst)
-    ///     .start(|tick| println!("{tick:?}"));
-    /// clock.stall(Duration::from_secs(5));
-    /// assert_eq!(clock.advance(Duration::ZERO), 5);
-    /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    pub fn timer_builder(&self) -> TimerBuilder<'_> {
-        TimerBuilder::new(Some(self))
-    }
-}
-
 /// The settings of a timer. Made by [`Timer::builder`] for the current runtime, and by
-/// [`Runtime::timer_builder`] for a chosen one.
+/// [`TimerBuilder::on`] for a chosen one.
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, MissedTicks, Runtime};
+/// use timerqueue::{ManualClock, MissedTicks, Runtime, TimerBuilder};
 ///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
 /// let mut samples = Vec::new();
-/// let timer = runtime
-///     .timer_builder()
+/// let timer = TimerBuilder::on(&runtime)
 ///     .due(Duration::from_millis(5))
 ///     .period(Duration::from_millis(20))
 ///     .missed_ticks(MissedTicks::Skip)
@@ -82,7 +55,7 @@ enum Shift {
 }
 
 impl<'a> TimerBuilder<'a> {
-    fn new(runtime: Option<&'a Runtime>) -> Self {
+    pub(super) fn new(runtime: Option<&'a Runtime>) -> Self {
         Self {
             runtime,
             due: None,
@@ -93,11 +66,28 @@ impl<'a> TimerBuilder<'a> {
             label: None,
         }
     }
-}
 
-impl TimerBuilder<'static> {
-    pub(super) fn on_current() -> Self {
-        Self::new(None)
+    /// The settings of a timer on a runtime of the caller's choice.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, MissedTicks, Runtime, TimerBuilder};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let timer = TimerBuilder::on(&runtime)
+    ///     .period(Duration::from_secs(1))
+    ///     .missed_ticks(MissedTicks::Burst)
+    ///     .start(|tick| println!("{tick:?}"));
+    /// clock.stall(Duration::from_secs(5));
+    /// assert_eq!(clock.advance(Duration::ZERO), 5);
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn on(runtime: &'a Runtime) -> Self {
+        Self::new(Some(runtime))
     }
 }
 
@@ -144,13 +134,12 @@ impl TimerBuilder<'_> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, TimerBuilder};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let timers = [3_100, 3_900].map(|due| {
-    ///     runtime
-    ///         .timer_builder()
+    ///     TimerBuilder::on(&runtime)
     ///         .due(Duration::from_micros(due))
     ///         .leeway(Duration::from_millis(1))
     ///         .start(|tick| assert_eq!(tick.now().as_duration(), Duration::from_millis(4)))
@@ -183,13 +172,13 @@ impl TimerBuilder<'_> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, TimerBuilder};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let (minute, width) = (Duration::from_secs(60), Duration::from_secs(10));
     /// let caches: Vec<_> = (0..100)
-    ///     .map(|_| runtime.timer_builder().period(minute).jitter(width).start(|tick| println!("{:?}", tick.lateness())))
+    ///     .map(|_| TimerBuilder::on(&runtime).period(minute).jitter(width).start(|tick| println!("{:?}", tick.lateness())))
     ///     .collect();
     /// assert_eq!(clock.advance(minute), 0);
     /// let in_the_first_second = clock.advance(Duration::from_secs(1));
@@ -213,13 +202,13 @@ impl TimerBuilder<'_> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, TimerBuilder};
     ///
     /// let fires_at = |seed| {
     ///     let clock = ManualClock::new();
     ///     let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
     ///     let second = Duration::from_secs(1);
-    ///     let timer = runtime.timer_builder().due(second).jitter(second).jitter_seed(seed).start(|_| {});
+    ///     let timer = TimerBuilder::on(&runtime).due(second).jitter(second).jitter_seed(seed).start(|_| {});
     ///     runtime.next_due()
     /// };
     /// assert_eq!(fires_at(1), fires_at(1));
@@ -238,11 +227,11 @@ impl TimerBuilder<'_> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, TimerBuilder};
     ///
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
     /// let tenant = 7;
-    /// let timer = runtime.timer_builder().name(format!("refresh {tenant}")).due(Duration::from_secs(5)).start(|_| {});
+    /// let timer = TimerBuilder::on(&runtime).name(format!("refresh {tenant}")).due(Duration::from_secs(5)).start(|_| {});
     /// assert_eq!(runtime.dump(1).timers[0].name.as_deref(), Some("refresh 7"));
     /// # drop(timer);
     /// # Ok::<(), timerqueue::StartError>(())
@@ -290,7 +279,7 @@ impl TimerBuilder<'_> {
         }
     }
 
-    /// Makes and starts a timer whose callbacks may overlap; see [`Runtime::timer`].
+    /// Makes and starts a timer whose callbacks may overlap; see [`Timer::new`].
     ///
     /// # Panics
     /// On the default runtime, when it cannot be started; [`try_start`](Self::try_start) returns
@@ -299,7 +288,8 @@ impl TimerBuilder<'_> {
         self.with_engine(|engine| Timer::start(engine, self.settings(), self.when(), overlapping(callback)))
     }
 
-    /// Makes and starts a timer whose callbacks never overlap; see [`Runtime::exclusive_timer`].
+    /// Makes and starts a timer whose callbacks never overlap. Ticks that come due while a callback
+    /// runs coalesce into a single tick, which runs next.
     ///
     /// # Panics
     /// As for [`start`](Self::start).
@@ -307,7 +297,7 @@ impl TimerBuilder<'_> {
         self.with_engine(|engine| Timer::start(engine, self.settings(), self.when(), exclusive(callback)))
     }
 
-    /// Makes and starts a timer that fires once and consumes its callback; see [`Runtime::once`].
+    /// Makes and starts a timer that fires once and consumes its callback; see [`OnceTimer`].
     /// Period and policy have no meaning for such a timer, except that a period alone is the due
     /// time.
     ///
@@ -320,12 +310,11 @@ impl TimerBuilder<'_> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, TimerBuilder};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let timeout = runtime
-    ///     .timer_builder()
+    /// let timeout = TimerBuilder::on(&runtime)
     ///     .due(Duration::from_millis(4_950))
     ///     .leeway(Duration::from_millis(100))
     ///     .start_once(|tick| assert_eq!(tick.now().as_duration(), Duration::from_secs(5)));
@@ -339,7 +328,7 @@ impl TimerBuilder<'_> {
     }
 
     /// Makes and starts a timer that fires once when the wall clock shows `at`; see
-    /// [`Runtime::wall_timer`]. Due time, period and policy have no meaning for such a timer. With
+    /// [`WallTimer::on`]. Due time, period and policy have no meaning for such a timer. With
     /// leeway or jitter it fires up to that much later.
     ///
     /// # Panics
@@ -351,7 +340,7 @@ impl TimerBuilder<'_> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, TimerBuilder};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
@@ -359,7 +348,7 @@ impl TimerBuilder<'_> {
     /// let midnight = clock.wall() + 24 * hour;
     /// let timers: Vec<_> = (0..1000)
     ///     .map(|_| {
-    ///         runtime.timer_builder().name("clean up").jitter(hour).start_wall(midnight, move |tick| {
+    ///         TimerBuilder::on(&runtime).name("clean up").jitter(hour).start_wall(midnight, move |tick| {
     ///             assert!(tick.now() >= midnight);
     ///         })
     ///     })

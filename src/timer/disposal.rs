@@ -22,7 +22,7 @@ use crate::runtime::wait::park_on;
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
 /// let own = Arc::new(OnceLock::<Timer>::new());
-/// let timer = runtime.timer(Duration::from_secs(1), Duration::ZERO, {
+/// let timer = Timer::on(&runtime, Duration::from_secs(1), Duration::ZERO, {
 ///     let own = Arc::downgrade(&own);
 ///     move |_| {
 ///         let own = own.upgrade().unwrap();
@@ -55,10 +55,10 @@ pub enum Waited {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{Runtime, Waited};
+/// use timerqueue::{OnceTimer, Runtime, Waited};
 ///
 /// # async fn example(runtime: &Runtime) {
-/// let timer = runtime.once(Duration::from_secs(1), |_| {});
+/// let timer = OnceTimer::on(runtime, Duration::from_secs(1), |_| {});
 /// let waiting = timer.dispose_async();
 /// assert_eq!(waiting.await, Waited::Ended);
 /// # }

@@ -24,99 +24,12 @@ use crate::queue::MissedTicks;
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 use crate::time::{NEVER, Timestamp};
 
-impl Runtime {
-    /// A timer whose callbacks may overlap: when a callback runs longer than the period, the next
-    /// callback starts meanwhile. At most 4,095 callbacks of a timer run at once: a tick that comes
-    /// due then waits until one of them has ended, as that of an exclusive timer does.
-    ///
-    /// For `due` and `period`, see [`Timer::new`]. After [`shutdown`](Self::shutdown) the new timer
-    /// is disposed already: the timer never fires, and changing the timer returns
-    /// [`Changed::Ended`](crate::Changed::Ended).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let timer = runtime.timer(Duration::from_millis(250), Duration::from_micros(200), |tick| {
-    ///     println!("due at {:?}", tick.scheduled());
-    /// });
-    /// assert_eq!(clock.advance(Duration::from_millis(251)), 6);
-    /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    #[doc(alias = "setInterval")]
-    #[inline]
-    pub fn timer(
-        &self,
-        due: Duration,
-        period: Duration,
-        callback: impl Fn(&Tick<'_>) + Send + Sync + 'static,
-    ) -> Timer {
-        Timer::start(self.engine(), MissedTicks::default(), (due, period), overlapping(callback))
-    }
-
-    /// A timer whose callbacks never overlap. Ticks that come due while a callback runs coalesce
-    /// into a single tick, which runs next. After [`shutdown`](Self::shutdown) the new timer is
-    /// disposed already.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut ticks = 0;
-    /// let timer = runtime.exclusive_timer(Duration::ZERO, Duration::from_secs(1), move |_| ticks += 1);
-    /// clock.advance(Duration::from_secs(3));
-    /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    #[inline]
-    pub fn exclusive_timer(
-        &self,
-        due: Duration,
-        period: Duration,
-        callback: impl FnMut(&Tick<'_>) + Send + 'static,
-    ) -> Timer {
-        Timer::start(self.engine(), MissedTicks::default(), (due, period), exclusive(callback))
-    }
-
-    /// A timer that fires every `period`, for the first time after a period, and whose callbacks
-    /// never overlap; see [`Timer::every`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut ticks = 0;
-    /// let timer = runtime.every(Duration::from_secs(1), move |_| ticks += 1);
-    /// assert_eq!(clock.advance(Duration::from_secs(3)), 3);
-    /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    #[doc(alias = "setInterval")]
-    #[inline]
-    pub fn every(&self, period: Duration, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Timer {
-        self.exclusive_timer(period, period, callback)
-    }
-}
-
 /// A timer: runs its callback after its *due time*, then once every *period*.
 ///
 /// Made by [`Timer::new`], [`Timer::every`] and [`Timer::builder`] on the current runtime, or on a
-/// chosen runtime by [`Runtime::timer`], [`Runtime::every`], [`Runtime::exclusive_timer`],
-/// [`Runtime::timer_builder`]. [`change`](Self::change) gives the timer a new schedule, also after
-/// the timer has fired. For a callback that can run only once, see [`OnceTimer`].
+/// chosen runtime by [`Timer::on`] and [`TimerBuilder::on`]. [`change`](Self::change) gives the
+/// timer a new schedule, also after the timer has fired. For a callback that can run only once, see
+/// [`OnceTimer`].
 ///
 /// **Threads.** Callbacks run on a thread of the runtime's pool, never on the thread that makes or
 /// changes the timer. (On a manual clock, callbacks run on the thread that advances the clock.)
@@ -176,9 +89,11 @@ impl Timer {
     /// one-shot.
     ///
     /// Callbacks may overlap: when a callback runs longer than the period, the next callback starts
-    /// meanwhile. So the callback is a `Fn`. For a callback that changes its own values (`FnMut`),
-    /// see [`Timer::every`] and [`TimerBuilder::start_exclusive`]; for a callback that gives its
-    /// values away (`FnOnce`), see [`Timer::once`].
+    /// meanwhile. So the callback is a `Fn`. At most 4,095 callbacks of a timer run at once: a tick
+    /// that comes due then waits until one of them has ended, as that of an exclusive timer does.
+    /// For a callback that changes its own values (`FnMut`), see [`Timer::every`] and
+    /// [`TimerBuilder::start_exclusive`]; for a callback that gives its values away (`FnOnce`), see
+    /// [`Timer::once`].
     ///
     /// After a [shutdown](Runtime::shutdown_global) of the runtime the new timer is disposed
     /// already, and never fires.
@@ -201,6 +116,36 @@ impl Timer {
     #[inline]
     pub fn new(due: Duration, period: Duration, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Self {
         Self::start(RuntimeHandle::current().started(), MissedTicks::default(), (due, period), overlapping(callback))
+    }
+
+    /// As [`new`](Self::new), on a runtime of the caller's choice. After
+    /// [`shutdown`](Runtime::shutdown) the new timer is disposed already: it never fires, and
+    /// changing it returns [`Changed::Ended`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime, Timer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let timer = Timer::on(&runtime, Duration::from_millis(250), Duration::from_micros(200), |tick| {
+    ///     println!("due at {:?}", tick.scheduled());
+    /// });
+    /// assert_eq!(clock.advance(Duration::from_millis(251)), 6);
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "setInterval")]
+    #[inline]
+    pub fn on(
+        runtime: &Runtime,
+        due: Duration,
+        period: Duration,
+        callback: impl Fn(&Tick<'_>) + Send + Sync + 'static,
+    ) -> Self {
+        Self::start(runtime.engine(), MissedTicks::default(), (due, period), overlapping(callback))
     }
 
     /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never
@@ -251,7 +196,8 @@ impl Timer {
 
     /// A timer on the current runtime that fires every `period`, for the first time after a period.
     /// Its callbacks never overlap, so the callback is an `FnMut`; see
-    /// [`Runtime::exclusive_timer`]. (A period of zero makes a one-shot, as for [`Timer::new`].)
+    /// [`TimerBuilder::start_exclusive`], which also makes such a timer on a chosen runtime. (A
+    /// period of zero makes a one-shot, as for [`Timer::new`].)
     ///
     /// # Panics
     /// When the default runtime cannot be started; [`TimerBuilder::try_start_exclusive`] returns
@@ -293,7 +239,7 @@ impl Timer {
     /// # drop(timer);
     /// ```
     pub fn builder() -> TimerBuilder<'static> {
-        TimerBuilder::on_current()
+        TimerBuilder::new(None)
     }
 
     /// Stops the timer, which can be started again by [`restart`](Self::restart) with the same
@@ -304,12 +250,12 @@ impl Timer {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{Changed, ManualClock, Runtime};
+    /// use timerqueue::{Changed, ManualClock, Runtime, TimerBuilder};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let second = Duration::from_secs(1);
-    /// let timer = runtime.every(second, |_| println!("tick"));
+    /// let timer = TimerBuilder::on(&runtime).period(second).start_exclusive(|_| println!("tick"));
     /// assert_eq!(timer.stop(), Changed::WasWaiting);
     /// assert_eq!(clock.advance(10 * second), 0);
     /// assert_eq!(timer.restart(second), Changed::WasIdle);
@@ -331,12 +277,12 @@ impl Timer {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, Timer};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let idle = Duration::from_secs(30);
-    /// let timer = runtime.timer(idle, Duration::ZERO, |_| println!("connection is idle"));
+    /// let timer = Timer::on(&runtime, idle, Duration::ZERO, |_| println!("connection is idle"));
     /// for _ in 0..10 {
     ///     assert_eq!(clock.advance(Duration::from_secs(20)), 0);
     ///     timer.restart(idle);
@@ -356,11 +302,11 @@ impl Timer {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, TimerBuilder};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let flush = runtime.every(Duration::from_secs(60), |_| println!("flushed"));
+    /// let flush = TimerBuilder::on(&runtime).period(Duration::from_secs(60)).start_exclusive(|_| println!("flushed"));
     /// flush.fire_now();
     /// assert_eq!(clock.advance(Duration::ZERO), 1);
     /// assert_eq!(clock.advance(Duration::from_secs(60)), 1);
@@ -401,12 +347,12 @@ impl Timer {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{Changed, ManualClock, Runtime};
+    /// use timerqueue::{Changed, ManualClock, Runtime, Timer};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let idle = Duration::from_secs(30);
-    /// let timer = runtime.timer(idle, Duration::ZERO, |_| println!("connection is idle"));
+    /// let timer = Timer::on(&runtime, idle, Duration::ZERO, |_| println!("connection is idle"));
     /// for _ in 0..10 {
     ///     assert_eq!(clock.advance(Duration::from_secs(20)), 0);
     ///     assert_eq!(timer.change(idle, Duration::ZERO), Changed::WasWaiting);
@@ -431,11 +377,11 @@ impl Timer {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, Timer};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let timer = runtime.timer(Duration::from_secs(1), Duration::ZERO, |_| unreachable!());
+    /// let timer = Timer::on(&runtime, Duration::from_secs(1), Duration::ZERO, |_| unreachable!());
     /// timer.dispose();
     /// assert_eq!(clock.advance(Duration::from_secs(10)), 0);
     /// # Ok::<(), timerqueue::StartError>(())
@@ -503,11 +449,11 @@ impl Timer {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, Timer};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// runtime.timer(Duration::from_secs(1), Duration::from_secs(1), |_| {}).detach();
+    /// Timer::on(&runtime, Duration::from_secs(1), Duration::from_secs(1), |_| {}).detach();
     /// assert_eq!(clock.advance(Duration::from_secs(5)), 5);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
@@ -566,6 +512,7 @@ mod tests {
     use crate::queue::state::StateWord;
     use crate::runtime::ManualClock;
     use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock, Ordering};
+    use crate::{Delay, Timer};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -586,7 +533,7 @@ mod tests {
             let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
             let seen = Arc::new(Mutex::new(Vec::new()));
             let own = Arc::new(OnceLock::<Timer>::new());
-            let timer = runtime.timer_builder().due(SECOND).period(period).missed_ticks(policy).start({
+            let timer = TimerBuilder::on(&runtime).due(SECOND).period(period).missed_ticks(policy).start({
                 let (clock, runtime, seen, own) = (clock.clone(), runtime.clone(), Arc::clone(&seen), Arc::clone(&own));
                 let inside = AtomicUsize::new(0);
                 move |tick| {
@@ -596,7 +543,7 @@ mod tests {
                         if call {
                             own.get().expect("set below").fire_now();
                         }
-                        clock.block_on(runtime.delay(3 * SECOND));
+                        clock.block_on(Delay::on(&runtime, 3 * SECOND));
                     }
                     inside.fetch_sub(1, Ordering::Relaxed);
                 }
@@ -629,7 +576,7 @@ mod tests {
         let runtime = Runtime::builder().workers(3).start().expect("a runtime starts");
         for period in [Duration::from_millis(1), Duration::MAX] {
             let [begun, ended, may_end] = [0; 3].map(|_| Arc::new(AtomicUsize::new(0)));
-            let timer = runtime.timer(Duration::MAX, period, {
+            let timer = Timer::on(&runtime, Duration::MAX, period, {
                 let (begun, ended, may_end) = (Arc::clone(&begun), Arc::clone(&ended), Arc::clone(&may_end));
                 move |_| {
                     begun.fetch_add(1, Ordering::SeqCst);
@@ -663,7 +610,7 @@ mod tests {
         let timers: Vec<Timer> = (0..10)
             .map(|i| {
                 let seen = Arc::clone(&seen);
-                runtime.timer(SECOND, Duration::MAX, move |_| seen.lock().push(i))
+                Timer::on(&runtime, SECOND, Duration::MAX, move |_| seen.lock().push(i))
             })
             .collect();
         clock.advance(SECOND);

@@ -9,35 +9,9 @@ use crate::engine::{Engine, Settings};
 use crate::queue::MissedTicks;
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 
-impl Runtime {
-    /// A timer that fires once, after `due`, and consumes its callback. With `Duration::MAX` the
-    /// timer is idle until it is changed. After [`shutdown`](Self::shutdown) the new timer is
-    /// disposed already.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let resource = Box::new(5);
-    /// runtime.once(Duration::from_secs(2), move |_| drop(resource)).detach();
-    /// assert_eq!(clock.advance(Duration::from_secs(2)), 1);
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    #[doc(alias = "setTimeout")]
-    #[doc(alias = "AfterFunc")]
-    #[inline]
-    pub fn once(&self, due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> OnceTimer {
-        OnceTimer::start(self.engine(), MissedTicks::default(), due, callback)
-    }
-}
-
 /// A timer that fires once and consumes its callback.
 ///
-/// Made by [`Timer::once`] or [`OnceTimer::new`] on the current runtime, by [`Runtime::once`] on a
+/// Made by [`Timer::once`] or [`OnceTimer::new`] on the current runtime, by [`OnceTimer::on`] on a
 /// chosen runtime, and with leeway by
 /// [`TimerBuilder::start_once`](crate::TimerBuilder::start_once). Threads, precision and dropping
 /// are as for a [`Timer`](crate::Timer).
@@ -46,13 +20,13 @@ impl Runtime {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue::{ManualClock, OnceTimer, Runtime};
 ///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
 /// let (send, receive) = std::sync::mpsc::channel();
 /// let message = String::from("gone for good");
-/// let timer = runtime.once(Duration::from_secs(1), move |_| send.send(message).unwrap());
+/// let timer = OnceTimer::on(&runtime, Duration::from_secs(1), move |_| send.send(message).unwrap());
 /// clock.advance(Duration::from_secs(1));
 /// assert_eq!(receive.recv().unwrap(), "gone for good");
 /// # drop(timer);
@@ -97,6 +71,29 @@ impl OnceTimer {
     #[inline]
     pub fn new(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Self {
         Self::start(RuntimeHandle::current().started(), MissedTicks::default(), due, callback)
+    }
+
+    /// As [`new`](Self::new), on a runtime of the caller's choice. After
+    /// [`shutdown`](Runtime::shutdown) the new timer is disposed already.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, OnceTimer, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let resource = Box::new(5);
+    /// OnceTimer::on(&runtime, Duration::from_secs(2), move |_| drop(resource)).detach();
+    /// assert_eq!(clock.advance(Duration::from_secs(2)), 1);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "setTimeout")]
+    #[doc(alias = "AfterFunc")]
+    #[inline]
+    pub fn on(runtime: &Runtime, due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Self {
+        Self::start(runtime.engine(), MissedTicks::default(), due, callback)
     }
 
     /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never
@@ -151,11 +148,11 @@ impl OnceTimer {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{Changed, ManualClock, Runtime};
+    /// use timerqueue::{Changed, ManualClock, OnceTimer, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let timer = runtime.once(Duration::from_secs(1), |_| {});
+    /// let timer = OnceTimer::on(&runtime, Duration::from_secs(1), |_| {});
     /// assert_eq!(timer.change(Duration::from_secs(5)), Changed::WasWaiting);
     /// assert_eq!(clock.advance(Duration::from_secs(5)), 1);
     /// assert_eq!(timer.change(Duration::from_secs(5)), Changed::Ended);

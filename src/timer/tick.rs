@@ -15,12 +15,12 @@ use crate::time::Timestamp;
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue::{ManualClock, Runtime, TimerBuilder};
 ///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
 /// let mut left = 3;
-/// let timer = runtime.exclusive_timer(Duration::from_secs(1), Duration::from_secs(1), move |tick| {
+/// let timer = TimerBuilder::on(&runtime).period(Duration::from_secs(1)).start_exclusive(move |tick| {
 ///     assert_eq!(tick.lateness(), Duration::ZERO);
 ///     left -= 1;
 ///     if left == 0 {
@@ -105,14 +105,14 @@ impl Tick<'_> {
     /// ```
     /// use std::sync::mpsc;
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, OnceTimer, Runtime};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let (send, receive) = mpsc::channel();
     /// let timers = [2, 1].map(|seconds| {
     ///     let send = send.clone();
-    ///     runtime.once(Duration::from_secs(seconds), move |tick| send.send(tick.timer_id()).unwrap())
+    ///     OnceTimer::on(&runtime, Duration::from_secs(seconds), move |tick| send.send(tick.timer_id()).unwrap())
     /// });
     /// clock.advance(Duration::from_secs(2));
     /// assert_eq!(receive.try_iter().collect::<Vec<_>>(), [timers[1].id(), timers[0].id()]);
@@ -148,10 +148,10 @@ impl fmt::Debug for Tick<'_> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue::{ManualClock, Runtime, TimerBuilder};
 ///
 /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-/// let [one, other] = [(); 2].map(|()| runtime.every(Duration::from_secs(1), |_| {}));
+/// let [one, other] = [(); 2].map(|()| TimerBuilder::on(&runtime).period(Duration::from_secs(1)).start_exclusive(|_| {}));
 /// assert!(one.id() == one.id() && one.id() != other.id());
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
@@ -176,10 +176,10 @@ impl fmt::Debug for TimerId {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{Changed, ManualClock, Runtime};
+/// use timerqueue::{Changed, ManualClock, Runtime, Timer};
 ///
 /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-/// let timer = runtime.timer(Duration::MAX, Duration::ZERO, |_| {});
+/// let timer = Timer::on(&runtime, Duration::MAX, Duration::ZERO, |_| {});
 /// assert_eq!(timer.change(Duration::from_secs(1), Duration::ZERO), Changed::WasIdle);
 /// assert_eq!(timer.change(Duration::from_secs(2), Duration::ZERO), Changed::WasWaiting);
 /// timer.dispose();

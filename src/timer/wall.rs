@@ -6,47 +6,14 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use super::{Changed, Disposal, Timer, TimerId, Waited, outline};
+use super::{Changed, Disposal, Timer, TimerBuilder, TimerId, Waited, outline};
 use crate::engine::{self, Engine, Settings, WallEntry, WallFiring};
 use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::Arc;
 
-impl Runtime {
-    /// A timer that fires once when the wall clock shows `at`, never before; at once if the clock
-    /// shows a later time already. The timer follows the wall clock when the clock is set. The
-    /// callback can change its own timer to a later time.
-    ///
-    /// [`WallTimer`] says how soon a step of the wall clock is noticed. After
-    /// [`shutdown`](Self::shutdown) the new timer is disposed already.
-    ///
-    /// # Examples
-    ///
-    /// Every day at the same hour:
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// const DAY: Duration = Duration::from_secs(24 * 3600);
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let daily = runtime.wall_timer(clock.wall() + DAY, |tick| {
-    ///     let _ = tick.change(tick.scheduled() + DAY);
-    /// });
-    /// assert_eq!(clock.advance(7 * DAY), 7);
-    /// # drop(daily);
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    #[doc(alias = "cron")]
-    #[doc(alias = "alarm")]
-    pub fn wall_timer(&self, at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> WallTimer {
-        self.timer_builder().start_wall(at, callback)
-    }
-}
-
 /// A timer that fires once when the wall clock shows its time. [`change`](Self::change) gives the
 /// timer a new time, also after the timer has fired. Made by [`WallTimer::new`], or on a chosen
-/// runtime by [`Runtime::wall_timer`](crate::Runtime::wall_timer).
+/// runtime by [`WallTimer::on`].
 ///
 /// **Precision.** Never early by the wall clock: when the callback starts, the wall clock shows the
 /// time of the timer or a later time. Otherwise a wall timer is as precise as a
@@ -95,7 +62,8 @@ pub struct WallTimer {
 
 impl WallTimer {
     /// A timer on the current runtime, usually the default runtime, which fires once when the wall
-    /// clock shows `at`; see [`Runtime::wall_timer`].
+    /// clock shows `at`, never before; at once if the clock shows a later time already. The
+    /// callback can change its own timer to a later time.
     ///
     /// # Panics
     /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
@@ -111,6 +79,33 @@ impl WallTimer {
     /// ```
     pub fn new(at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> Self {
         Timer::builder().start_wall(at, callback)
+    }
+
+    /// As [`new`](Self::new), on a runtime of the caller's choice. After
+    /// [`shutdown`](Runtime::shutdown) the new timer is disposed already.
+    ///
+    /// # Examples
+    ///
+    /// Every day at the same hour:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime, WallTimer};
+    ///
+    /// const DAY: Duration = Duration::from_secs(24 * 3600);
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let daily = WallTimer::on(&runtime, clock.wall() + DAY, |tick| {
+    ///     let _ = tick.change(tick.scheduled() + DAY);
+    /// });
+    /// assert_eq!(clock.advance(7 * DAY), 7);
+    /// # drop(daily);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "cron")]
+    #[doc(alias = "alarm")]
+    pub fn on(runtime: &Runtime, at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> Self {
+        TimerBuilder::on(runtime).start_wall(at, callback)
     }
 
     /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never
@@ -158,12 +153,12 @@ impl WallTimer {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{Changed, ManualClock, Runtime};
+    /// use timerqueue::{Changed, ManualClock, Runtime, WallTimer};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let hour = Duration::from_secs(3600);
-    /// let timer = runtime.wall_timer(clock.wall() + hour, |_| {});
+    /// let timer = WallTimer::on(&runtime, clock.wall() + hour, |_| {});
     /// assert_eq!(timer.change(clock.wall() + 2 * hour), Changed::WasWaiting);
     /// assert_eq!(clock.advance(hour), 0);
     /// assert_eq!(clock.advance(hour), 1);
@@ -204,11 +199,11 @@ impl WallTimer {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue::{ManualClock, Runtime, WallTimer};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// runtime.wall_timer(clock.wall() + Duration::from_secs(60), |_| {}).detach();
+    /// WallTimer::on(&runtime, clock.wall() + Duration::from_secs(60), |_| {}).detach();
     /// assert_eq!(clock.advance(Duration::from_secs(60)), 1);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
@@ -230,12 +225,12 @@ impl fmt::Debug for WallTimer {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue::{ManualClock, Runtime, WallTimer};
 ///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
 /// let at = clock.wall() + Duration::from_secs(60);
-/// let timer = runtime.wall_timer(at, move |tick| {
+/// let timer = WallTimer::on(&runtime, at, move |tick| {
 ///     assert_eq!((tick.scheduled(), tick.now()), (at, at));
 /// });
 /// assert_eq!(clock.advance(Duration::from_secs(60)), 1);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::{Arc, Mutex};
 use crate::time::Timestamp;
-use crate::timer::{Changed, Tick, Timer};
+use crate::timer::{Changed, Tick, Timer, TimerBuilder};
 
 /// The calls since the last run.
 #[derive(Clone, Copy)]
@@ -78,7 +78,7 @@ impl Debounce {
     /// As [`new`](Self::new), on this runtime.
     pub fn on(runtime: &Runtime, quiet: Duration, callback: impl FnMut() + Send + 'static) -> Self {
         let (burst, fire) = parts(callback);
-        Self::with(runtime.timer_builder().start_exclusive(fire), burst, quiet)
+        Self::with(TimerBuilder::on(runtime).start_exclusive(fire), burst, quiet)
     }
 
     fn with(timer: Timer, burst: SharedBurst, quiet: Duration) -> Self {

@@ -72,7 +72,7 @@ impl Heartbeat {
     /// As [`new`](Self::new), on this runtime.
     pub fn on(runtime: &Runtime, period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
         let (is_due, fire) = parts(callback);
-        Self { timer: every(runtime.timer_builder(), period).start_exclusive(fire), is_due, period }
+        Self { timer: every(TimerBuilder::on(runtime), period).start_exclusive(fire), is_due, period }
     }
 
     /// A beat was given in another way: the next one is due a period from now. Also goes on after a

@@ -37,6 +37,7 @@ mod tests {
     use crate::engine::Expired;
     use crate::pool::Pool;
     use crate::runtime::{Alarm, Runtime};
+    use crate::{CancellationTokenSource, DelayQueue, Timer, WallTimer};
 
     /// What a call that comes with the end of its runtime finds in the queues of the pool: a job
     /// that is none of its own.
@@ -71,7 +72,7 @@ mod tests {
         let debounce = Debounce::on(&runtime, Duration::from_secs(1), || {});
         debounce.call();
         check("a debounce", &mut || assert!(debounce.flush()));
-        let queue = runtime.delay_queue::<u32, ()>();
+        let queue = DelayQueue::<u32, ()>::on(&runtime);
         let mut receiver = std::pin::pin!(queue.recv());
         let mut context = Context::from_waker(Waker::noop());
         check("a delay queue", &mut || {
@@ -79,12 +80,12 @@ mod tests {
             assert!(receiver.as_mut().poll(&mut context).is_pending());
             queue.insert(2, (), SystemTime::now() - Duration::from_secs(1)).expect("a new key");
         });
-        let source = runtime.cancellation_source();
+        let source = CancellationTokenSource::on(&runtime);
         check("a timed cancel", &mut || source.cancel_after(Duration::from_nanos(1)));
         check("a job", &mut || runtime.execute(|| {}));
-        let timer = runtime.timer(Duration::MAX, Duration::MAX, |_| {});
+        let timer = Timer::on(&runtime, Duration::MAX, Duration::MAX, |_| {});
         check("a timer", &mut || _ = timer.fire_now());
-        let wall = runtime.wall_timer(SystemTime::now() + Duration::from_secs(3600), |_| {});
+        let wall = WallTimer::on(&runtime, SystemTime::now() + Duration::from_secs(3600), |_| {});
         check("a wall timer", &mut || _ = wall.change(SystemTime::UNIX_EPOCH));
         runtime.shutdown(Duration::ZERO).expect("all threads have ended");
         assert_eq!(stranger.0.load(Ordering::SeqCst), 7, "by the thread that ends the runtime");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::{Arc, Mutex};
 use crate::time::Timestamp;
-use crate::timer::{Changed, Tick, Timer};
+use crate::timer::{Changed, Tick, Timer, TimerBuilder};
 
 /// The last run, and whether a run was asked for since.
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl Throttle {
     /// As [`new`](Self::new), on this runtime.
     pub fn on(runtime: &Runtime, period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
         let (state, fire) = parts(callback);
-        Self::with(runtime.timer_builder().start_exclusive(fire), state, period)
+        Self::with(TimerBuilder::on(runtime).start_exclusive(fire), state, period)
     }
 
     fn with(timer: Timer, state: SharedAsked, period: Duration) -> Self {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::runtime::{Runtime, RuntimeError};
-use crate::timer::{Changed, Tick, Timer};
+use crate::timer::{Changed, Tick, Timer, TimerBuilder};
 
 /// Runs a callback when it has not been fed for a while. For connections that fall silent, and
 /// loops that must come round.
@@ -64,7 +64,7 @@ impl Watchdog {
 
     /// As [`new`](Self::new), on this runtime.
     pub fn on(runtime: &Runtime, limit: Duration, callback: impl FnMut() + Send + 'static) -> Self {
-        Self { timer: runtime.timer_builder().due(limit).start_exclusive(ignoring_the_tick(callback)), limit }
+        Self { timer: TimerBuilder::on(runtime).due(limit).start_exclusive(ignoring_the_tick(callback)), limit }
     }
 
     /// A sign of life: the limit counts from now. Returns whether the watchdog was waiting, so

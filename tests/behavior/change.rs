@@ -13,7 +13,7 @@ use crate::support::{
     Count, Gate, Journal, NEVER, PATIENCE, Random, claimed, eventually, manual, millis, ms, native, ns, recording,
     secs, us, within,
 };
-use timerqueue::{Changed, MissedTicks, Tick, Timer, Waited};
+use timerqueue::{Changed, MissedTicks, OnceTimer, Tick, Timer, TimerBuilder, Waited};
 
 // --------------------------------------------------------------------------------------------------------- S15: change
 
@@ -22,7 +22,7 @@ fn s15_change_replaces_both_counting_from_now() {
     for (due, period) in [(1, 1), (50, 400), (400, 50), (333, 333), (100_000, 7)] {
         let (clock, runtime) = manual();
         let journal = Journal::new();
-        let timer = runtime.timer(ms(77), ms(11), recording(&journal));
+        let timer = Timer::on(&runtime, ms(77), ms(11), recording(&journal));
         clock.advance(ms(90)); // 77, 88
         assert_eq!(timer.change(ms(due), ms(period)), Changed::WasWaiting);
         assert_eq!(runtime.next_due(), Some(clock.now() + ms(due)));
@@ -36,7 +36,7 @@ fn s15_change_replaces_both_counting_from_now() {
 fn s15_change_says_whether_the_timer_was_waiting() {
     use Changed::{WasIdle, WasWaiting};
     let (clock, runtime) = manual();
-    let timer = runtime.timer(NEVER, ms(1), |_| {});
+    let timer = Timer::on(&runtime, NEVER, ms(1), |_| {});
     assert_eq!(timer.change(NEVER, ms(1)), WasIdle, "never started");
     assert_eq!(timer.change(ms(5), NEVER), WasIdle);
     assert_eq!(timer.change(ms(6), NEVER), WasWaiting);
@@ -50,7 +50,7 @@ fn s15_change_says_whether_the_timer_was_waiting() {
     assert_eq!(timer.change(ms(1), NEVER), WasIdle, "stopped");
     assert!(timer.change(ms(1), NEVER).was_waiting());
 
-    let once = runtime.once(NEVER, |_| {});
+    let once = OnceTimer::on(&runtime, NEVER, |_| {});
     assert_eq!([once.change(ms(1)), once.change(NEVER), once.change(ms(2))], [WasIdle, WasWaiting, WasIdle]);
     assert_eq!((clock.advance(ms(1)), clock.advance(ms(1))), (1, 1), "the timer's, then the once");
     assert_eq!(once.change(ms(1)), Changed::Ended, "its callback is spent");
@@ -78,9 +78,9 @@ fn s15_change_from_the_own_callback() {
         };
         let start = millis(clock.now());
         let timer = if exclusive {
-            runtime.exclusive_timer(ms(50), ms(50), callback)
+            TimerBuilder::on(&runtime).period(ms(50)).start_exclusive(callback)
         } else {
-            runtime.timer(ms(50), ms(50), callback)
+            Timer::on(&runtime, ms(50), ms(50), callback)
         };
         assert_eq!(clock.advance(secs(2)), 4);
         use Changed::{WasIdle, WasWaiting};
@@ -95,7 +95,7 @@ fn s15_change_from_the_own_callback() {
 fn s15_the_last_of_several_changes_holds() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
-    let timer = runtime.timer(ms(1), ms(1), recording(&journal));
+    let timer = Timer::on(&runtime, ms(1), ms(1), recording(&journal));
     let mut random = Random(15);
     for _ in 0..1_000 {
         // Far and near, so the timer enters every kind of list.
@@ -114,7 +114,7 @@ fn s15_change_from_other_threads_while_the_callback_runs() {
         let runtime = native();
         let (entered, gate) = (Gate::new(), Gate::new());
         let runs = Journal::new();
-        let timer = runtime.timer(Duration::ZERO, NEVER, {
+        let timer = Timer::on(&runtime, Duration::ZERO, NEVER, {
             let (entered, gate, runs, calls) = (entered.clone(), gate.clone(), runs.clone(), Count::new());
             move |tick| {
                 runs.push(tick.scheduled());
@@ -171,14 +171,14 @@ fn s16_a_change_from_another_thread_voids_claimed_ticks() {
         let (clock, runtime) = manual();
         let (entered, gate) = (Gate::new(), Gate::new());
         let journal = Journal::new();
-        let blocker = runtime.once(ms(10), {
+        let blocker = OnceTimer::on(&runtime, ms(10), {
             let (entered, gate) = (entered.clone(), gate.clone());
             move |_| {
                 entered.open();
                 gate.wait();
             }
         });
-        let timers: Vec<Timer> = (0..300).map(|_| runtime.timer(ms(10), ms(10), recording(&journal))).collect();
+        let timers: Vec<Timer> = (0..300).map(|_| Timer::on(&runtime, ms(10), ms(10), recording(&journal))).collect();
         let driver = thread::spawn(move || clock.advance(ms(55)));
         entered.wait();
         for timer in &timers {
@@ -199,7 +199,7 @@ fn s16_deferred_ticks_of_a_running_exclusive_callback_are_void_too() {
         // The period is much shorter than the callback, so a tick of the old schedule is always
         // deferred.
         let timer =
-            runtime.timer_builder().due(us(20)).period(us(20)).missed_ticks(MissedTicks::Burst).start_exclusive({
+            TimerBuilder::on(&runtime).due(us(20)).period(us(20)).missed_ticks(MissedTicks::Burst).start_exclusive({
                 let (journal, mut calls, mut earliest) = (journal.clone(), 0, None);
                 move |tick| {
                     calls += 1;
@@ -230,7 +230,7 @@ fn s16_deferred_ticks_of_a_running_exclusive_callback_are_void_too() {
 fn s17_change_to_infinite_stops_and_the_timer_can_be_started_again() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
-    let timer = runtime.timer(ms(10), ms(10), recording(&journal));
+    let timer = Timer::on(&runtime, ms(10), ms(10), recording(&journal));
     clock.advance(ms(25));
     for period in [Duration::ZERO, ms(10), NEVER] {
         let _ = timer.change(NEVER, period);

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use crate::support::{Count, PATIENCE, Random, block_on, eventually, manual, ms, native, secs, us, within};
 use timerqueue::{
-    CancelReason, CancellationTokenSource, Interval, ManualClock, Runtime, RuntimeError, TimeoutError, TimerFutureExt,
-    timeout,
+    CancelReason, CancellationTokenSource, Delay, Interval, ManualClock, Runtime, RuntimeError, Timeout, TimeoutError,
+    TimerFutureExt, timeout,
 };
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -88,7 +88,7 @@ fn s35_delays_are_never_early_and_never_lost() {
         let waiting = |after: Duration| {
             let runtime = runtime.clone();
             task(async move {
-                let mut delay = runtime.delay(after);
+                let mut delay = Delay::on(&runtime, after);
                 for _ in 0..3 {
                     (&mut delay).await;
                     assert!(runtime.now() >= delay.deadline(), "early");
@@ -109,8 +109,8 @@ fn s35_a_delay_that_is_kept_across_other_waits() {
     under_each("a kept delay", || {
         let runtime = runtime.clone();
         vec![task(async move {
-            let mut idle = runtime.delay(ms(3));
-            let mut interval = runtime.interval(us(400));
+            let mut idle = Delay::on(&runtime, ms(3));
+            let mut interval = Interval::on(&runtime, us(400));
             let mut moved = 0;
             loop {
                 let mut tick = pin!(interval.tick());
@@ -138,8 +138,9 @@ fn s36_tasks_that_are_thrown_away_leave_nothing_behind() {
     let waiting = |runtime: &Runtime| {
         let runtime = runtime.clone();
         task(async move {
-            let source = runtime.cancellation_source();
-            let limited = runtime.timeout(secs(3600), runtime.delay(secs(7200)).with_token(&source.token()));
+            let source = CancellationTokenSource::on(&runtime);
+            let limited =
+                Timeout::on(&runtime, secs(3600), Delay::on(&runtime, secs(7200)).with_token(&source.token()));
             let _ = limited.await;
             unreachable!("it is thrown away");
         })
@@ -221,7 +222,7 @@ fn s39_intervals_tick_and_stop() {
 fn s45_s49_s50_tokens_end_what_they_are_given_to() {
     let runtime = native();
     under_each("tokens", || {
-        let source = runtime.cancellation_source();
+        let source = CancellationTokenSource::on(&runtime);
         source.try_cancel_after(ms(2)).expect("a runtime of its own");
         let child = source.token().child_source();
         let (token, linked, clock) = (source.token(), child.token(), runtime.clone());
@@ -234,12 +235,12 @@ fn s45_s49_s50_tokens_end_what_they_are_given_to() {
         let runs_until = async move { assert_eq!(token.run_until_cancelled(pending::<()>()).await, None) };
         let (token, timers) = (source.token(), clock.clone());
         let delays = async move {
-            let cancelled = timers.delay(secs(3600)).with_token(&token).await.expect_err("an hour is too long");
+            let cancelled = Delay::on(&timers, secs(3600)).with_token(&token).await.expect_err("an hour is too long");
             assert_eq!(cancelled.reason(), CancelReason::Timeout);
         };
         let token = source.token();
         let limits = async move {
-            let error = clock.timeout(secs(3600), pending::<()>()).with_token(&token).await;
+            let error = Timeout::on(&clock, secs(3600), pending::<()>()).with_token(&token).await;
             assert!(matches!(error, Err(TimeoutError::Cancelled(_))));
         };
         vec![task(awaits), task(awaits_a_child), task(runs_until), task(delays), task(limits)]
@@ -281,15 +282,18 @@ fn s33_tasks_end_with_their_timer_runtime() {
             let waiting = |i: u64| {
                 let (runtime, started) = (runtime.clone(), Arc::clone(&started));
                 task(async move {
-                    let mut interval = runtime.interval(secs(3600));
+                    let mut interval = Interval::on(&runtime, secs(3600));
                     started.fetch_add(1, Ordering::SeqCst);
                     match i % 3 {
-                        0 => assert!(matches!(runtime.delay(secs(3600)).try_wait().await, Err(RuntimeError::Ended))),
+                        0 => assert!(matches!(
+                            Delay::on(&runtime, secs(3600)).try_wait().await,
+                            Err(RuntimeError::Ended)
+                        )),
                         1 => assert!(matches!(interval.try_tick().await, Err(RuntimeError::Ended))),
                         _ => {
                             // The limit never comes, and the future goes on.
-                            let mut hour = runtime.delay(secs(3600));
-                            let limited = runtime.timeout(secs(1800), hour.try_wait()).await;
+                            let mut hour = Delay::on(&runtime, secs(3600));
+                            let limited = Timeout::on(&runtime, secs(1800), hour.try_wait()).await;
                             assert!(matches!(limited, Ok(Err(RuntimeError::Ended))));
                         }
                     }
@@ -316,7 +320,7 @@ fn s51_virtual_time_moved_by_a_task_of_the_same_executor() {
         let mut attempts = 0;
         while attempts < 7 {
             attempts += 1;
-            runtime.delay(secs(60) * 2_u32.pow(attempts)).await;
+            Delay::on(runtime, secs(60) * 2_u32.pow(attempts)).await;
         }
         attempts
     }
@@ -334,8 +338,8 @@ fn s51_virtual_time_moved_by_a_task_of_the_same_executor() {
     // And with `select!`, which drops what came second.
     one_thread().block_on(async {
         tokio::select! {
-            () = runtime.delay(secs(5)) => {}
-            _ = runtime.delay(secs(6)) => panic!("the later one"),
+            () = Delay::on(&runtime, secs(5)) => {}
+            _ = Delay::on(&runtime, secs(6)) => panic!("the later one"),
             () = async { drive(&clock, secs(100_000)).await } => panic!("neither"),
         }
         assert_eq!(runtime.active_timers(), 0);
@@ -351,24 +355,24 @@ fn s35_s39_s49_a_task_that_never_has_to_wait_yields() {
     let source = CancellationTokenSource::new();
     source.cancel();
     let token = source.token();
-    let mut behind = runtime.interval(ms(1)).missed_ticks(timerqueue::MissedTicks::Burst);
+    let mut behind = Interval::on(&runtime, ms(1)).missed_ticks(timerqueue::MissedTicks::Burst);
     clock.advance(secs(1_000));
-    let mut done = runtime.delay(secs(0));
-    let mut stopped = runtime.interval(secs(1));
+    let mut done = Delay::on(&runtime, secs(0));
+    let mut stopped = Interval::on(&runtime, secs(1));
     stopped.stop_handle().stop();
-    let mut reset = runtime.delay(secs(0));
+    let mut reset = Delay::on(&runtime, secs(0));
     let mut round = async |kind| match kind {
-        0 => runtime.delay(Duration::ZERO).await,
+        0 => Delay::on(&runtime, Duration::ZERO).await,
         1 => assert!(token.cancelled().await.reason() == CancelReason::Cancelled),
         2 => assert!(token.cancelled_owned().await.reason() == CancelReason::Cancelled),
         3 => assert!(behind.tick().await.is_some()),
         4 => (&mut done).await,
         5 => assert!(stopped.tick().await.is_none()),
-        6 => assert!(runtime.timeout(Duration::ZERO, pending::<()>()).await.is_err()),
-        7 => assert!(runtime.delay(secs(1)).with_token(&token).await.is_err()),
+        6 => assert!(Timeout::on(&runtime, Duration::ZERO, pending::<()>()).await.is_err()),
+        7 => assert!(Delay::on(&runtime, secs(1)).with_token(&token).await.is_err()),
         8 => assert!(token.run_until_cancelled(pending::<()>()).await.is_none()),
         9 => {
-            let limited = runtime.timeout(Duration::ZERO, pending::<()>()).with_token(&token).await;
+            let limited = Timeout::on(&runtime, Duration::ZERO, pending::<()>()).with_token(&token).await;
             assert!(matches!(limited, Err(TimeoutError::Cancelled(_))), "the token first, also after a yield");
         }
         _ => {

@@ -7,7 +7,10 @@ use std::pin::pin;
 use futures_util::future::FutureExt;
 use futures_util::stream::{FusedStream, StreamExt};
 use futures_util::{future::FusedFuture, select};
-use timerqueue::{CancellationToken, CancellationTokenSource, TimerFutureExt, Waited};
+use timerqueue::{
+    CancellationToken, CancellationTokenSource, Delay, DelayQueue, DelayQueueBuilder, Interval, OnceTimer, Timeout,
+    TimerFutureExt, Waited,
+};
 
 use super::support::poll::{CountingWaker, poll_pinned};
 use super::support::*;
@@ -24,7 +27,7 @@ fn ends<F: FusedFuture>(what: &str, clock: &timerqueue::ManualClock, future: F) 
 #[test]
 fn s78_a_delay_is_terminated_until_its_reset() {
     let (clock, runtime) = manual();
-    let mut delay = runtime.delay(secs(1));
+    let mut delay = Delay::on(&runtime, secs(1));
     clock.advance(secs(2));
     assert!(delay.is_elapsed() && !delay.is_terminated(), "elapsed, but no poll was ready");
     block_on(&mut delay);
@@ -37,13 +40,13 @@ fn s78_a_delay_is_terminated_until_its_reset() {
 fn s78_timeouts_and_waits_for_tokens_are_terminated_when_ready() {
     let (clock, runtime) = manual();
     let token = || CancellationToken::new_cancelled();
-    let timed = || runtime.cancellation_source_after(secs(1));
+    let timed = || runtime.enter(|| CancellationTokenSource::after(secs(1)));
     let none = CancellationToken::none();
-    ends("timeout, elapsed", &clock, runtime.timeout(secs(1), pending::<()>().fuse())).unwrap_err();
-    ends("timeout, in time", &clock, runtime.timeout(secs(1), ready(()).fuse())).unwrap();
-    ends("delay, cancelled", &clock, runtime.delay(secs(1)).with_token(&token())).unwrap_err();
-    ends("delay, elapsed", &clock, runtime.delay(secs(1)).with_token(&none)).unwrap();
-    let limited = || runtime.timeout(secs(2), pending::<()>().fuse());
+    ends("timeout, elapsed", &clock, Timeout::on(&runtime, secs(1), pending::<()>().fuse())).unwrap_err();
+    ends("timeout, in time", &clock, Timeout::on(&runtime, secs(1), ready(()).fuse())).unwrap();
+    ends("delay, cancelled", &clock, Delay::on(&runtime, secs(1)).with_token(&token())).unwrap_err();
+    ends("delay, elapsed", &clock, Delay::on(&runtime, secs(1)).with_token(&none)).unwrap();
+    let limited = || Timeout::on(&runtime, secs(2), pending::<()>().fuse());
     ends("timeout, cancelled", &clock, limited().with_token(&token())).unwrap_err();
     let source = timed();
     ends("timeout, cancelled later", &clock, limited().with_token(&source.token())).unwrap_err();
@@ -61,7 +64,7 @@ fn s78_timeouts_and_waits_for_tokens_are_terminated_when_ready() {
 #[test]
 fn s78_waits_at_delay_queues_for_timers_and_in_scopes_are_terminated_when_ready() {
     let (clock, runtime) = manual();
-    let queue = runtime.delay_queue_builder().capacity(1).build();
+    let queue = DelayQueueBuilder::on(&runtime).capacity(1).build();
     ends("insert, in time", &clock, queue.insert_wait(1, "first", secs(1))).unwrap();
     let mut full = pin!(queue.insert_wait(2, "second", secs(1)));
     let pending = poll_pinned(full.as_mut(), &CountingWaker::new()).is_pending();
@@ -73,11 +76,11 @@ fn s78_waits_at_delay_queues_for_timers_and_in_scopes_are_terminated_when_ready(
     ends("insert, closed", &clock, queue.insert_wait(3, "third", secs(1))).unwrap_err();
     ends("receive the last", &clock, queue.recv()).expect("an entry");
     assert!(ends("receive, closed", &clock, queue.recv()).is_none());
-    let timer = runtime.once(secs(1), |_| {});
+    let timer = OnceTimer::on(&runtime, secs(1), |_| {});
     assert_eq!(ends("disposal", &clock, timer.dispose_async()), Waited::Ended);
     assert_eq!(ends("disposal, again", &clock, timer.dispose_async()), Waited::Ended);
-    ends("scope", &clock, runtime.scope(runtime.delay(secs(1))));
-    let mut run = pin!(clock.run(runtime.delay(secs(1))));
+    ends("scope", &clock, runtime.scope(Delay::on(&runtime, secs(1))));
+    let mut run = pin!(clock.run(Delay::on(&runtime, secs(1))));
     assert!(!run.is_terminated());
     block_on(run.as_mut());
     assert!(run.is_terminated());
@@ -86,7 +89,7 @@ fn s78_waits_at_delay_queues_for_timers_and_in_scopes_are_terminated_when_ready(
 #[test]
 fn s78_streams_are_terminated_when_they_have_ended() {
     let (clock, runtime) = manual();
-    let mut interval = runtime.interval(secs(1));
+    let mut interval = Interval::on(&runtime, secs(1));
     let handle = interval.stop_handle();
     clock.block_on(interval.next()).expect("a tick");
     handle.stop();
@@ -95,14 +98,14 @@ fn s78_streams_are_terminated_when_they_have_ended() {
     assert!(interval.is_terminated());
 
     let source = CancellationTokenSource::new();
-    let mut interval = runtime.interval(secs(1)).with_token(&source.token());
+    let mut interval = Interval::on(&runtime, secs(1)).with_token(&source.token());
     clock.block_on(interval.next()).expect("a tick");
     source.cancel();
     assert!(!interval.is_terminated());
     assert!(block_on(interval.next()).is_none());
     assert!(interval.is_terminated());
 
-    let queue = runtime.delay_queue();
+    let queue = DelayQueue::on(&runtime);
     queue.insert(1, "first", secs(1)).unwrap();
     let mut stream = queue.stream();
     assert_eq!(clock.block_on(stream.next()).expect("an entry").value, "first");
@@ -116,10 +119,10 @@ fn s78_streams_are_terminated_when_they_have_ended() {
 #[test]
 fn s78_a_loop_of_select_takes_delays_intervals_and_tokens() {
     let (clock, runtime) = manual();
-    let source = runtime.cancellation_source_after(ms(3_500));
+    let source = runtime.enter(|| CancellationTokenSource::after(ms(3_500)));
     let token = source.token();
-    let (mut ticks, mut cancelled) = (runtime.interval(secs(1)), token.cancelled());
-    let mut delay = runtime.delay(ms(1_500));
+    let (mut ticks, mut cancelled) = (Interval::on(&runtime, secs(1)), token.cancelled());
+    let mut delay = Delay::on(&runtime, ms(1_500));
     let mut seen = Vec::new();
     clock.block_on(async {
         loop {

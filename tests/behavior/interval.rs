@@ -61,7 +61,7 @@ fn s39_the_first_tick_comes_after_one_period_and_then_one_each_period() {
             let (clock, runtime) = manual();
             clock.advance(ns(origin));
             let counter = CountingWaker::new();
-            let mut interval = runtime.interval(period);
+            let mut interval = Interval::on(&runtime, period);
             for k in 1..=20 {
                 let due = ns(origin) + period * k;
                 assert_eq!(interval.next_due().map(|at| at.as_duration()), Some(due));
@@ -80,7 +80,7 @@ fn s39_the_first_tick_comes_after_one_period_and_then_one_each_period() {
 #[test]
 fn s39_ticks_by_await() {
     let (clock, runtime) = manual();
-    let mut interval = runtime.interval(secs(1));
+    let mut interval = Interval::on(&runtime, secs(1));
     let counter = CountingWaker::new();
     let mut task = pin!(async {
         let mut seen = Vec::new();
@@ -103,7 +103,7 @@ fn s39_ticks_by_await() {
 fn s39_no_drift_however_late_the_task_is_within_a_period() {
     let (clock, runtime) = manual();
     let mut random = Random(39);
-    let mut interval = runtime.interval(ms(10));
+    let mut interval = Interval::on(&runtime, ms(10));
     for k in 1..=1_000_u64 {
         assert_eq!(take(&mut interval), None);
         // The task is late by up to a nanosecond less than a period.
@@ -117,7 +117,7 @@ fn s39_no_drift_however_late_the_task_is_within_a_period() {
 #[test]
 fn s39_without_a_waiting_task_no_timer_fires() {
     let (clock, runtime) = manual();
-    let interval = runtime.interval(ms(1));
+    let interval = Interval::on(&runtime, ms(1));
     assert_eq!((clock.advance(secs(10)), runtime.active_timers()), (0, 0));
     assert_eq!(interval.next_due().map(|at| at.as_duration()), Some(ms(1)), "in the past: there to be taken");
 }
@@ -125,7 +125,7 @@ fn s39_without_a_waiting_task_no_timer_fires() {
 #[test]
 fn s39_ticks_without_a_waiting_task_coalesce_into_one() {
     let (clock, runtime) = manual();
-    let mut interval = runtime.interval(ms(10));
+    let mut interval = Interval::on(&runtime, ms(10));
     clock.advance(ms(57));
     assert_eq!(take(&mut interval), Some((10, 4)), "at once when it is asked for");
     assert_eq!(take(&mut interval), None, "one, and not five");
@@ -140,7 +140,7 @@ fn s39_each_policy_for_ticks_that_were_missed() {
     // Due at 50, 100, 150, ...; no task asks before 220, then a task that always waits.
     let seen = |policy| {
         let (clock, runtime) = manual();
-        let mut interval = runtime.interval(ms(50)).missed_ticks(policy);
+        let mut interval = Interval::on(&runtime, ms(50)).missed_ticks(policy);
         clock.advance(ms(220));
         take_until(&clock, &mut interval, 350)
     };
@@ -154,7 +154,7 @@ fn s39_each_policy_for_ticks_that_were_missed() {
 fn s39_exactly_a_period_late_is_a_tick_missed() {
     let seen = |policy, at| {
         let (clock, runtime) = manual();
-        let mut interval = runtime.interval(ms(50)).missed_ticks(policy);
+        let mut interval = Interval::on(&runtime, ms(50)).missed_ticks(policy);
         clock.advance(at);
         let tick = take(&mut interval);
         (tick, interval.next_due().map(|at| at.as_duration().as_millis()))
@@ -174,7 +174,7 @@ fn s39_no_tick_of_the_grid_is_unaccounted_for() {
     for policy in [MissedTicks::Skip, MissedTicks::Burst] {
         let (clock, runtime) = manual();
         let period = 1 + random.below(20_000_000);
-        let mut interval = runtime.interval(ns(period)).missed_ticks(policy);
+        let mut interval = Interval::on(&runtime, ns(period)).missed_ticks(policy);
         let (mut taken, mut missed) = (0, 0);
         for _ in 0..500 {
             clock.advance(ns(random.below(4 * period)));
@@ -196,7 +196,7 @@ fn s39_no_tick_of_the_grid_is_unaccounted_for() {
 fn s39_a_tick_is_not_lost_with_the_future_that_waited_for_it() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut interval = runtime.interval(secs(1));
+    let mut interval = Interval::on(&runtime, secs(1));
     assert!(poll_pinned(pin!(interval.tick()), &counter).is_pending());
     clock.advance(secs(1));
     assert_eq!(counter.wakes(), 1);
@@ -214,7 +214,7 @@ fn s39_a_tick_is_not_lost_with_the_future_that_waited_for_it() {
 fn s39_never_early_on_real_time_and_on_the_grid() {
     let runtime = native();
     let made = runtime.now();
-    let mut interval = runtime.interval(us(700));
+    let mut interval = Interval::on(&runtime, us(700));
     let first = interval.next_due().expect("it ticks");
     assert!(first >= made + us(700));
     let mut count = 0;
@@ -232,7 +232,7 @@ fn s39_never_early_on_real_time_and_on_the_grid() {
 fn s39_the_period_can_be_changed_on_the_fly() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut interval = runtime.interval(secs(10));
+    let mut interval = Interval::on(&runtime, secs(10));
     assert_eq!(interval.period(), secs(10));
     clock.advance(secs(4));
     // Shorter, while a task waits.
@@ -262,7 +262,7 @@ fn s39_an_infinite_period_never_ticks_until_it_is_changed() {
     for never in [NEVER, ns(u64::MAX), secs(u64::MAX / 2)] {
         let (clock, runtime) = manual();
         let counter = CountingWaker::new();
-        let mut interval = runtime.interval(never);
+        let mut interval = Interval::on(&runtime, never);
         assert_eq!((interval.period(), interval.next_due()), (NEVER, None));
         assert!(poll_tick(&mut interval, &counter).is_pending());
         clock.advance(secs(300 * 365 * 24 * 3600));
@@ -279,7 +279,7 @@ fn s39_an_infinite_period_never_ticks_until_it_is_changed() {
 #[test]
 fn s39_a_period_of_zero_counts_as_a_nanosecond() {
     let (clock, runtime) = manual();
-    let mut interval = runtime.interval(Duration::ZERO);
+    let mut interval = Interval::on(&runtime, Duration::ZERO);
     assert_eq!((interval.period(), take(&mut interval)), (ns(1), None));
     clock.advance(ns(5));
     assert_eq!(take(&mut interval), Some((0, 4)));
@@ -291,7 +291,7 @@ fn s39_a_period_of_zero_counts_as_a_nanosecond() {
 fn s39_a_period_that_leaves_the_clock_has_one_tick_or_none() {
     let (clock, runtime) = manual();
     clock.advance(secs(1));
-    let mut interval = runtime.interval(ns(u64::MAX / 2 + 1));
+    let mut interval = Interval::on(&runtime, ns(u64::MAX / 2 + 1));
     clock.advance(ns(u64::MAX / 2 + 1));
     assert!(take(&mut interval).is_some());
     assert_eq!((interval.next_due(), take(&mut interval)), (None, None));
@@ -303,7 +303,7 @@ fn s39_a_period_that_leaves_the_clock_has_one_tick_or_none() {
 fn s39_a_stop_handle_ends_the_pending_tick_and_all_later_ones() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut interval = runtime.interval(secs(1));
+    let mut interval = Interval::on(&runtime, secs(1));
     let handle = interval.stop_handle();
     assert!(poll_tick(&mut interval, &counter).is_pending());
     handle.stop();
@@ -322,7 +322,7 @@ fn s39_a_stop_handle_ends_the_pending_tick_and_all_later_ones() {
 fn s39_stopped_while_a_tick_is_ready_or_no_task_waits() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut interval = runtime.interval(secs(1));
+    let mut interval = Interval::on(&runtime, secs(1));
     let (first, second) = (interval.stop_handle(), interval.stop_handle());
     assert!(poll_tick(&mut interval, &counter).is_pending());
     clock.advance(secs(1));
@@ -330,7 +330,7 @@ fn s39_stopped_while_a_tick_is_ready_or_no_task_waits() {
     assert_eq!(poll_tick(&mut interval, &counter), Poll::Ready(None), "the end comes before a tick that waits");
     second.stop();
 
-    let mut interval = runtime.interval(secs(1));
+    let mut interval = Interval::on(&runtime, secs(1));
     drop(interval.stop_handle());
     clock.advance(secs(1));
     assert!(take(&mut interval).is_some(), "a handle that is dropped stops nothing");
@@ -343,7 +343,7 @@ fn s39_stopped_while_a_tick_is_ready_or_no_task_waits() {
 fn s39_the_latest_task_that_waits_is_told_of_the_stop() {
     let (_clock, runtime) = manual();
     let counters = [CountingWaker::new(), CountingWaker::new()];
-    let mut interval = runtime.interval(secs(1));
+    let mut interval = Interval::on(&runtime, secs(1));
     let handle = interval.stop_handle();
     for counter in &counters {
         assert!(poll_tick(&mut interval, counter).is_pending());
@@ -358,7 +358,7 @@ fn s39_a_stop_from_another_thread_against_ticks() {
     within(PATIENCE, "stopping intervals", || {
         let runtime = native();
         for round in 0..300 {
-            let mut interval = runtime.interval(us(30));
+            let mut interval = Interval::on(&runtime, us(30));
             let handle = interval.stop_handle();
             thread::scope(|scope| {
                 let ticking = scope.spawn(move || {
@@ -384,7 +384,7 @@ fn s39_a_stop_from_another_thread_against_ticks() {
 fn s39_a_waker_that_panics_leaves_interval_and_handle_usable() {
     let (clock, runtime) = manual();
     let panicking = PanickingWaker::on_wake();
-    let mut interval = runtime.interval(secs(1));
+    let mut interval = Interval::on(&runtime, secs(1));
     let handle = interval.stop_handle();
     let waker = panicking.waker();
     assert!(interval.poll_tick(&mut Context::from_waker(&waker)).is_pending());
@@ -395,7 +395,7 @@ fn s39_a_waker_that_panics_leaves_interval_and_handle_usable() {
     assert!(panics(|| handle.stop()), "on the thread that stops");
     assert_eq!(interval.poll_tick(&mut Context::from_waker(&waker)), Poll::Ready(None), "and it is stopped");
     PanickingWaker::set(&panicking.on_clone, true);
-    let mut interval = runtime.interval(secs(1));
+    let mut interval = Interval::on(&runtime, secs(1));
     let handle = interval.stop_handle();
     assert!(panics(|| interval.poll_tick(&mut Context::from_waker(&waker))));
     assert_eq!(take(&mut interval), None);
@@ -408,7 +408,7 @@ fn s39_a_waker_that_panics_leaves_interval_and_handle_usable() {
 #[test]
 fn s39_a_waker_may_stop_and_drop_its_interval() {
     let (clock, runtime) = manual();
-    let mut interval = runtime.interval(secs(1));
+    let mut interval = Interval::on(&runtime, secs(1));
     let handle = interval.stop_handle();
     let waker = waker_that({
         let handle = handle.clone();
@@ -425,7 +425,7 @@ fn s39_a_stop_handle_made_while_a_task_waits_wakes_it() {
     for period in [secs(1), NEVER] {
         let (_clock, runtime) = manual();
         let counter = CountingWaker::new();
-        let mut interval = runtime.interval(period);
+        let mut interval = Interval::on(&runtime, period);
         assert!(poll_tick(&mut interval, &counter).is_pending());
         let handle = interval.stop_handle();
         // The task is woken by now, or by the stop; an executor polls it again then.
@@ -444,7 +444,7 @@ fn s39_a_stop_handle_made_while_a_task_waits_wakes_it() {
     // Stopped before the task that was woken polls again.
     let (_clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut interval = runtime.interval(NEVER);
+    let mut interval = Interval::on(&runtime, NEVER);
     assert!(poll_tick(&mut interval, &counter).is_pending());
     interval.stop_handle().stop();
     assert!(counter.wakes() > 0);
@@ -455,7 +455,7 @@ fn s39_a_stop_handle_made_while_a_task_waits_wakes_it() {
 fn s39_a_task_that_is_woken_for_a_stop_handle_does_not_lose_its_tick() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut interval = runtime.interval(secs(2));
+    let mut interval = Interval::on(&runtime, secs(2));
     assert!(poll_tick(&mut interval, &counter).is_pending());
     let _handle = interval.stop_handle();
     interval.set_period(secs(1));
@@ -470,7 +470,7 @@ fn s39_a_task_that_is_woken_for_a_stop_handle_does_not_lose_its_tick() {
 fn s39_a_stop_handle_that_outlives_its_interval_keeps_and_wakes_no_task() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut interval = runtime.interval(secs(1));
+    let mut interval = Interval::on(&runtime, secs(1));
     let handle = interval.stop_handle();
     assert!(poll_tick(&mut interval, &counter).is_pending());
     clock.advance(secs(1));
@@ -488,9 +488,9 @@ fn s39_a_stop_handle_that_outlives_its_interval_keeps_and_wakes_no_task() {
 fn s33_an_interval_whose_runtime_has_ended_never_ticks() {
     for (what, runtime) in [("manual", manual().1), ("native", native())] {
         let counter = CountingWaker::new();
-        let mut polled = runtime.interval(secs(3600));
-        let mut never = runtime.interval(NEVER);
-        let mut unpolled = runtime.interval(ms(1));
+        let mut polled = Interval::on(&runtime, secs(3600));
+        let mut never = Interval::on(&runtime, NEVER);
+        let mut unpolled = Interval::on(&runtime, ms(1));
         unpolled.set_period(secs(3600));
         let handle = polled.stop_handle();
         assert!(poll_tick(&mut polled, &counter).is_pending());
@@ -521,7 +521,7 @@ fn s39_as_a_stream() {
     use smol::stream::StreamExt;
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut interval = runtime.interval(secs(1));
+    let mut interval = Interval::on(&runtime, secs(1));
     let handle = interval.stop_handle();
     assert!(poll_pinned(pin!(interval.next()), &counter).is_pending());
     clock.advance(secs(3));
@@ -532,7 +532,7 @@ fn s39_as_a_stream() {
     assert_eq!(block_on(interval.map(|tick| tick.missed()).collect::<Vec<_>>()), [0; 0], "ends with the stop");
 
     let runtime = native();
-    let ticks = block_on(runtime.interval(ms(1)).take(3).collect::<Vec<_>>());
+    let ticks = block_on(Interval::on(&runtime, ms(1)).take(3).collect::<Vec<_>>());
     assert!(ticks.windows(2).all(|pair| pair[0].scheduled() < pair[1].scheduled()) && ticks.len() == 3);
 }
 

@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::thread;
 use std::time::Duration;
 
-use timerqueue::{ManualClock, MissedTicks, Runtime, Timer};
+use timerqueue::{Delay, Interval, ManualClock, MissedTicks, Runtime, Timeout, Timer, TimerBuilder};
 
 use crate::support::{Count, Gate, block_on, blocking, eventually, manual, native};
 
@@ -14,10 +14,10 @@ const SECOND: Duration = Duration::from_secs(1);
 #[test]
 fn s70_operations_are_counted_by_kind() {
     let (clock, runtime) = manual();
-    let timers: Vec<_> = (1..=5).map(|i| runtime.timer(SECOND * i, Duration::ZERO, |_| {})).collect();
+    let timers: Vec<_> = (1..=5).map(|i| Timer::on(&runtime, SECOND * i, Duration::ZERO, |_| {})).collect();
     assert!(timers[4].change(SECOND * 9, Duration::ZERO).was_waiting());
     timers[3].dispose();
-    clock.block_on(runtime.delay(SECOND * 2));
+    clock.block_on(Delay::on(&runtime, SECOND * 2));
     drop(timers);
     let metrics = runtime.metrics();
     // Two have fired; the third and the fifth were dropped while they waited.
@@ -32,11 +32,11 @@ fn s70_operations_are_counted_by_kind() {
 fn s70_an_interval_of_a_future_counts_each_waker_and_a_settled_timeout_is_disposed() {
     let (clock, runtime) = manual();
     clock.block_on(async {
-        let mut interval = runtime.interval(SECOND);
+        let mut interval = Interval::on(&runtime, SECOND);
         for _ in 0..4 {
             interval.tick().await;
         }
-        let quick = runtime.timeout(SECOND * 9, runtime.delay(SECOND)).await;
+        let quick = Timeout::on(&runtime, SECOND * 9, Delay::on(&runtime, SECOND)).await;
         assert!(quick.is_ok());
     });
     let metrics = runtime.metrics();
@@ -47,8 +47,8 @@ fn s70_an_interval_of_a_future_counts_each_waker_and_a_settled_timeout_is_dispos
 #[test]
 fn s70_lateness_counts_from_the_due_point_to_the_callback() {
     let (clock, runtime) = manual();
-    let _timer = runtime.timer(SECOND, Duration::ZERO, |_| {});
-    let _other = runtime.timer(SECOND * 2, Duration::ZERO, |_| {});
+    let _timer = Timer::on(&runtime, SECOND, Duration::ZERO, |_| {});
+    let _other = Timer::on(&runtime, SECOND * 2, Duration::ZERO, |_| {});
     clock.stall(SECOND + Duration::from_millis(30));
     clock.advance(Duration::ZERO);
     let before = runtime.metrics();
@@ -61,7 +61,7 @@ fn s70_lateness_counts_from_the_due_point_to_the_callback() {
 #[test]
 fn s70_ticks_that_a_policy_leaves_out_are_counted() {
     let (clock, runtime) = manual();
-    let _timer = runtime.timer_builder().period(SECOND).due(SECOND).missed_ticks(MissedTicks::Skip).start(|_| {});
+    let _timer = TimerBuilder::on(&runtime).period(SECOND).due(SECOND).missed_ticks(MissedTicks::Skip).start(|_| {});
     clock.stall(SECOND * 10);
     clock.advance(Duration::ZERO);
     let metrics = runtime.metrics();
@@ -75,7 +75,8 @@ fn s70_missed_ticks_are_counted_up_to_the_end_of_the_count() {
     let clock = ManualClock::new();
     let runtime = Runtime::builder().manual_clock(&clock).queues(2).start().expect("nothing to refuse");
     let tick = Duration::from_nanos(1);
-    let _timers = [(); 6].map(|()| runtime.timer_builder().period(tick).missed_ticks(MissedTicks::Skip).start(|_| {}));
+    let _timers =
+        [(); 6].map(|()| TimerBuilder::on(&runtime).period(tick).missed_ticks(MissedTicks::Skip).start(|_| {}));
     clock.stall(Duration::MAX);
     assert_eq!(clock.advance(Duration::ZERO), 6);
     assert_eq!((runtime.metrics().missed_ticks, runtime.panics()), (u64::MAX, 0));
@@ -115,7 +116,7 @@ fn s70_nothing_is_lost_between_threads_that_come_and_go() {
             runtime.execute(move || gate.wait());
         }
         gate.open();
-        block_on(runtime.delay(Duration::from_micros(200)));
+        block_on(Delay::on(&runtime, Duration::from_micros(200)));
         eventually("all have run", || runtime.metrics().callbacks == 8 * round);
     }
     let metrics = runtime.metrics();
@@ -131,7 +132,7 @@ fn s70_a_tick_that_is_withdrawn_does_not_wait_for_ever() {
     let (blocked, running, gate) = blocking(&runtime, 1);
     eventually("it runs", || running.get() == 1);
     let ran = Count::new();
-    let timers: Vec<_> = (0..10).map(|_| runtime.timer(Duration::ZERO, Duration::ZERO, ran.callback())).collect();
+    let timers: Vec<_> = (0..10).map(|_| Timer::on(&runtime, Duration::ZERO, Duration::ZERO, ran.callback())).collect();
     eventually("they wait", || runtime.metrics().waiting == 10);
     timers.iter().for_each(Timer::dispose);
     gate.open();
@@ -146,7 +147,7 @@ fn s70_callbacks_on_an_executor_of_the_program_are_counted() {
         Runtime::builder().callback_executor(|job| _ = thread::spawn(move || job.run())).start().expect("threads");
     let ran = Count::new();
     let _timers: Vec<_> =
-        (0..5).map(|_| runtime.timer(Duration::from_millis(1), Duration::ZERO, ran.callback())).collect();
+        (0..5).map(|_| Timer::on(&runtime, Duration::from_millis(1), Duration::ZERO, ran.callback())).collect();
     eventually("all have run", || runtime.metrics().callbacks == 5);
     let metrics = runtime.metrics();
     assert_eq!((metrics.waiting, metrics.lateness.count()), (0, 5), "{metrics:?}");
@@ -155,7 +156,7 @@ fn s70_callbacks_on_an_executor_of_the_program_are_counted() {
 #[test]
 fn s70_a_runtime_that_has_ended_keeps_its_numbers() {
     let runtime = native();
-    let _late = runtime.timer(SECOND * 3600, Duration::ZERO, |_| {});
+    let _late = Timer::on(&runtime, SECOND * 3600, Duration::ZERO, |_| {});
     runtime.execute(|| {});
     eventually("it has run", || runtime.metrics().callbacks == 1);
     runtime.shutdown(SECOND * 10).expect("nothing blocks");

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use timerqueue::{ManualClock, Runtime, Timer};
+use timerqueue::{Delay, ManualClock, OnceTimer, Runtime, Timer, TimerBuilder};
 
 use crate::support::poll::{CountingWaker, poll};
 use crate::support::{Journal, block_on, eventually, manual, ms, native};
@@ -37,22 +37,22 @@ fn with_panics(start: impl Fn(&Runtime) -> Timer) -> (Option<String>, Option<Str
 
 #[test]
 fn s71_a_panic_tells_the_name_of_its_timer_whatever_the_kind() {
-    let named = |runtime: &Runtime| runtime.timer_builder().due(SECOND).name("mine").start(|_| panic!("why"));
+    let named = |runtime: &Runtime| TimerBuilder::on(runtime).due(SECOND).name("mine").start(|_| panic!("why"));
     let here = line!() - 1;
     let (name, message, line) = with_panics(named);
     assert_eq!((name.as_deref(), message.as_deref(), line), (Some("mine"), Some("why"), here));
     let (name, ..) =
-        with_panics(|runtime| runtime.timer_builder().due(SECOND).name("mut").start_exclusive(|_| panic!("why")));
+        with_panics(|runtime| TimerBuilder::on(runtime).due(SECOND).name("mut").start_exclusive(|_| panic!("why")));
     assert_eq!(name.as_deref(), Some("mut"));
     // A callback that is consumed has gone when the handler is told; the name has not.
     let (name, message, _) = with_panics(|runtime| {
         let text = String::from("gone");
-        let builder = runtime.timer_builder().due(SECOND).name(format!("once {}", 1));
+        let builder = TimerBuilder::on(runtime).due(SECOND).name(format!("once {}", 1));
         builder.start_once(move |_| panic!("{text}")).detach();
-        runtime.timer(SECOND, Duration::ZERO, |_| {})
+        Timer::on(runtime, SECOND, Duration::ZERO, |_| {})
     });
     assert_eq!((name.as_deref(), message.as_deref()), (Some("once 1"), Some("gone")));
-    let (name, ..) = with_panics(|runtime| runtime.timer(SECOND, Duration::ZERO, |_| panic!("nameless")));
+    let (name, ..) = with_panics(|runtime| Timer::on(runtime, SECOND, Duration::ZERO, |_| panic!("nameless")));
     assert_eq!(name, None);
 }
 
@@ -61,12 +61,12 @@ fn s71_a_panic_tells_the_name_of_a_timer_that_its_callback_has_disposed() {
     let (name, message, _) = with_panics(|runtime| {
         let own: Arc<Mutex<Option<Timer>>> = Arc::default();
         let handle = Arc::clone(&own);
-        let timer = runtime.timer_builder().due(SECOND).name("mine").start(move |_| {
+        let timer = TimerBuilder::on(runtime).due(SECOND).name("mine").start(move |_| {
             drop(handle.lock().unwrap().take());
             panic!("why");
         });
         *own.lock().unwrap() = Some(timer);
-        runtime.timer(Duration::MAX, Duration::ZERO, |_| {})
+        Timer::on(runtime, Duration::MAX, Duration::ZERO, |_| {})
     });
     assert_eq!((name.as_deref(), message.as_deref()), (Some("mine"), Some("why")));
 }
@@ -76,7 +76,7 @@ fn s71_a_name_is_dropped_with_its_timer() {
     // Under the sanitizer, a leak fails the test.
     let (clock, runtime) = manual();
     for kind in 0..4 {
-        let builder = runtime.timer_builder().due(SECOND).period(SECOND).name(format!("timer {kind}"));
+        let builder = TimerBuilder::on(&runtime).due(SECOND).period(SECOND).name(format!("timer {kind}"));
         match kind {
             0 => drop(builder.start(|_| {})),
             1 => drop(builder.start_exclusive(|_| {})),
@@ -98,9 +98,9 @@ fn s71_slow_callbacks_are_told_of_after_their_end() {
         })
         .start()
         .expect("threads");
-    let _quick = runtime.timer_builder().name("quick").period(ms(1)).start(|_| {});
-    let _slow = runtime.timer_builder().name("slow").due(ms(1)).start(|_| thread::sleep(ms(25)));
-    let _late = runtime.once(ms(1), |_| {
+    let _quick = TimerBuilder::on(&runtime).name("quick").period(ms(1)).start(|_| {});
+    let _slow = TimerBuilder::on(&runtime).name("slow").due(ms(1)).start(|_| thread::sleep(ms(25)));
+    let _late = OnceTimer::on(&runtime, ms(1), |_| {
         thread::sleep(ms(25));
         panic!("a callback that panics is measured as well");
     });
@@ -123,7 +123,7 @@ fn s71_a_hook_that_panics_does_no_harm_and_is_told() {
         .start()
         .expect("nothing to refuse");
     let ran = runs.clone();
-    let _timer = runtime.timer(SECOND, SECOND, move |_| ran.push(()));
+    let _timer = Timer::on(&runtime, SECOND, SECOND, move |_| ran.push(()));
     clock.advance(SECOND * 3);
     assert_eq!((runs.len(), runtime.panics()), (3, 3));
     assert_eq!(told.take(), [(); 3].map(|()| Some(String::from("the hook"))));
@@ -133,12 +133,12 @@ fn s71_a_hook_that_panics_does_no_harm_and_is_told() {
 fn s71_a_dump_has_the_next_timers_in_order() {
     let (clock, runtime) = manual();
     // every level
-    let far: Vec<_> = (0..50).map(|i| runtime.timer(SECOND * (400 + 7 * i), Duration::ZERO, |_| {})).collect();
-    let year = runtime.timer(SECOND * 86_400 * 365, Duration::ZERO, |_| {});
-    let never = runtime.timer(Duration::MAX, Duration::ZERO, |_| {});
-    let soon = runtime.timer_builder().due(ms(3)).name("soon").start(|_| {});
-    let mid: Vec<_> = (1..=20).rev().map(|i| runtime.timer(ms(50) * i, Duration::ZERO, |_| {})).collect();
-    let mut sleep = runtime.delay(ms(1));
+    let far: Vec<_> = (0..50).map(|i| Timer::on(&runtime, SECOND * (400 + 7 * i), Duration::ZERO, |_| {})).collect();
+    let year = Timer::on(&runtime, SECOND * 86_400 * 365, Duration::ZERO, |_| {});
+    let never = Timer::on(&runtime, Duration::MAX, Duration::ZERO, |_| {});
+    let soon = TimerBuilder::on(&runtime).due(ms(3)).name("soon").start(|_| {});
+    let mid: Vec<_> = (1..=20).rev().map(|i| Timer::on(&runtime, ms(50) * i, Duration::ZERO, |_| {})).collect();
+    let mut sleep = Delay::on(&runtime, ms(1));
     assert!(poll(&mut sleep, &CountingWaker::new()).is_pending());
     let due = |dump: &timerqueue::TimerDump| -> Vec<u64> {
         dump.timers.iter().map(|timer| timer.due.as_duration().as_millis() as u64).collect()
@@ -168,7 +168,7 @@ fn s71_a_dump_has_the_next_timers_in_order() {
 fn s71_a_dump_of_a_crowded_queue_says_that_it_is_not_complete() {
     let (_clock, runtime) = manual();
     let timers: Vec<_> =
-        (0..10_000u32).map(|i| runtime.timer(SECOND + Duration::from_nanos(i.into()), SECOND, |_| {})).collect();
+        (0..10_000u32).map(|i| Timer::on(&runtime, SECOND + Duration::from_nanos(i.into()), SECOND, |_| {})).collect();
     let dump = runtime.dump(10);
     assert_eq!((dump.timers.len(), dump.complete), (10, false));
     assert!(dump.timers.is_sorted_by_key(|timer| timer.due));
@@ -182,7 +182,7 @@ fn s71_a_dump_beside_timers_that_fire_and_go() {
     let runtime = native();
     let mut dumps = 0;
     let named = |i: u64| {
-        let builder = runtime.timer_builder().due(Duration::from_micros(50 * (i % 40))).name(format!("timer {i}"));
+        let builder = TimerBuilder::on(&runtime).due(Duration::from_micros(50 * (i % 40))).name(format!("timer {i}"));
         match i % 3 {
             0 => builder.period(Duration::from_micros(100)).start(|_| {}),
             1 => builder.period(Duration::from_micros(90)).start_exclusive(|_| {}),
@@ -196,7 +196,7 @@ fn s71_a_dump_beside_timers_that_fire_and_go() {
         assert!(dropped.is_ok());
     }
     assert!(dumps > 0, "names were read");
-    block_on(runtime.delay(ms(1)));
+    block_on(Delay::on(&runtime, ms(1)));
 }
 
 /// A disposal waits for the lock that a long walk holds. Meanwhile the callback ends, and its
@@ -205,7 +205,7 @@ fn s71_a_dump_beside_timers_that_fire_and_go() {
 #[test]
 fn s71_a_dump_reads_the_name_of_a_timer_whose_callback_is_gone() {
     let runtime = Runtime::builder().queues(1).start().unwrap();
-    let timer = |due, period| runtime.timer_builder().due(due).period(period).name("a name of a timer".to_owned());
+    let timer = |due, period| TimerBuilder::on(&runtime).due(due).period(period).name("a name of a timer".to_owned());
     let (far, soon) = (Duration::from_secs(3600), Duration::from_micros(30));
     let _walked: Vec<_> = (0..2_000).map(|_| timer(far, far).start(|_| {})).collect();
     let ends = AtomicBool::new(false);

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use timerqueue::{
-    CallbackContext, CallbackPanic, ManualClock, ObservedCallback, Observer, Runtime, SlowCallback, ThreadsChanged,
-    Tick,
+    CallbackContext, CallbackPanic, CancellationTokenSource, Delay, ManualClock, ObservedCallback, Observer, OnceTimer,
+    Runtime, SlowCallback, ThreadsChanged, Tick, Timer, TimerBuilder, WallTimer,
 };
 
 use crate::support::{Count, Gate, Journal, NEVER, OnDrop, eventually, ms, secs};
@@ -94,17 +94,17 @@ fn s76_callbacks_of_each_kind_run_in_the_context_in_which_their_timer_was_made()
     let (wall, job, outside) = (see("wall"), see("job"), see("outside"));
     let timers = in_context(7, || {
         runtime.execute(job);
-        runtime.wall_timer(clock.wall() + secs(5), move |_| wall()).detach();
-        let once = runtime.once(secs(3), move |_| once());
-        let named = runtime.timer_builder().name("named").due(secs(4)).start(move |_| named());
+        WallTimer::on(&runtime, clock.wall() + secs(5), move |_| wall()).detach();
+        let once = OnceTimer::on(&runtime, secs(3), move |_| once());
+        let named = TimerBuilder::on(&runtime).name("named").due(secs(4)).start(move |_| named());
         (
-            runtime.timer(secs(1), secs(10), move |_| plain()),
-            runtime.exclusive_timer(secs(2), NEVER, move |_| exclusive()),
+            Timer::on(&runtime, secs(1), secs(10), move |_| plain()),
+            TimerBuilder::on(&runtime).due(secs(2)).period(NEVER).start_exclusive(move |_| exclusive()),
             once,
             named,
         )
     });
-    let outside = runtime.timer(secs(6), NEVER, move |_| outside());
+    let outside = Timer::on(&runtime, secs(6), NEVER, move |_| outside());
     in_context(8, || clock.advance(secs(11)));
     let expected = [
         ("job", 7),
@@ -130,11 +130,11 @@ fn s76_futures_and_timed_cancels_have_no_context() {
     let keeper = Keeper::new();
     let (clock, runtime) = observed(keeper.clone());
     let seen = Journal::new();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     in_context(7, || source.cancel_after(secs(1)));
     let see = seen.clone();
     source.token().register(move || see.push(CONTEXT.get())).detach();
-    let delay = in_context(7, || runtime.delay(secs(2)));
+    let delay = in_context(7, || Delay::on(&runtime, secs(2)));
     clock.block_on(delay);
     assert_eq!((seen.take(), keeper.dropped.get()), (vec![0], 0));
 }
@@ -155,8 +155,8 @@ fn s77_panics_and_slow_callbacks_are_told_once_and_in_their_context() {
         std::thread::sleep(ms(3));
         panic!("why");
     };
-    let outside = runtime.timer_builder().name("outside").due(secs(1)).start(both);
-    let inside = in_context(7, || runtime.timer_builder().name("inside").due(secs(2)).start(both));
+    let outside = TimerBuilder::on(&runtime).name("outside").due(secs(1)).start(both);
+    let inside = in_context(7, || TimerBuilder::on(&runtime).name("inside").due(secs(2)).start(both));
     clock.advance(secs(2));
     let told = ["length", "panic"].map(|what| {
         [("outside", 0), ("inside", 7)].map(|(name, context)| format!("{what} of {:?} in {context}", Some(name)))
@@ -203,9 +203,9 @@ fn s77_a_context_that_misbehaves_hurts_no_runtime() {
         };
         let (once, exclusive, plain) = (count(), count(), count());
         let timers = (
-            runtime.once(secs(1), move |_| once()),
-            runtime.exclusive_timer(secs(1), NEVER, move |_| exclusive()),
-            runtime.timer(secs(1), secs(1), move |_| plain()),
+            OnceTimer::on(&runtime, secs(1), move |_| once()),
+            TimerBuilder::on(&runtime).due(secs(1)).period(NEVER).start_exclusive(move |_| exclusive()),
+            Timer::on(&runtime, secs(1), secs(1), move |_| plain()),
         );
         clock.advance(secs(2));
         assert_eq!((fired.get(), runtime.panics()), (ran, panics), "{how}");

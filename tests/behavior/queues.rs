@@ -31,7 +31,7 @@ fn s26_due_points_on_every_edge_fire_on_the_nanosecond() {
         let journal = Journal::new();
         let arm = |due: u64| {
             let journal = journal.clone();
-            runtime.timer(ns(due), NEVER, move |tick| {
+            Timer::on(&runtime, ns(due), NEVER, move |tick| {
                 journal.push((tick.scheduled().as_duration(), tick.now().as_duration()));
             })
         };
@@ -63,7 +63,7 @@ fn s26_random_insertions_and_removals_lose_no_timer() {
         let timers: Vec<Timer> = (0..100)
             .map(|i| {
                 let fired = Arc::clone(&fired);
-                runtime.timer(NEVER, NEVER, move |tick| lock(&fired[i]).push(tick.now().as_duration()))
+                Timer::on(&runtime, NEVER, NEVER, move |tick| lock(&fired[i]).push(tick.now().as_duration()))
             })
             .collect();
         let mut want: Vec<Vec<Duration>> = vec![Vec::new(); 100];
@@ -108,7 +108,7 @@ fn s29_no_callback_runs_under_a_lock() {
             for _ in 0..2 {
                 scope.spawn(|| {
                     for k in 0..1_000 {
-                        let timer = runtime.timer(secs(10 + k), NEVER, |_| {});
+                        let timer = Timer::on(&runtime, secs(10 + k), NEVER, |_| {});
                         assert_eq!(timer.change(secs(5), NEVER), Changed::WasWaiting);
                         assert!(runtime.active_timers() > 0 && runtime.next_due().is_some());
                     }
@@ -136,7 +136,7 @@ fn s29_callbacks_of_many_timers_use_each_other() {
             .map(|i| {
                 let (timers, ticks) = (Arc::downgrade(&timers), ticks.clone());
                 let random = Mutex::new(Random(i));
-                runtime.timer(NEVER, NEVER, move |tick| {
+                Timer::on(&runtime, NEVER, NEVER, move |tick| {
                     let Some(timers) = timers.upgrade() else { return };
                     let (a, b) = {
                         let mut random = lock(&random);
@@ -168,7 +168,7 @@ fn s30_a_full_window_is_cascaded_in_steps_too() {
     let timers: Vec<Timer> = (0..20_000u64)
         .map(|i| {
             let (fired, late) = (fired.clone(), late.clone());
-            runtime.timer(ns(10 * WINDOW_NS + i % 1_000), NEVER, move |tick| {
+            Timer::on(&runtime, ns(10 * WINDOW_NS + i % 1_000), NEVER, move |tick| {
                 fired.bump();
                 if !tick.lateness().is_zero() {
                     late.bump();

@@ -39,8 +39,11 @@ fn s38_the_future_is_polled_first() {
     let (clock, runtime) = manual();
     let polls = Count::new();
     let counter = CountingWaker::new();
-    let mut limited = runtime
-        .timeout(Duration::ZERO, poll_fn(|_| if polls.bump() == 1 { Poll::Ready("polled") } else { Poll::Pending }));
+    let mut limited = Timeout::on(
+        &runtime,
+        Duration::ZERO,
+        poll_fn(|_| if polls.bump() == 1 { Poll::Ready("polled") } else { Poll::Pending }),
+    );
     clock.advance(secs(1));
     assert_eq!(poll(&mut limited, &counter), Poll::Ready(Ok("polled")), "though the limit has long passed");
 }
@@ -49,7 +52,7 @@ fn s38_the_future_is_polled_first() {
 fn s38_a_future_that_is_ready_at_the_first_poll_touches_no_queue() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut limited = runtime.timeout(secs(1), ready(7));
+    let mut limited = Timeout::on(&runtime, secs(1), ready(7));
     assert_eq!(poll(&mut limited, &counter), Poll::Ready(Ok(7)));
     assert_eq!((runtime.active_timers(), counter.kept(), clock.advance(secs(10))), (0, 0, 0));
 }
@@ -58,7 +61,7 @@ fn s38_a_future_that_is_ready_at_the_first_poll_touches_no_queue() {
 fn s38_on_expiry_it_gives_elapsed() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut limited = runtime.timeout(secs(5), pending::<()>());
+    let mut limited = Timeout::on(&runtime, secs(5), pending::<()>());
     clock.advance(secs(2));
     assert!(poll(&mut limited, &counter).is_pending());
     assert_eq!(runtime.next_due(), Some(clock.now() + secs(3)), "counted from the making");
@@ -74,7 +77,7 @@ fn s38_on_expiry_it_gives_elapsed() {
 #[test]
 fn s38_elapsed_is_an_io_error_of_kind_timed_out() {
     let (_clock, runtime) = manual();
-    let elapsed = block_on(runtime.timeout(Duration::ZERO, pending::<()>())).expect_err("no time at all");
+    let elapsed = block_on(Timeout::on(&runtime, Duration::ZERO, pending::<()>())).expect_err("no time at all");
     assert_eq!(elapsed.to_string(), "the time limit has passed");
     assert!(elapsed.source().is_none());
     let error = io::Error::from(elapsed);
@@ -82,7 +85,7 @@ fn s38_elapsed_is_an_io_error_of_kind_timed_out() {
     assert_eq!(error.get_ref().and_then(|inner| inner.downcast_ref()), Some(&elapsed));
 
     fn with_a_question_mark(runtime: &Runtime) -> io::Result<u8> {
-        Ok(block_on(runtime.timeout(Duration::ZERO, pending::<u8>()))?)
+        Ok(block_on(Timeout::on(runtime, Duration::ZERO, pending::<u8>()))?)
     }
     assert_eq!(with_a_question_mark(&runtime).map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
 }
@@ -92,17 +95,17 @@ fn s38_a_result_that_is_ready_together_with_the_deadline_is_not_lost() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
     // In either order of the two timers.
-    let mut inner_first = runtime.delay(secs(1));
+    let mut inner_first = Delay::on(&runtime, secs(1));
     assert!(poll(&mut inner_first, &counter).is_pending());
-    let mut limited = runtime.timeout(secs(1), inner_first);
+    let mut limited = Timeout::on(&runtime, secs(1), inner_first);
     assert!(poll(&mut limited, &counter).is_pending());
-    let mut limit_first = runtime.timeout(secs(1), ready_from(&runtime, secs(1), 3));
+    let mut limit_first = Timeout::on(&runtime, secs(1), ready_from(&runtime, secs(1), 3));
     assert!(poll(&mut limit_first, &counter).is_pending());
     clock.advance(secs(1));
     assert_eq!(poll(&mut limited, &counter), Poll::Ready(Ok(())));
     assert_eq!(poll(&mut limit_first, &counter), Poll::Ready(Ok(3)));
     // However late the task is polled.
-    let mut late = runtime.timeout(secs(1), ready_from(&runtime, secs(50), 4));
+    let mut late = Timeout::on(&runtime, secs(1), ready_from(&runtime, secs(50), 4));
     assert!(poll(&mut late, &counter).is_pending());
     clock.advance(secs(100));
     assert_eq!(poll(&mut late, &counter), Poll::Ready(Ok(4)));
@@ -113,7 +116,8 @@ fn s38_dropping_drops_the_future_and_unlinks() {
     let (_clock, runtime) = manual();
     let counter = CountingWaker::new();
     let (canary, fate) = Canary::new();
-    let mut limited = runtime.timeout(
+    let mut limited = Timeout::on(
+        &runtime,
         secs(1),
         poll_fn(move |_| -> Poll<()> {
             canary.sing();
@@ -130,7 +134,7 @@ fn s38_dropping_drops_the_future_and_unlinks() {
 fn s38_the_limit_can_be_moved_and_taken_off() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut limited = runtime.timeout(secs(30), pending::<u8>());
+    let mut limited = Timeout::on(&runtime, secs(30), pending::<u8>());
     for _ in 0..10 {
         assert!(poll(&mut limited, &counter).is_pending());
         clock.advance(secs(20));
@@ -148,8 +152,8 @@ fn s38_the_limit_can_be_moved_and_taken_off() {
 fn s38_limits_nest() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut inner_shorter = pin!(runtime.timeout(secs(2), runtime.timeout(secs(1), pending::<()>())));
-    let mut outer_shorter = pin!(runtime.timeout(secs(1), runtime.timeout(secs(2), pending::<()>())));
+    let mut inner_shorter = pin!(Timeout::on(&runtime, secs(2), Timeout::on(&runtime, secs(1), pending::<()>())));
+    let mut outer_shorter = pin!(Timeout::on(&runtime, secs(1), Timeout::on(&runtime, secs(2), pending::<()>())));
     assert!(poll_pinned(inner_shorter.as_mut(), &counter).is_pending());
     assert!(poll_pinned(outer_shorter.as_mut(), &counter).is_pending());
     clock.advance(secs(1));
@@ -163,16 +167,16 @@ fn s38_any_future_will_do() {
     let counter = CountingWaker::new();
     // Neither `Send` nor `Unpin`, and borrowing.
     let local = Rc::new(5);
-    let mut limited = pin!(runtime.timeout(secs(1), async {
-        runtime.delay(ms(10)).await;
+    let mut limited = pin!(Timeout::on(&runtime, secs(1), async {
+        Delay::on(&runtime, ms(10)).await;
         *local
     }));
     assert!(poll_pinned(limited.as_mut(), &counter).is_pending());
     clock.advance(ms(10));
     assert_eq!(poll_pinned(limited.as_mut(), &counter), Poll::Ready(Ok(5)));
     // A future that is kept: the limit ends, the future goes on.
-    let mut kept = runtime.delay(secs(2));
-    let mut limited = runtime.timeout(secs(1), &mut kept);
+    let mut kept = Delay::on(&runtime, secs(2));
+    let mut limited = Timeout::on(&runtime, secs(1), &mut kept);
     assert!(poll(&mut limited, &counter).is_pending());
     clock.advance(secs(1));
     assert!(is_elapsed(&poll(&mut limited, &counter)));
@@ -187,11 +191,11 @@ fn s38_any_future_will_do() {
             ready("response")
         }
     }
-    assert_eq!(block_on(runtime.timeout(secs(1), Request)), Ok("response"));
+    assert_eq!(block_on(Timeout::on(&runtime, secs(1), Request)), Ok("response"));
     // And a task can be sent if the future can.
     fn send_and_sync<T: Send + Sync>(_: &T) {}
-    send_and_sync(&runtime.timeout(secs(1), ready(1)));
-    send_and_sync(&runtime.timeout(secs(1), ready(1)).with_token(&CancellationToken::none()));
+    send_and_sync(&Timeout::on(&runtime, secs(1), ready(1)));
+    send_and_sync(&Timeout::on(&runtime, secs(1), ready(1)).with_token(&CancellationToken::none()));
 }
 
 #[test]
@@ -199,7 +203,8 @@ fn s38_a_future_that_panics_leaves_nothing_behind() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
     let polls = Count::new();
-    let mut limited = runtime.timeout(
+    let mut limited = Timeout::on(
+        &runtime,
         secs(1),
         poll_fn({
             let polls = polls.clone();
@@ -220,7 +225,8 @@ fn s38_a_future_that_panics_leaves_nothing_behind() {
 fn s38_the_inner_future_is_polled_with_the_waker_of_the_task() {
     let (_clock, runtime) = manual();
     let seen = Journal::new();
-    let mut limited = runtime.timeout(
+    let mut limited = Timeout::on(
+        &runtime,
         secs(1),
         poll_fn(|context: &mut Context<'_>| -> Poll<()> {
             seen.push(context.waker().clone());
@@ -267,7 +273,7 @@ fn s38_a_value_against_the_limit_on_real_time() {
                     source.cancel();
                 });
                 gate.open();
-                match block_on(runtime.timeout(us(50), token.cancelled())) {
+                match block_on(Timeout::on(&runtime, us(50), token.cancelled())) {
                     Ok(cancelled) => {
                         assert_eq!(cancelled.reason(), CancelReason::Cancelled);
                         values += 1;
@@ -294,16 +300,16 @@ fn s33_when_the_runtime_has_ended_the_future_goes_on_without_a_limit() {
             let polls = polls.clone();
             poll_fn(move |_| if polls.bump() > 8 { Poll::Ready(9) } else { Poll::Pending })
         };
-        let mut polled = owner.timeout(ms(1), answers_at_last());
-        let mut unpolled = owner.timeout(Duration::ZERO, pending::<u8>());
-        let mut has_a_value = owner.timeout(secs(1), ready(9));
+        let mut polled = Timeout::on(&owner, ms(1), answers_at_last());
+        let mut unpolled = Timeout::on(&owner, Duration::ZERO, pending::<u8>());
+        let mut has_a_value = Timeout::on(&owner, secs(1), ready(9));
         let far = Duration::from_secs(60);
         polled.delay_mut().reset(far);
         assert!(poll(&mut polled, &counter).is_pending());
         owner.shutdown(PATIENCE).expect("no callback runs");
         polled.delay_mut().reset(us(1));
         std::thread::sleep(ms(2));
-        let mut later = owner.timeout(us(1), pending::<u8>());
+        let mut later = Timeout::on(&owner, us(1), pending::<u8>());
         drop(owner);
         assert_eq!(counter.kept(), 0);
         std::thread::sleep(ms(2));
@@ -325,7 +331,7 @@ fn guarded(
     source: &CancellationTokenSource,
     counter: &CountingWaker,
 ) -> CancellableTimeout<std::future::Pending<u8>> {
-    let mut limited = runtime.timeout(secs(1), pending()).with_token(&source.token());
+    let mut limited = Timeout::on(runtime, secs(1), pending()).with_token(&source.token());
     assert!(poll(&mut limited, counter).is_pending());
     assert_eq!((runtime.active_timers(), counter.kept()), (1, 2), "it waits for both");
     limited
@@ -370,7 +376,7 @@ fn s50_the_value_comes_first_also_together_with_both() {
     let (clock, runtime) = manual();
     let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
     let value = ready_from(&runtime, secs(1), 8);
-    let mut limited = runtime.timeout(secs(1), value).with_token(&source.token());
+    let mut limited = Timeout::on(&runtime, secs(1), value).with_token(&source.token());
     assert!(poll(&mut limited, &counter).is_pending());
     source.cancel();
     clock.advance(secs(1));
@@ -380,19 +386,19 @@ fn s50_the_value_comes_first_also_together_with_both() {
 #[test]
 fn s50_a_cancelled_token_and_a_token_that_is_never_cancelled() {
     let (clock, runtime) = manual();
-    let (source, counter) = (runtime.cancellation_source(), CountingWaker::new());
+    let (source, counter) = (CancellationTokenSource::on(&runtime), CountingWaker::new());
     source.try_cancel_after(ms(1)).expect("a runtime of its own");
     clock.advance(ms(1));
     let token = source.token();
-    let mut limited = runtime.timeout(secs(1), pending::<u8>()).with_token(&token);
+    let mut limited = Timeout::on(&runtime, secs(1), pending::<u8>()).with_token(&token);
     let Poll::Ready(Err(TimeoutError::Cancelled(cancelled))) = poll(&mut limited, &counter) else {
         panic!("the token was cancelled before")
     };
     assert_eq!(cancelled.reason(), CancelReason::Timeout);
     assert_eq!(io::Error::from(TimeoutError::Cancelled(cancelled)).kind(), io::ErrorKind::TimedOut);
-    let mut with_a_value = runtime.timeout(secs(1), ready(1)).with_token(&token);
+    let mut with_a_value = Timeout::on(&runtime, secs(1), ready(1)).with_token(&token);
     assert_eq!(poll(&mut with_a_value, &counter), Poll::Ready(Ok(1)), "a value that is there is not lost");
-    let mut never = runtime.timeout(secs(1), pending::<u8>()).with_token(&CancellationToken::none());
+    let mut never = Timeout::on(&runtime, secs(1), pending::<u8>()).with_token(&CancellationToken::none());
     assert!(poll(&mut never, &counter).is_pending());
     clock.advance(secs(1));
     assert!(matches!(poll(&mut never, &counter), Poll::Ready(Err(TimeoutError::Elapsed(_)))));
@@ -403,7 +409,7 @@ fn s50_the_token_comes_before_the_limit() {
     let (clock, runtime) = manual();
     let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
     let mut limited = guarded(&runtime, &source, &counter);
-    let mut delay = runtime.delay(secs(1)).with_token(&source.token());
+    let mut delay = Delay::on(&runtime, secs(1)).with_token(&source.token());
     assert!(poll(&mut delay, &counter).is_pending());
     clock.advance(secs(1));
     source.cancel();
@@ -417,8 +423,8 @@ fn s38_s50_a_value_takes_limit_and_token_out_at_once() {
     let (clock, runtime) = manual();
     let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
     let value = || ready_from(&runtime, secs(1), 8);
-    let mut limited = runtime.timeout(secs(5), value());
-    let mut both = runtime.timeout(secs(5), value()).with_token(&source.token());
+    let mut limited = Timeout::on(&runtime, secs(5), value());
+    let mut both = Timeout::on(&runtime, secs(5), value()).with_token(&source.token());
     let token = source.token();
     let mut until = token.run_until_cancelled(value());
     assert!(poll(&mut limited, &counter).is_pending());
@@ -440,9 +446,9 @@ fn s38_s50_a_value_takes_limit_and_token_out_at_once() {
 fn s38_the_limit_of_a_pinned_timeout_can_be_reset() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut limited = pin!(runtime.timeout(secs(1), async { pending::<u8>().await }));
+    let mut limited = pin!(Timeout::on(&runtime, secs(1), async { pending::<u8>().await }));
     let token = CancellationToken::none();
-    let mut guarded = pin!(runtime.timeout(secs(1), async { pending::<u8>().await }).with_token(&token));
+    let mut guarded = pin!(Timeout::on(&runtime, secs(1), async { pending::<u8>().await }).with_token(&token));
     assert!(
         poll_pinned(limited.as_mut(), &counter).is_pending() && poll_pinned(guarded.as_mut(), &counter).is_pending()
     );
@@ -453,7 +459,7 @@ fn s38_the_limit_of_a_pinned_timeout_can_be_reset() {
     clock.advance(ns(1));
     assert_eq!(counter.wakes(), 2);
     assert!(is_elapsed(&poll_pinned(limited.as_mut(), &counter)) && poll_pinned(guarded.as_mut(), &counter).is_ready());
-    let mut owned = runtime.timeout(secs(1), pending::<u8>()).with_token(&token);
+    let mut owned = Timeout::on(&runtime, secs(1), pending::<u8>()).with_token(&token);
     owned.delay_mut().reset(Duration::ZERO);
     assert!(poll(&mut owned, &counter).is_ready());
 }
@@ -470,7 +476,8 @@ fn s50_dropped_it_leaves_both() {
 #[test]
 fn s38_a_timeout_implements_debug() {
     let (_clock, runtime) = manual();
-    let limited: Timeout<_> = runtime.timeout(secs(1), ready(1));
-    let shown = format!("{limited:?} {:?}", runtime.timeout(secs(1), ready(1)).with_token(&CancellationToken::none()));
+    let limited: Timeout<_> = Timeout::on(&runtime, secs(1), ready(1));
+    let shown =
+        format!("{limited:?} {:?}", Timeout::on(&runtime, secs(1), ready(1)).with_token(&CancellationToken::none()));
     assert!(shown.contains("Timeout") && shown.contains("CancellableTimeout"), "{shown}");
 }

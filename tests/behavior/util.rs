@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use timerqueue::util::{Debounce, Heartbeat, Throttle, Watchdog};
-use timerqueue::{ManualClock, Runtime};
+use timerqueue::{ManualClock, OnceTimer, Runtime};
 
 use crate::support::{Journal, eventually, manual, ms, native, secs};
 
@@ -146,7 +146,7 @@ fn s74_a_beat_that_is_due_is_not_put_off_by_further_calls() {
     for _ in 0..2 {
         heartbeat.beat();
         let seen = order.clone();
-        let other = runtime.once(Duration::ZERO, move |_| seen.push("other"));
+        let other = OnceTimer::on(&runtime, Duration::ZERO, move |_| seen.push("other"));
         heartbeat.beat();
         assert_eq!(clock.advance(Duration::ZERO), 2);
         assert_eq!(order.take(), ["beat", "other"]);

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use crate::support::{Canary, Count, Journal, NEVER, PATIENCE, Random, block_on, manual, ms, ns, secs, us, within};
-use timerqueue::{Changed, ManualClock, Runtime, RuntimeClock, Waited, WallTick, WallTimer};
+use timerqueue::{Changed, ManualClock, Runtime, RuntimeClock, Timer, Waited, WallTick, WallTimer};
 
 /// A callback that records the wall time at each call.
 fn noting(journal: &Journal<SystemTime>) -> impl FnMut(&WallTick<'_>) + Send + 'static {
@@ -22,7 +22,7 @@ fn s56_fires_once_when_the_wall_clock_shows_the_time() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
     let at = clock.wall() + secs(10);
-    let timer = runtime.wall_timer(at, noting(&journal));
+    let timer = WallTimer::on(&runtime, at, noting(&journal));
     assert_eq!(runtime.wall_now(), clock.wall());
     assert_eq!(clock.advance(secs(10) - ns(1)), 0);
     assert_eq!(clock.advance(ns(1)), 1);
@@ -38,7 +38,7 @@ fn s56_follows_steps_in_both_directions() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
     let start = clock.wall();
-    let timer = runtime.wall_timer(start + secs(100), noting(&journal));
+    let timer = WallTimer::on(&runtime, start + secs(100), noting(&journal));
     clock.advance(secs(50));
     // Back: it waits longer.
     clock.set_wall(start);
@@ -72,11 +72,11 @@ fn s56_a_callback_that_is_queued_does_not_run_early_after_a_step_back() {
     let journal = Journal::new();
     let at = clock.wall() + secs(10);
     // Both timers are due at the same instant; the first callback sets the clock back.
-    let first = runtime.timer(secs(10), NEVER, {
+    let first = Timer::on(&runtime, secs(10), NEVER, {
         let clock = clock.clone();
         move |_| clock.set_wall(clock.wall() - secs(3))
     });
-    let timer = runtime.wall_timer(at, noting(&journal));
+    let timer = WallTimer::on(&runtime, at, noting(&journal));
     clock.advance(secs(13) - ns(1));
     assert_eq!(journal.len(), 0);
     clock.advance(ns(1));
@@ -90,10 +90,10 @@ fn s54_s56_a_suspend_counts_on_the_wall_and_on_the_boot_clock() {
     let boot = Runtime::builder().manual_clock(&clock).clock(RuntimeClock::Boot).start().expect("nothing to refuse");
     let (walls, counted, slept) = (Journal::new(), Count::new(), Count::new());
     for runtime in [&runtime, &boot] {
-        runtime.wall_timer(clock.wall() + secs(100), noting(&walls)).detach();
+        WallTimer::on(runtime, clock.wall() + secs(100), noting(&walls)).detach();
     }
-    let awake = runtime.timer(secs(100), NEVER, counted.callback());
-    let always = boot.timer(secs(100), NEVER, slept.callback());
+    let awake = Timer::on(&runtime, secs(100), NEVER, counted.callback());
+    let always = Timer::on(&boot, secs(100), NEVER, slept.callback());
     let before = clock.wall();
     clock.suspend(secs(60));
     assert_eq!((clock.now().as_duration(), boot.now().as_duration()), (secs(0), secs(60)));
@@ -110,7 +110,7 @@ fn s54_s56_a_suspend_counts_on_the_wall_and_on_the_boot_clock() {
         .into_iter()
         .map(|due| {
             let order = order.clone();
-            boot.timer(secs(due), NEVER, move |tick| order.push((due, tick.lateness())))
+            Timer::on(&boot, secs(due), NEVER, move |tick| order.push((due, tick.lateness())))
         })
         .collect();
     clock.suspend(secs(25));
@@ -124,7 +124,7 @@ fn s54_s56_a_suspend_counts_on_the_wall_and_on_the_boot_clock() {
 fn s55_setting_the_wall_clock_moves_no_other_timer() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
-    let timer = runtime.timer(ms(10), ms(10), crate::support::recording(&journal));
+    let timer = Timer::on(&runtime, ms(10), ms(10), crate::support::recording(&journal));
     for (by, forward) in [(1_000, true), (500, false), (100_000, true), (200_000, false)] {
         let wall = clock.wall();
         clock.set_wall(if forward { wall + secs(by) } else { wall - secs(by) });
@@ -139,7 +139,7 @@ fn s56_change_dispose_drop_detach_and_shutdown() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
     let soon = clock.wall() + secs(10);
-    let timer = runtime.wall_timer(soon, noting(&journal));
+    let timer = WallTimer::on(&runtime, soon, noting(&journal));
     assert_eq!(timer.change(soon + secs(10)), Changed::WasWaiting);
     assert_eq!(clock.advance(secs(19)), 0);
     assert_eq!(timer.change(soon), Changed::WasWaiting, "passed: at once");
@@ -166,7 +166,7 @@ fn s56_change_dispose_drop_detach_and_shutdown() {
             let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
             let (canary, fate) = Canary::new();
             let fired = Count::new();
-            let timer = runtime.wall_timer(clock.wall() + far, {
+            let timer = WallTimer::on(&runtime, clock.wall() + far, {
                 let fired = fired.clone();
                 move |_| {
                     canary.sing();
@@ -181,14 +181,14 @@ fn s56_change_dispose_drop_detach_and_shutdown() {
     }
     // Detached: fires, and is gone.
     let (canary, fate) = Canary::new();
-    runtime.wall_timer(clock.wall() + secs(1), move |_| canary.sing()).detach();
+    WallTimer::on(&runtime, clock.wall() + secs(1), move |_| canary.sing()).detach();
     assert!(!fate.is_dropped());
     assert_eq!(clock.advance(secs(1)), 1);
     assert!(fate.is_dropped());
     // Disposed from the start.
     runtime.shutdown(secs(1)).expect("nothing runs");
     let (canary, fate) = Canary::new();
-    let timer = runtime.wall_timer(clock.wall(), move |_| canary.sing());
+    let timer = WallTimer::on(&runtime, clock.wall(), move |_| canary.sing());
     assert!(fate.is_dropped());
     assert_eq!(timer.change(clock.wall()), Changed::Ended);
 }
@@ -199,7 +199,7 @@ fn s56_the_callback_changes_and_disposes_its_own_timer() {
     let journal = Journal::new();
     let start = clock.wall();
     let (canary, fate) = Canary::new();
-    let timer = runtime.wall_timer(start + secs(60), {
+    let timer = WallTimer::on(&runtime, start + secs(60), {
         let journal = journal.clone();
         move |tick| {
             canary.sing();
@@ -223,7 +223,7 @@ fn s56_times_that_no_clock_reaches() {
     let (clock, runtime) = manual();
     let end = SystemTime::UNIX_EPOCH + Duration::from_secs(i64::MAX as u64);
     let fired = Count::new();
-    let far = runtime.wall_timer(end, fired.wall_callback());
+    let far = WallTimer::on(&runtime, end, fired.wall_callback());
     clock.advance(Duration::from_secs(3_600_000_000));
     assert_eq!(fired.get(), 0);
     // A step past it counts all the same.
@@ -259,7 +259,7 @@ fn s56_agrees_with_a_plain_list() {
             match random.below(8) {
                 0 | 1 => {
                     let (journal, id) = (journal.clone(), made);
-                    let timer = runtime.wall_timer(near, move |tick| journal.push((id, tick.now())));
+                    let timer = WallTimer::on(&runtime, near, move |tick| journal.push((id, tick.now())));
                     timers.insert(made, timer);
                     waiting.insert(made, near);
                     made += 1;
@@ -319,7 +319,8 @@ fn s56_threads_that_change_and_dispose_while_the_clock_is_set() {
                     let mut random = Random(seed);
                     for _ in 0..800 {
                         let fired = Count::new();
-                        let timer = runtime.wall_timer(clock.wall() + us(random.below(2_000)), fired.wall_callback());
+                        let timer =
+                            WallTimer::on(runtime, clock.wall() + us(random.below(2_000)), fired.wall_callback());
                         if random.below(2) == 0 {
                             let _ = timer.change(clock.wall() + us(random.below(2_000)));
                         }

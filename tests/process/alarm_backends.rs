@@ -18,7 +18,8 @@ use crate::support::child::{full_name, in_child, skip};
 use crate::support::process::{open_descriptors, switches, threads_named};
 use crate::support::{Count, Journal, NEVER, PATIENCE, block_on, blocked, eventually, lock, ms, secs, us, within};
 use timerqueue::{
-    Alarm, Changed, MissedTicks, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, StartError, Timer, Waited,
+    Alarm, CancellationTokenSource, Changed, Delay, MissedTicks, OnceTimer, Runtime, RuntimeBuilder, RuntimeClock,
+    RuntimeError, StartError, Timeout, Timer, TimerBuilder, Waited, WallTimer,
 };
 
 /// A runtime for each available alarm and clock.
@@ -53,7 +54,7 @@ fn works(runtime: &Runtime) {
         .map(|i| {
             let due = us(i * 97);
             let (early, fired, at) = (early.clone(), fired.clone(), runtime.now() + due);
-            runtime.timer(due, NEVER, move |tick| {
+            Timer::on(runtime, due, NEVER, move |tick| {
                 if tick.now() < tick.scheduled() || tick.now() < at {
                     early.bump();
                 }
@@ -74,7 +75,7 @@ fn s5_timers_fire_and_never_early() {
         let (send, receive) = mpsc::channel();
         let begin = runtime.now();
         let timer =
-            runtime.timer_builder().due(ms(5)).period(ms(3)).missed_ticks(MissedTicks::Skip).start(move |tick| {
+            TimerBuilder::on(runtime).due(ms(5)).period(ms(3)).missed_ticks(MissedTicks::Skip).start(move |tick| {
                 let _ = send.send((tick.scheduled(), tick.now()));
             });
         for (scheduled, now) in receive.iter().take(30) {
@@ -92,7 +93,7 @@ fn s15_s16_change_moves_earlier_later_and_stops() {
     on_each(|runtime| {
         let journal = Journal::new();
         let told = journal.clone();
-        let timer = runtime.timer(secs(1_000), NEVER, move |tick| told.push(tick.scheduled()));
+        let timer = Timer::on(runtime, secs(1_000), NEVER, move |tick| told.push(tick.scheduled()));
         thread::sleep(ms(2)); // by now the poller waits
         let begin = runtime.now();
         assert_eq!(timer.change(ms(5), NEVER), Changed::WasWaiting);
@@ -117,7 +118,7 @@ fn s20_s21_disposed_timers_do_not_fire() {
     on_each(|runtime| {
         let fired = Count::new();
         for i in 0..200 {
-            let timer = runtime.timer(us(i % 40 * 10), us(500), fired.callback());
+            let timer = Timer::on(runtime, us(i % 40 * 10), us(500), fired.callback());
             thread::sleep(us(i % 7 * 50));
             if i % 2 == 0 {
                 assert_eq!(timer.dispose_and_wait(), Waited::Ended);
@@ -146,12 +147,12 @@ fn s31_blocked_callbacks_delay_no_other_timer() {
 fn delays_and_timed_cancels_end() {
     on_each(|runtime| {
         let begin = runtime.now();
-        block_on(runtime.delay(ms(5)));
+        block_on(Delay::on(runtime, ms(5)));
         assert!(runtime.now() - begin >= ms(5));
         let begin = runtime.now();
-        assert!(block_on(runtime.timeout(ms(5), std::future::pending::<()>())).is_err());
+        assert!(block_on(Timeout::on(runtime, ms(5), std::future::pending::<()>())).is_err());
         assert!(runtime.now() - begin >= ms(5));
-        let source = runtime.cancellation_source();
+        let source = CancellationTokenSource::on(runtime);
         source.try_cancel_after(ms(2)).expect("not cancelled yet");
         eventually("cancelled", || source.is_cancelled());
     });
@@ -168,15 +169,14 @@ fn timers_of_many_threads_fire_on_every_queue() {
                     let (runtime, fired) = (&runtime, &fired);
                     scope.spawn(move || {
                         for i in 0..500 {
-                            runtime
-                                .once(us((i * 31 + thread * 17) % 900), {
-                                    let fired = fired.clone();
-                                    move |tick| {
-                                        assert!(tick.now() >= tick.scheduled());
-                                        fired.bump();
-                                    }
-                                })
-                                .detach();
+                            OnceTimer::on(runtime, us((i * 31 + thread * 17) % 900), {
+                                let fired = fired.clone();
+                                move |tick| {
+                                    assert!(tick.now() >= tick.scheduled());
+                                    fired.bump();
+                                }
+                            })
+                            .detach();
                         }
                     });
                 }
@@ -194,9 +194,9 @@ fn s33_shutdown_ends_the_threads() {
     for (is_busy, (which, builder)) in all {
         within(2 * PATIENCE, &which, move || {
             let runtime = builder.thread_name("tq-end").start().expect("the system has threads");
-            let far = runtime.timer(secs(1_000), NEVER, |_| {});
-            let busy = runtime.timer(if is_busy { Duration::ZERO } else { secs(1_000) }, us(100), |_| {});
-            let mut delay = runtime.delay(secs(1_000));
+            let far = Timer::on(&runtime, secs(1_000), NEVER, |_| {});
+            let busy = Timer::on(&runtime, if is_busy { Duration::ZERO } else { secs(1_000) }, us(100), |_| {});
+            let mut delay = Delay::on(&runtime, secs(1_000));
             let waiting = thread::spawn(move || block_on(delay.try_wait()));
             eventually("the delay is filed", || runtime.active_timers() >= 3);
             assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
@@ -218,8 +218,8 @@ fn s32_the_portable_alarm_does_not_wake_up_with_nothing_due() {
             let runtime = builder.start().expect("the system has threads");
             let fired = Count::new();
             let mut timers: Vec<Timer> =
-                [60, 61, 1_000, 100_000].iter().map(|&due| runtime.timer(secs(due), secs(60), |_| {})).collect();
-            timers.extend((0..20).map(|_| runtime.timer(ms(5), NEVER, fired.callback())));
+                [60, 61, 1_000, 100_000].iter().map(|&due| Timer::on(&runtime, secs(due), secs(60), |_| {})).collect();
+            timers.extend((0..20).map(|_| Timer::on(&runtime, ms(5), NEVER, fired.callback())));
             eventually("the early ones fire", || fired.get() == 20);
             let silent = (0..6).any(|_| {
                 let before = switches("tq-s32");
@@ -277,7 +277,7 @@ fn s34_where_timers_are_refused_the_error_says_so_and_the_portable_alarm_works()
                 let runtime = builder.start().expect("needs no timers of the system's");
                 assert_eq!(open_descriptors(), before, "nor descriptors");
                 works(&runtime);
-                block_on(runtime.delay(ms(3)));
+                block_on(Delay::on(&runtime, ms(3)));
                 assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
             }
             assert!(
@@ -370,7 +370,7 @@ fn a_forked_child_cannot_disturb_its_parent() {
             // No operation on an inherited timer has an effect in the child.
             let disturb = |timer: &Timer| {
                 let ran = Count::new();
-                let own = runtime.timer(ms(1), ms(1), ran.callback());
+                let own = Timer::on(&runtime, ms(1), ms(1), ran.callback());
                 let _ = timer.change(ms(1), NEVER);
                 thread::sleep(ms(30));
                 drop(own);
@@ -379,7 +379,7 @@ fn a_forked_child_cannot_disturb_its_parent() {
             };
             // Nor does it wake the parent. The parent's threads may wake up for different reasons,
             // so one of some tries is enough.
-            let far = runtime.timer(secs(1_000), NEVER, |_| {});
+            let far = Timer::on(&runtime, secs(1_000), NEVER, |_| {});
             let silent = (0..8).any(|_| {
                 thread::sleep(ms(10));
                 let before = switches("tq-alarm");
@@ -388,7 +388,7 @@ fn a_forked_child_cannot_disturb_its_parent() {
             });
             assert!(silent, "{which}: the child woke the parent up, eight times of eight");
             let begin = Instant::now();
-            let timer = runtime.timer(secs(1), NEVER, fired.callback());
+            let timer = Timer::on(&runtime, secs(1), NEVER, fired.callback());
             in_fork(&which, || disturb(&timer));
             eventually("the parent's timer fires", || fired.get() == 1);
             assert!(begin.elapsed() >= secs(1), "{which}: not when the child wanted it to");
@@ -429,7 +429,7 @@ fn s54_clocks_with_the_offsets_of_a_time_namespace() {
             for _ in 0..20 {
                 let (send, receive) = mpsc::channel();
                 let begin = Instant::now();
-                let timer = runtime.timer(ms(5), NEVER, move |_| {
+                let timer = Timer::on(&runtime, ms(5), NEVER, move |_| {
                     let _ = send.send(begin.elapsed());
                 });
                 let took = receive.recv_timeout(PATIENCE).expect("fires");
@@ -473,14 +473,14 @@ fn s27_timers_fire_under_libfaketime() {
             let runtime =
                 builder.on_panic(|panic| panic!("{panic}")).start().unwrap_or_else(|error| panic!("{error:?}"));
             works(&runtime);
-            block_on(runtime.delay(ms(5)));
+            block_on(Delay::on(&runtime, ms(5)));
             // A timer that becomes the earliest while the threads wait.
-            let far = runtime.timer(secs(10_000), NEVER, |_| {});
+            let far = Timer::on(&runtime, secs(10_000), NEVER, |_| {});
             thread::sleep(ms(2));
             let fired = Count::new();
-            let soon = runtime.timer(ms(3), NEVER, fired.callback());
+            let soon = Timer::on(&runtime, ms(3), NEVER, fired.callback());
             eventually("it fires", || fired.get() == 1);
-            let wall = runtime.wall_timer(std::time::SystemTime::now() + ms(5), fired.wall_callback());
+            let wall = WallTimer::on(&runtime, std::time::SystemTime::now() + ms(5), fired.wall_callback());
             eventually("at its wall time", || fired.get() == 2);
             drop((far, soon, wall));
             assert!(!runtime.is_shut_down(), "{which}");

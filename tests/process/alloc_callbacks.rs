@@ -16,7 +16,10 @@ use std::time::Duration;
 use crate::allocator::{allocations, allocations_of_all, in_use, mine};
 use crate::support::child::in_child;
 use crate::support::{Count, Gate, NEVER, PATIENCE, eventually, manual, ms, native, ns, secs, us};
-use timerqueue::{ManualClock, OnceTimer, Runtime, Tick, Timer, Waited, WallTick};
+use timerqueue::{
+    CancellationTokenSource, Delay, ManualClock, OnceTimer, Runtime, Tick, Timer, TimerBuilder, Waited, WallTick,
+    WallTimer,
+};
 
 #[test]
 fn the_allocator_counts() {
@@ -34,7 +37,7 @@ fn the_allocator_counts() {
 /// A runtime whose lists have been used before.
 fn warm(runtime: Runtime) -> Runtime {
     for due in [1, 100, 1_000, 1_000_000] {
-        let timer = runtime.timer(secs(due), ms(1), |_| {});
+        let timer = Timer::on(&runtime, secs(due), ms(1), |_| {});
         let _ = timer.change(secs(due + 1), ms(1));
         let _ = timer.dispose_and_wait();
     }
@@ -52,11 +55,13 @@ fn creating_a_timer_is_one_allocation() {
     for runtime in [warm(manual().1), warm(native())] {
         for due in [secs(10), secs(1_000), secs(1_000_000), NEVER] {
             let made = |count_and_timer: (u64, Timer)| assert_eq!(count_and_timer.0, 1, "due {due:?}");
-            made(allocations(|| runtime.timer(due, secs(1), |_| {})));
-            made(allocations(|| runtime.timer(due, NEVER, move |_| use_up(owned))));
-            made(allocations(|| runtime.exclusive_timer(due, secs(1), move |_| use_up(owned))));
-            made(allocations(|| runtime.timer_builder().due(due).period(secs(1)).start(|_| {})));
-            let (count, once) = allocations(|| runtime.once(due, move |_| use_up(owned)));
+            made(allocations(|| Timer::on(&runtime, due, secs(1), |_| {})));
+            made(allocations(|| Timer::on(&runtime, due, NEVER, move |_| use_up(owned))));
+            made(allocations(|| {
+                TimerBuilder::on(&runtime).due(due).period(secs(1)).start_exclusive(move |_| use_up(owned))
+            }));
+            made(allocations(|| TimerBuilder::on(&runtime).due(due).period(secs(1)).start(|_| {})));
+            let (count, once) = allocations(|| OnceTimer::on(&runtime, due, move |_| use_up(owned)));
             assert_eq!(count, 1);
             drop(once);
         }
@@ -66,8 +71,8 @@ fn creating_a_timer_is_one_allocation() {
 #[test]
 fn changing_and_disposing_allocate_nothing() {
     for runtime in [warm(manual().1), warm(native())] {
-        let mut timers: Vec<Timer> = (0..100).map(|i| runtime.timer(secs(10 + i), NEVER, |_| {})).collect();
-        let once = runtime.once(secs(10), |_| {});
+        let mut timers: Vec<Timer> = (0..100).map(|i| Timer::on(&runtime, secs(10 + i), NEVER, |_| {})).collect();
+        let once = OnceTimer::on(&runtime, secs(10), |_| {});
         let (count, ()) = allocations(|| {
             for due in [5, 500, 50, 5_000_000, 5_000] {
                 for timer in &timers {
@@ -98,7 +103,7 @@ fn firing_on_virtual_time_allocates_nothing_per_timer() {
     let runtime = warm(Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse"));
     let per_advance = |timers: u64| {
         let fired = Count::new();
-        let timers: Vec<Timer> = (0..timers).map(|_| runtime.timer(ms(10), ms(10), fired.callback())).collect();
+        let timers: Vec<Timer> = (0..timers).map(|_| Timer::on(&runtime, ms(10), ms(10), fired.callback())).collect();
         clock.advance(ms(10));
         let (count, run) = allocations(|| clock.advance(ms(10)));
         assert_eq!(run, timers.len() as u64);
@@ -109,7 +114,7 @@ fn firing_on_virtual_time_allocates_nothing_per_timer() {
     // doublings.
     assert!(many <= few + 30, "{few} allocations for 10 timers, {many} for 1,000");
     // A callback that changes its own timer allocates no memory.
-    let timer = runtime.timer(ms(1), NEVER, |tick| {
+    let timer = Timer::on(&runtime, ms(1), NEVER, |tick| {
         let (count, _) = allocations(|| tick.change(ms(1), NEVER));
         assert_eq!(count, 0);
     });
@@ -124,7 +129,7 @@ fn firing_on_the_pool_allocates_nothing() {
         // No more threads than may poll, and no growth: starting a thread is not a cost of a timer.
         let runtime = Runtime::builder().queues(1).workers(3).max_threads(3).start().expect("the system has threads");
         let ticks = Count::new();
-        let alone = runtime.timer(us(500), us(500), ticks.callback());
+        let alone = Timer::on(&runtime, us(500), us(500), ticks.callback());
         let during = |more: usize| {
             let until = ticks.get() + more;
             let before = allocations_of_all();
@@ -143,12 +148,12 @@ fn firing_on_the_pool_allocates_nothing() {
         };
         assert!(silent(300), "300 ticks of one timer without an allocation, in one of twenty rounds");
         // Swept together, handed over, stolen.
-        let some: Vec<Timer> = (0..50).map(|_| runtime.timer(ms(2), ms(2), ticks.callback())).collect();
+        let some: Vec<Timer> = (0..50).map(|_| Timer::on(&runtime, ms(2), ms(2), ticks.callback())).collect();
         assert!(silent(5_000), "5,000 ticks of fifty timers without an allocation, in one of twenty rounds");
         // A sweep that allocated would come to a hundred in a round.
         assert!(in_all <= 64, "{in_all} allocations for batches");
         // More timers do not fit the deques: these grow and shrink with each sweep, by doubling.
-        let many_timers: Vec<Timer> = (0..400).map(|_| runtime.timer(ms(5), ms(5), ticks.callback())).collect();
+        let many_timers: Vec<Timer> = (0..400).map(|_| Timer::on(&runtime, ms(5), ms(5), ticks.callback())).collect();
         during(5_000);
         let count = during(20_000);
         println!("{count} allocations in 20,000 ticks of many timers");
@@ -176,7 +181,7 @@ fn a_pending_timer_takes_at_most_128_bytes() {
         let before = mine();
         for i in 0..COUNT as u64 {
             // A payload of eight bytes.
-            timers.push(runtime.timer(secs(100 + i), NEVER, move |_| use_up(i)));
+            timers.push(Timer::on(&runtime, secs(100 + i), NEVER, move |_| use_up(i)));
         }
         let after = mine();
         assert_eq!(after.allocations - before.allocations, COUNT as u64);
@@ -195,7 +200,7 @@ fn a_pending_timer_takes_at_most_128_bytes() {
 fn a_pending_delay_takes_at_most_128_bytes() {
     const COUNT: usize = 10_000;
     let runtime = warm(manual().1);
-    let mut delays: Vec<_> = (0..COUNT as u64).map(|i| runtime.delay(secs(100 + i))).collect();
+    let mut delays: Vec<_> = (0..COUNT as u64).map(|i| Delay::on(&runtime, secs(100 + i))).collect();
     let before = mine();
     let mut context = Context::from_waker(Waker::noop());
     for delay in &mut delays {
@@ -215,7 +220,7 @@ fn s21_waiters_that_gave_up_leave_no_memory() {
     const WAITERS: usize = 10_000;
     let runtime = native();
     let (entered, gate) = (Gate::new(), Gate::new());
-    let timer = runtime.timer(Duration::ZERO, NEVER, {
+    let timer = Timer::on(&runtime, Duration::ZERO, NEVER, {
         let (entered, gate) = (entered.clone(), gate.clone());
         move |_| {
             entered.open();
@@ -257,7 +262,7 @@ fn mapped_and_resident() -> [usize; 2] {
 #[test]
 fn s45_an_infinite_timed_cancel_needs_no_timer() {
     let (_clock, runtime) = manual();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     let (count, done) = allocations(|| source.try_cancel_after(NEVER));
     done.expect("a runtime of its own");
     assert_eq!(count, 0);
@@ -301,20 +306,20 @@ fn dropping_and_disposing_give_everything_back() {
     let (clock, runtime) = manual();
     clock.advance(ms(1));
     for due in [ns(0), ms(1), ms(400), secs(1_000), secs(1_000_000), NEVER] {
-        comes_back("drop", || drop(runtime.timer(due, ms(1), |_| {})));
+        comes_back("drop", || drop(Timer::on(&runtime, due, ms(1), |_| {})));
         comes_back("drop of a once-timer", || {
             let owned = vec![1u8; 1_000];
-            drop(runtime.once(due, move |_| drop(owned)));
+            drop(OnceTimer::on(&runtime, due, move |_| drop(owned)));
         });
         comes_back("dispose", || {
             let owned = vec![1u8; 1_000];
-            let timer = runtime.exclusive_timer(due, ms(1), move |_| use_up(&owned));
+            let timer = TimerBuilder::on(&runtime).due(due).period(ms(1)).start_exclusive(move |_| use_up(&owned));
             let before = mine();
             timer.dispose();
             assert!(mine().asked <= before.asked - 1_000, "what it owned is gone though the handle is there");
         });
         comes_back("waiting", || {
-            let timer = runtime.timer(due, ms(1), |_| {});
+            let timer = Timer::on(&runtime, due, ms(1), |_| {});
             let waiting = timer.dispose_async();
             drop(timer);
             assert_eq!(crate::support::block_on(waiting), Waited::Ended);
@@ -326,24 +331,25 @@ fn dropping_and_disposing_give_everything_back() {
 fn detached_timers_give_everything_back() {
     let (clock, runtime) = manual();
     // The clock keeps its vector for swept jobs.
-    runtime.once(ms(1), |_| {}).detach();
+    OnceTimer::on(&runtime, ms(1), |_| {}).detach();
     clock.advance(ms(1));
     for round in 0..3 {
         comes_back("detached", || {
             let owned = vec![1u8; 1_000];
-            runtime.once(ms(2), move |_| drop(owned)).detach();
+            OnceTimer::on(&runtime, ms(2), move |_| drop(owned)).detach();
             let owned = vec![1u8; 1_000];
-            runtime.timer(ms(400), Duration::ZERO, move |_| use_up(&owned)).detach();
+            Timer::on(&runtime, ms(400), Duration::ZERO, move |_| use_up(&owned)).detach();
             let mut left = 3;
-            runtime
-                .exclusive_timer(ms(1), ms(1), move |tick| {
+            TimerBuilder::on(&runtime)
+                .period(ms(1))
+                .start_exclusive(move |tick| {
                     left -= 1;
                     if left == 0 {
                         tick.dispose();
                     }
                 })
                 .detach();
-            runtime.timer(NEVER, NEVER, |_| {}).detach();
+            Timer::on(&runtime, NEVER, NEVER, |_| {}).detach();
             assert_eq!(clock.advance(secs(1)), 5, "round {round}");
         });
     }
@@ -361,17 +367,18 @@ fn a_runtime_on_virtual_time_gives_everything_back() {
                     let clock = ManualClock::new();
                     let runtime = Runtime::builder().manual_clock(&clock).queues(3).start().expect("nothing to refuse");
                     let owned = vec![1u8; 1_000];
-                    let mut timers: Vec<Timer> = (0..500u64).map(|i| runtime.timer(ms(i * i), ms(i), |_| {})).collect();
-                    timers.push(runtime.timer(secs(1), NEVER, move |_| use_up(&owned)));
+                    let mut timers: Vec<Timer> =
+                        (0..500u64).map(|i| Timer::on(&runtime, ms(i * i), ms(i), |_| {})).collect();
+                    timers.push(Timer::on(&runtime, secs(1), NEVER, move |_| use_up(&owned)));
                     for i in 0..100 {
                         let owned = vec![1u8; 100];
-                        runtime.timer(secs(i), secs(1), move |_| use_up(&owned)).detach();
+                        Timer::on(&runtime, secs(i), secs(1), move |_| use_up(&owned)).detach();
                     }
                     clock.advance(secs(5));
                     timers.truncate(400);
                     if shut_down {
                         runtime.shutdown(Duration::ZERO).expect("no threads");
-                        let late = runtime.timer(secs(1), NEVER, |_| {});
+                        let late = Timer::on(&runtime, secs(1), NEVER, |_| {});
                         timers.push(late);
                     }
                     if runtime_first {
@@ -409,17 +416,17 @@ fn a_runtime_whose_detached_timers_start_themselves_again_gives_everything_back(
                     tick.change(Duration::ZERO, ms(10));
                 }
             };
-            runtime.timer(ms(1), Duration::ZERO, again).detach();
-            runtime.exclusive_timer(ms(1), Duration::ZERO, at_once).detach();
-            runtime.exclusive_timer(ms(1), Duration::ZERO, three_times).detach();
-            runtime.once(ms(1), |_| {}).detach();
+            Timer::on(&runtime, ms(1), Duration::ZERO, again).detach();
+            TimerBuilder::on(&runtime).due(ms(1)).period(Duration::ZERO).start_exclusive(at_once).detach();
+            TimerBuilder::on(&runtime).due(ms(1)).period(Duration::ZERO).start_exclusive(three_times).detach();
+            OnceTimer::on(&runtime, ms(1), |_| {}).detach();
             let wall = clock.wall();
             let once_more = move |tick: &WallTick<'_>| {
                 if tick.scheduled() < wall + ms(20) {
                     tick.change(wall + ms(20));
                 }
             };
-            runtime.wall_timer(wall + ms(1), once_more).detach();
+            WallTimer::on(&runtime, wall + ms(1), once_more).detach();
             clock.advance(clock_goes_on_for);
             drop(runtime);
         });
@@ -431,10 +438,10 @@ fn a_runtime_that_callbacks_end_gives_everything_back() {
     comes_back("a runtime shut down by a callback", || {
         let (clock, runtime) = manual();
         let closer = runtime.clone();
-        runtime.once(ms(10), move |_| closer.shutdown(Duration::ZERO).expect("no threads")).detach();
-        let kept = runtime.timer(ms(10), ms(1), |_| {});
-        runtime.timer(ms(10), ms(1), |_| {}).detach();
-        runtime.timer(ms(20), ms(1), |_| {}).detach();
+        OnceTimer::on(&runtime, ms(10), move |_| closer.shutdown(Duration::ZERO).expect("no threads")).detach();
+        let kept = Timer::on(&runtime, ms(10), ms(1), |_| {});
+        Timer::on(&runtime, ms(10), ms(1), |_| {}).detach();
+        Timer::on(&runtime, ms(20), ms(1), |_| {}).detach();
         drop(runtime);
         clock.advance(secs(1));
         drop(kept);
@@ -448,10 +455,10 @@ fn runtimes_on_real_time_give_everything_back() {
             let runtime = Runtime::builder().queues(2).workers(2).start().expect("the system has threads");
             let fired = Count::new();
             let mut timers: Vec<Timer> =
-                (0..200).map(|k| runtime.timer(us(k * 10), us(300), fired.callback())).collect();
+                (0..200).map(|k| Timer::on(&runtime, us(k * 10), us(300), fired.callback())).collect();
             for k in 0..200 {
                 let owned = vec![1u8; 100];
-                runtime.once(us(k * 13), move |_| drop(owned)).detach();
+                OnceTimer::on(&runtime, us(k * 13), move |_| drop(owned)).detach();
                 // Fires once more, at once or a little later.
                 let mut again = k % 3 > 0;
                 let restart = move |tick: &Tick<'_>| {
@@ -459,8 +466,8 @@ fn runtimes_on_real_time_give_everything_back() {
                         tick.change(us(k % 3 - 1), Duration::ZERO);
                     }
                 };
-                runtime.exclusive_timer(us(k * 11), Duration::ZERO, restart).detach();
-                runtime.timer(us(k * 7), us(400), fired.callback()).detach();
+                TimerBuilder::on(&runtime).due(us(k * 11)).period(Duration::ZERO).start_exclusive(restart).detach();
+                Timer::on(&runtime, us(k * 7), us(400), fired.callback()).detach();
             }
             eventually("some fire", || fired.get() > 100);
             if i % 2 == 0 {

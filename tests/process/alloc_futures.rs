@@ -17,8 +17,8 @@ use crate::support::child::in_child;
 use crate::support::poll::{CountingWaker, poll, poll_pinned, poll_with};
 use crate::support::{NEVER, PATIENCE, block_on, manual, ms, native, secs, us};
 use timerqueue::{
-    CancellationToken, CancellationTokenSource, CancelledFuture, Delay, DelayQueue, Interval, Registration, Runtime,
-    TimerFutureExt, timeout,
+    CancellationToken, CancellationTokenSource, CancelledFuture, Delay, DelayQueue, DelayQueueBuilder, Interval,
+    Registration, Runtime, Timeout, TimerFutureExt, timeout,
 };
 
 /// The allowance for the test harness.
@@ -33,11 +33,16 @@ fn s35_a_delay_that_is_never_polled_allocates_nothing() {
     let later = clock.now() + secs(5);
     let (count, ()) = allocations(|| {
         for _ in 0..100 {
-            let mut delay = runtime.delay(secs(1));
+            let mut delay = Delay::on(&runtime, secs(1));
             delay.reset(secs(2));
             delay.reset_at(later);
             assert!(!delay.is_elapsed());
-            drop((runtime.delay_until(later), Delay::new(secs(1)), Delay::new(NEVER), runtime.interval(secs(1))));
+            drop((
+                runtime.enter(|| Delay::until(later)),
+                Delay::new(secs(1)),
+                Delay::new(NEVER),
+                Interval::on(&runtime, secs(1)),
+            ));
         }
     });
     assert_eq!(count, 0);
@@ -48,7 +53,7 @@ fn s35_a_delay_that_is_ready_at_its_first_poll_allocates_nothing() {
     let (_clock, runtime) = manual();
     let (count, ()) = allocations(|| {
         for _ in 0..100 {
-            assert!(poll_with(&mut runtime.delay(Duration::ZERO), Waker::noop()).is_ready());
+            assert!(poll_with(&mut Delay::on(&runtime, Duration::ZERO), Waker::noop()).is_ready());
         }
     });
     assert_eq!(count, 0);
@@ -60,7 +65,7 @@ fn s35_a_pending_delay_allocates_once() {
     for (clock, runtime) in [(Some(clock), on_virtual_time), (None, native())] {
         let counters = [CountingWaker::new(), CountingWaker::new()];
         let wakers = counters.each_ref().map(CountingWaker::waker);
-        let mut delay = runtime.delay(secs(1000));
+        let mut delay = Delay::on(&runtime, secs(1000));
         let (count, first) = allocations(|| poll_with(&mut delay, &wakers[0]));
         assert!(first.is_pending() && count <= 1, "{count} for the first pending poll");
         let (count, ()) = allocations(|| {
@@ -93,13 +98,13 @@ fn s38_a_timeout_around_a_future_that_is_ready_allocates_nothing() {
     let token = CancellationToken::none();
     let (count, ()) = allocations(|| {
         for _ in 0..100 {
-            assert!(poll_with(&mut runtime.timeout(secs(1), ready(1)), Waker::noop()).is_ready());
+            assert!(poll_with(&mut Timeout::on(&runtime, secs(1), ready(1)), Waker::noop()).is_ready());
             assert!(poll_with(&mut timeout(secs(1), ready(1)), Waker::noop()).is_ready());
             assert!(poll_with(&mut ready(1).timeout(NEVER).with_token(&token), Waker::noop()).is_ready());
         }
     });
     assert_eq!(count, 0);
-    let mut limited = runtime.timeout(secs(1), pending::<()>());
+    let mut limited = Timeout::on(&runtime, secs(1), pending::<()>());
     let (count, pending) = allocations(|| poll_with(&mut limited, Waker::noop()));
     assert!(pending.is_pending() && count <= 1);
 }
@@ -107,7 +112,7 @@ fn s38_a_timeout_around_a_future_that_is_ready_allocates_nothing() {
 #[test]
 fn s39_an_interval_allocates_once() {
     let (clock, runtime) = manual();
-    let mut interval: Interval = runtime.interval(secs(1));
+    let mut interval: Interval = Interval::on(&runtime, secs(1));
     let counter = CountingWaker::new();
     let (count, pending) = allocations(|| poll_pinned(pin!(interval.tick()), &counter));
     assert!(pending.is_pending() && count <= 1);
@@ -255,7 +260,7 @@ fn a_delay_queue_frees_its_memory_after_a_peak() {
         let (clock, runtime) = manual();
         let counter = CountingWaker::new();
         for left in [1, 0] {
-            let queue: DelayQueue<u32, ()> = runtime.delay_queue_builder().capacity(1).build();
+            let queue: DelayQueue<u32, ()> = DelayQueueBuilder::on(&runtime).capacity(1).build();
             queue.insert(0, (), NEVER).expect("it is empty");
             let before = in_use();
             let mut receiving: Vec<_> = (0..PEAK).map(|_| queue.recv()).collect();
@@ -270,7 +275,7 @@ fn a_delay_queue_frees_its_memory_after_a_peak() {
             assert!(kept < ROOM, "{kept} bytes are kept with {left} of each left");
             drop((receiving, inserting));
 
-            let queue: DelayQueue<u32, ()> = runtime.delay_queue();
+            let queue: DelayQueue<u32, ()> = DelayQueue::on(&runtime);
             let before = in_use();
             (0..PEAK).for_each(|key| queue.insert(key, (), secs(1)).expect("there is room"));
             let mut receiver = queue.recv();
@@ -287,13 +292,13 @@ fn a_delay_queue_frees_its_memory_after_a_peak() {
 fn s36_s43_waits_that_are_given_up_leave_memory_flat() {
     in_child(module_path!(), "s36_s43_waits_that_are_given_up_leave_memory_flat", || {
         let (_clock, runtime) = manual();
-        let source = runtime.cancellation_source();
+        let source = CancellationTokenSource::on(&runtime);
         let token = source.token();
         let counter = CountingWaker::new();
         let give_up = |rounds: u64| {
             for i in 0..rounds {
-                let mut delay = runtime.delay(ms(1 + i * 7)).with_token(&token);
-                let mut limited = runtime.timeout(secs(1 + i), pending::<()>()).with_token(&token);
+                let mut delay = Delay::on(&runtime, ms(1 + i * 7)).with_token(&token);
+                let mut limited = Timeout::on(&runtime, secs(1 + i), pending::<()>()).with_token(&token);
                 assert!(poll(&mut delay, &counter).is_pending() && poll(&mut limited, &counter).is_pending());
                 let registrations: [Registration; 3] =
                     std::array::from_fn(|_| token.register(move || assert!(i < rounds)));
@@ -316,7 +321,7 @@ fn s36_s43_waits_that_are_given_up_leave_memory_flat() {
 /// Runs timers, delays, timeouts, intervals and tokens on a runtime, and ends the runtime while
 /// they are in use.
 fn life_of_a_runtime(runtime: Runtime) {
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     let counter = CountingWaker::new();
     let middle = source.token().child_source();
     middle.try_cancel_after(secs(3)).expect("a runtime of its own");
@@ -325,17 +330,17 @@ fn life_of_a_runtime(runtime: Runtime) {
     leaf.token().register(|| ()).detach();
     let owned = source.token();
     drop(source.token().register(move || drop(owned)));
-    let mut delays: Vec<Delay> = (0..100).map(|i| runtime.delay(us(10 * i))).collect();
+    let mut delays: Vec<Delay> = (0..100).map(|i| Delay::on(&runtime, us(10 * i))).collect();
     let _ = delays.iter_mut().map(|delay| poll(delay, &counter)).count();
     let mut waiting = leaf.token().cancelled_owned();
     assert!(poll(&mut waiting, &counter).is_pending());
-    let mut limited = runtime.timeout(secs(5), pending::<()>()).with_token(&leaf.token());
+    let mut limited = Timeout::on(&runtime, secs(5), pending::<()>()).with_token(&leaf.token());
     assert!(poll(&mut limited, &counter).is_pending());
-    let mut interval = runtime.interval(secs(1));
+    let mut interval = Interval::on(&runtime, secs(1));
     let _handle = interval.stop_handle();
     assert!(poll_pinned(pin!(interval.tick()), &counter).is_pending());
     if runtime.threads() > 0 {
-        block_on(runtime.delay(us(500)));
+        block_on(Delay::on(&runtime, us(500)));
     }
     runtime.shutdown(PATIENCE).expect("no callback blocks");
     if runtime.threads() > 0 {

@@ -17,7 +17,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use timerqueue::audit::{Place, counts};
-use timerqueue::{CancellationTokenSource, Runtime};
+use timerqueue::{CancellationTokenSource, Delay, Runtime, Timer};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const NEVER: Duration = Duration::MAX;
@@ -143,20 +143,20 @@ impl Audit {
 /// A runtime with one queue, whose alarm is set for a timer that does not fire.
 fn runtime() -> (Runtime, timerqueue::Timer) {
     let runtime = Runtime::builder().queues(1).workers(2).start().expect("threads and alarms");
-    let early = runtime.timer(Duration::from_secs(60), NEVER, |_| {});
+    let early = Timer::on(&runtime, Duration::from_secs(60), NEVER, |_| {});
     sleep(10 * QUIET);
     (runtime, early)
 }
 
 fn timers(audit: &mut Audit, runtime: &Runtime) {
     let mut timers = Vec::new();
-    audit.row("create a timer", 1.0, 30, || timers.push(runtime.timer(HOUR, HOUR, |_| {})));
+    audit.row("create a timer", 1.0, 30, || timers.push(Timer::on(runtime, HOUR, HOUR, |_| {})));
     audit.row("change a timer", 1.0, 30, || {
         timers[0].change(HOUR, HOUR);
     });
     audit.row("drop a timer", 1.0, 30, || drop(timers.pop()));
     let mut delays = Vec::new();
-    audit.row("create a `Delay`", 1.0, 30, || delays.push(Box::pin(runtime.delay(HOUR))));
+    audit.row("create a `Delay`", 1.0, 30, || delays.push(Box::pin(Delay::on(runtime, HOUR))));
     let mut waiting = delays.split_off(0).into_iter();
     audit.row("poll a `Delay` first", 1.0, 30, || {
         let mut delay = waiting.next().expect("as many as runs");
@@ -190,7 +190,7 @@ fn tokens(audit: &mut Audit) {
 
 fn firing(audit: &mut Audit, runtime: &Runtime) {
     audit.row("fire a lone timer", 1.0, 60, || {
-        let timer = runtime.timer(Duration::from_millis(1), NEVER, |_| {});
+        let timer = Timer::on(runtime, Duration::from_millis(1), NEVER, |_| {});
         sleep(Duration::from_millis(1) + QUIET);
         std::mem::forget(timer);
     });
@@ -202,14 +202,19 @@ fn firing(audit: &mut Audit, runtime: &Runtime) {
     audit.row("fire one of many timers", STORM as f64, 9, || {
         let start = Instant::now();
         for _ in 0..STORM {
-            std::mem::forget(runtime.timer(Duration::from_millis(300).saturating_sub(start.elapsed()), NEVER, |_| {}));
+            std::mem::forget(Timer::on(
+                runtime,
+                Duration::from_millis(300).saturating_sub(start.elapsed()),
+                NEVER,
+                |_| {},
+            ));
         }
         sleep(Duration::from_millis(400));
     });
     audit.row("wake one of many tasks", STORM as f64, 9, || {
         let start = Instant::now();
         let mut delays: Vec<_> = (0..STORM)
-            .map(|_| Box::pin(runtime.delay(Duration::from_millis(300).saturating_sub(start.elapsed()))))
+            .map(|_| Box::pin(Delay::on(runtime, Duration::from_millis(300).saturating_sub(start.elapsed()))))
             .collect();
         for delay in &mut delays {
             assert!(poll(delay.as_mut()).is_pending());

@@ -15,13 +15,17 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::support::child::{in_child, skip};
 use crate::support::process::{open_descriptors, threads_named};
 use crate::support::{Count, Gate, Journal, NEVER, PATIENCE, block_on, blocked, eventually, ms, secs};
-use timerqueue::{Changed, Runtime, RuntimeBuilder, RuntimeError, StartError, Timer, Waited};
+use timerqueue::{
+    Changed, Delay, OnceTimer, Runtime, RuntimeBuilder, RuntimeError, StartError, Timer, Waited, WallTimer,
+};
 
 /// Checks that timers fire.
 fn works(runtime: &Runtime) {
     let fired = Count::new();
-    let timers =
-        [runtime.timer(Duration::ZERO, NEVER, fired.callback()), runtime.timer(ms(2), ms(1), fired.callback())];
+    let timers = [
+        Timer::on(runtime, Duration::ZERO, NEVER, fired.callback()),
+        Timer::on(runtime, ms(2), ms(1), fired.callback()),
+    ];
     eventually("timers fire", || fired.get() >= 3);
     for timer in timers {
         assert_eq!(timer.dispose_and_wait(), Waited::Ended);
@@ -64,10 +68,10 @@ fn cpu_time() -> Duration {
 /// Checks that the runtime has ended, and that its remaining threads sleep.
 fn has_ended(runtime: &Runtime, name: &str) {
     let fired = Count::new();
-    let timer = runtime.timer(ms(1), NEVER, fired.callback());
+    let timer = Timer::on(runtime, ms(1), NEVER, fired.callback());
     assert_eq!(timer.change(ms(1), NEVER), Changed::Ended);
     assert_eq!(timer.dispose_and_wait(), Waited::Ended);
-    assert!(matches!(block_on(runtime.delay(ms(1)).try_wait()), Err(RuntimeError::Ended)));
+    assert!(matches!(block_on(Delay::on(runtime, ms(1)).try_wait()), Err(RuntimeError::Ended)));
     let ended = if runtime.is_global() { Runtime::shutdown_global(secs(5)) } else { runtime.shutdown(secs(5)) };
     assert_eq!(ended, Ok(()));
     // A spinning thread takes all its processor time, also on a busy machine.
@@ -89,16 +93,16 @@ fn s33_a_runtime_whose_descriptors_are_closed_ends_and_says_so() {
             let runtime = builder.start().expect("it starts");
             works(&runtime);
             let ticks = Count::new();
-            let periodic = busy.then(|| runtime.timer(ms(1), ms(1), ticks.callback()));
+            let periodic = busy.then(|| Timer::on(&runtime, ms(1), ms(1), ticks.callback()));
             eventually("it ticks", || !busy || ticks.get() > 5);
-            let (mut far, mut soon) = (runtime.delay(secs(1_000)), runtime.delay(ms(200)));
+            let (mut far, mut soon) = (Delay::on(&runtime, secs(1_000)), Delay::on(&runtime, ms(200)));
             let waiting = thread::spawn(move || (block_on(far.try_wait()), block_on(soon.try_wait())));
             thread::sleep(ms(20));
             close_all();
             if i == 2 {
                 // A timer that becomes the earliest: the call that arms the alarm finds the loss,
                 // without a poller.
-                drop(runtime.timer(ms(1), NEVER, |_| {}));
+                drop(Timer::on(&runtime, ms(1), NEVER, |_| {}));
             }
             eventually("the handler is told", || told.len() > 0);
             let ended = waiting.join().expect("no panic");
@@ -122,17 +126,16 @@ fn s33_shutdown_does_not_wait_for_threads_that_no_descriptor_wakes() {
     in_child(module_path!(), "s33_shutdown_does_not_wait_for_threads_that_no_descriptor_wakes", || {
         let (builder, told) = told(Runtime::builder().thread_name("tq-lost"));
         let runtime = builder.start().expect("it starts");
-        let timer = runtime.timer(secs(1_000), NEVER, |_| {});
+        let timer = Timer::on(&runtime, secs(1_000), NEVER, |_| {});
         works(&runtime);
         let gate = Gate::new();
         let (held, entered) = (gate.clone(), Count::new());
         let running = entered.clone();
-        runtime
-            .once(Duration::ZERO, move |_| {
-                running.bump();
-                held.wait();
-            })
-            .detach();
+        OnceTimer::on(&runtime, Duration::ZERO, move |_| {
+            running.bump();
+            held.wait();
+        })
+        .detach();
         eventually("it runs", || entered.get() == 1);
         close_all();
         // The shutdown still waits for a running callback.
@@ -170,7 +173,7 @@ fn s33_each_descriptor_may_be_closed() {
             let runtime = builder.start().expect("it starts");
             works(&runtime);
             // Also the descriptor of the wall clock.
-            let wall = runtime.wall_timer(SystemTime::now() + secs(1_000), |_| {});
+            let wall = WallTimer::on(&runtime, SystemTime::now() + secs(1_000), |_| {});
             let ours = own_descriptors().into_iter().filter(|fd| !others.contains(fd)).nth(closed);
             let Some(fd) = ours else {
                 assert!(closed >= 7, "{closed}");
@@ -220,7 +223,7 @@ fn s33_files_that_reuse_closed_descriptor_numbers_are_left_alone() {
                 let (builder, told) = told(Runtime::builder().queues(2).thread_name("tq-lost"));
                 let runtime = builder.start().expect("it starts");
                 works(&runtime);
-                let timer = runtime.timer(secs(1_000), NEVER, |_| {});
+                let timer = Timer::on(&runtime, secs(1_000), NEVER, |_| {});
                 let all = close_all();
                 for &number in &all {
                     let fd = open();
@@ -236,7 +239,7 @@ fn s33_files_that_reuse_closed_descriptor_numbers_are_left_alone() {
                 } else {
                     // The loss is found by the end of the runtime, or by an earlier call.
                     let _ = timer.change(secs(10), NEVER);
-                    let _ = runtime.once(Duration::ZERO, |_| {});
+                    let _ = OnceTimer::on(&runtime, Duration::ZERO, |_| {});
                 }
                 assert_eq!(runtime.shutdown(PATIENCE), Ok(()), "{what}");
                 drop((timer, runtime));
@@ -297,8 +300,8 @@ fn s33_the_first_call_that_meets_closed_descriptors_ends_the_runtime() {
         // The descriptor, the call that meets the loss, and the thread that ends the runtime, which
         // must not hold a lock.
         let ways: [(Meet, &str, &str); 3] = [
-            (|runtime, _| runtime.timer(secs(10), NEVER, |_| {}).detach(), "timerfd_settime", "timerqueue-lost"),
-            (|runtime, _| runtime.once(Duration::ZERO, |_| {}).detach(), "epoll_ctl", "timerqueue-lost"),
+            (|runtime, _| Timer::on(runtime, secs(10), NEVER, |_| {}).detach(), "timerfd_settime", "timerqueue-lost"),
+            (|runtime, _| OnceTimer::on(runtime, Duration::ZERO, |_| {}).detach(), "epoll_ctl", "timerqueue-lost"),
             (|_, gate| gate.open(), "epoll_wait", "tq-first"),
         ];
         for (meet, call, thread) in ways {
@@ -366,7 +369,7 @@ fn refused_late(name: &str, call: libc::c_long, named: &str) {
             return skip(name, "no system call filters here");
         }
         // A timer that becomes the earliest, and a job for a thread that waits.
-        let timer = runtime.timer(secs(10), NEVER, |_| {});
+        let timer = Timer::on(&runtime, secs(10), NEVER, |_| {});
         let _ = runtime.try_execute(|| {});
         eventually("the handler is told", || told.len() > 0);
         let told = told.take();

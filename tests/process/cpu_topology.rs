@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::support::child::{in_child, skip};
 use crate::support::{Count, Gate, NEVER, PATIENCE, Random, blocked, eventually, ms, secs, us, within};
-use timerqueue::{Alarm, CancellationTokenSource, Runtime, Timer, Waited};
+use timerqueue::{Alarm, CancellationTokenSource, OnceTimer, Runtime, Timer, Waited};
 
 // ------------------------------------------------------------------------------------------------------- the functions
 
@@ -102,7 +102,7 @@ fn works_on(runtime: &Runtime, core: Option<i32>) {
     let timers: Vec<Timer> = (0..20u64)
         .map(|i| {
             let fired = fired.clone();
-            runtime.timer(us(i * 97), NEVER, move |tick| {
+            Timer::on(runtime, us(i * 97), NEVER, move |tick| {
                 assert!(tick.now() >= tick.scheduled());
                 fired.bump();
             })
@@ -188,7 +188,7 @@ fn s25_more_queues_than_descriptors() {
             .map(|i| {
                 CORE.set(Some(i as i32));
                 let (early, fired) = (early.clone(), fired.clone());
-                runtime.timer(us(i * 37 % 5_000), NEVER, move |tick| {
+                Timer::on(&runtime, us(i * 37 % 5_000), NEVER, move |tick| {
                     fired.bump();
                     if tick.now() < tick.scheduled() {
                         early.bump();
@@ -220,7 +220,7 @@ fn s25_more_cores_than_queues() {
 #[test]
 fn s25_cancellation_sources_where_the_core_is_unknown() {
     let (_, runtime) = crate::support::manual();
-    let parent = runtime.cancellation_source();
+    let parent = CancellationTokenSource::on(&runtime);
     for core in [-1, 0, 77, i32::MAX] {
         CORE.set(Some(core));
         let child = timerqueue::CancellationTokenSource::linked([&parent.token()]);
@@ -249,7 +249,7 @@ fn s25_threads_that_move_from_core_to_core() {
                     for _ in 0..TIMERS {
                         let wander = |random: &mut Random| CORE.set(Some(random.below(12) as i32 - 1));
                         wander(&mut random);
-                        let timer = runtime.once(us(random.below(3_000)), {
+                        let timer = OnceTimer::on(runtime, us(random.below(3_000)), {
                             let fired = fired.clone();
                             move |tick| {
                                 assert!(tick.now() >= tick.scheduled());
@@ -301,7 +301,7 @@ fn s25_cores_that_come_and_go() {
             let runtime = Runtime::builder().start().expect("the system has threads");
             assert_eq!(runtime.queues(), begin.len());
             let ticks = Count::new();
-            let ticking = runtime.timer(ms(1), ms(1), {
+            let ticking = Timer::on(&runtime, ms(1), ms(1), {
                 let (ticks, early) = (ticks.clone(), early.clone());
                 move |tick| {
                     ticks.bump();
@@ -589,7 +589,7 @@ fn s25_under_a_quota_timers_are_late_but_none_is_lost_or_early() {
         assert_eq!((runtime.queues(), runtime.threads()), (1, 2));
         works_on(&runtime, None);
         let ticks = Count::new();
-        let ticking = runtime.timer(ms(5), ms(5), ticks.callback());
+        let ticking = Timer::on(&runtime, ms(5), ms(5), ticks.callback());
         // Threads that use up the quota repeatedly.
         let busy: Duration = (0..20).map(|i| (0..20_000 * i).fold(Duration::ZERO, |sum, n| sum + us(n % 2))).sum();
         assert!(busy > Duration::ZERO);

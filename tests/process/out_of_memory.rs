@@ -12,7 +12,7 @@ use std::time::Instant;
 use crate::allocator::{LARGE, large_alive, large_made, refuse};
 use crate::support::child::{full_name, in_child};
 use crate::support::{Count, NEVER, PATIENCE, eventually, ms, native};
-use timerqueue::{Runtime, Waited};
+use timerqueue::{Runtime, Timer, Waited};
 
 /// The payload of a panic is freed: with a panic handler, with a handler that panics itself, and
 /// without a handler.
@@ -25,7 +25,7 @@ fn s12_the_payload_of_a_panic_is_freed() {
         let runtimes = [native(), with(drop), with(|panic| std::panic::resume_unwind(panic.into_payload()))];
         for runtime in runtimes {
             let (before, made) = (large_alive(), large_made());
-            let timer = runtime.timer(ms(1), ms(1), |_| std::panic::resume_unwind(Box::new([0u8; LARGE])));
+            let timer = Timer::on(&runtime, ms(1), ms(1), |_| std::panic::resume_unwind(Box::new([0u8; LARGE])));
             eventually("panics", || runtime.panics() >= 20);
             assert_eq!(timer.dispose_and_wait(), Waited::Ended);
             assert!(large_made() >= made + 20, "each payload was allocated");
@@ -43,8 +43,8 @@ fn s12_without_memory_for_a_panic_the_process_ends() {
     if std::env::var_os(CHILD).is_some() {
         let runtime = native();
         let others = Count::new();
-        let _other = runtime.timer(ms(1), ms(1), others.callback());
-        let _timer = runtime.timer(ms(5), NEVER, |_| {
+        let _other = Timer::on(&runtime, ms(1), ms(1), others.callback());
+        let _timer = Timer::on(&runtime, ms(5), NEVER, |_| {
             refuse();
             panic!("for which there is no memory");
         });

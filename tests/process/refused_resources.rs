@@ -21,7 +21,9 @@ use crate::ledger::{Ledger, start};
 use crate::support::child::{in_child, skip};
 use crate::support::process::{open_descriptors, threads_named};
 use crate::support::{Count, Gate, NEVER, OnDrop, PATIENCE, blocked, blocking, eventually, ms, secs, within};
-use timerqueue::{Alarm, ManualClock, Observer, Runtime, StartError, ThreadsChanged, Timer, Waited};
+use timerqueue::{
+    Alarm, ManualClock, Observer, OnceTimer, Runtime, StartError, ThreadsChanged, Timer, Waited, WallTimer,
+};
 
 // ------------------------------------------------------------------------------------------------ numbers out of range
 
@@ -117,8 +119,10 @@ fn allow_descriptors(more: usize) {
 /// Fires a one-shot and a periodic timer.
 fn works(runtime: &Runtime) {
     let fired = Count::new();
-    let timers =
-        [runtime.timer(Duration::ZERO, NEVER, fired.callback()), runtime.timer(ms(2), ms(1), fired.callback())];
+    let timers = [
+        Timer::on(runtime, Duration::ZERO, NEVER, fired.callback()),
+        Timer::on(runtime, ms(2), ms(1), fired.callback()),
+    ];
     eventually("timers fire", || fired.get() >= 3);
     for timer in timers {
         assert_eq!(timer.dispose_and_wait(), Waited::Ended);
@@ -358,8 +362,8 @@ fn s31_growth_that_is_refused_loses_no_timer() {
             eventually("all are blocked but one, which watches", || entered.get() == threads - 1);
             let fired = Count::new();
             let waiting: Vec<Timer> = (0..50)
-                .map(|i| runtime.timer(ms(i), NEVER, fired.callback()))
-                .chain([runtime.timer(ms(1), ms(1), |_| {})])
+                .map(|i| Timer::on(&runtime, ms(i), NEVER, fired.callback()))
+                .chain([Timer::on(&runtime, ms(1), ms(1), |_| {})])
                 .collect();
             // Long enough for many refusals, none of which may be counted as a thread.
             let begin = Instant::now();
@@ -467,7 +471,7 @@ fn s33_a_runtime_that_was_shut_down_holds_no_descriptor() {
         let before = open_descriptors();
         let far = std::time::SystemTime::now() + secs(1_000);
         let runtime = start("tq-kept");
-        let wall = runtime.wall_timer(far, |_| {}); // with a descriptor of its own
+        let wall = WallTimer::on(&runtime, far, |_| {}); // with a descriptor of its own
         works(&runtime);
         let timer = Timer::new(secs(1_000), NEVER, |_| {});
         works(Runtime::global());
@@ -477,7 +481,7 @@ fn s33_a_runtime_that_was_shut_down_holds_no_descriptor() {
         // Calls on what is left do nothing, and no other file is touched.
         let files: Vec<_> = (0..8).map(|_| std::fs::File::open("/dev/null").expect("it is there")).collect();
         runtime.execute(|| {});
-        let _ = (timer.change(ms(1), NEVER), wall.change(far), runtime.once(ms(1), |_| {}));
+        let _ = (timer.change(ms(1), NEVER), wall.change(far), OnceTimer::on(&runtime, ms(1), |_| {}));
         drop((timer, wall, runtime));
         assert_eq!(open_descriptors(), before + files.len());
         // After a shutdown that did not wait, the last thread closes them.

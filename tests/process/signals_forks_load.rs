@@ -19,8 +19,8 @@ use crate::support::child::{in_child, skip};
 use crate::support::process::threads_named;
 use crate::support::{Count, Journal, NEVER, PATIENCE, block_on, eventually, ms, secs, us};
 use timerqueue::{
-    Alarm, CancellationTokenSource, Delay, DelayQueue, ManualClock, MissedTicks, OnceTimer, RecvTimeoutError, Runtime,
-    RuntimeError, StartError, Tick, Timer, Waited, WallTimer,
+    Alarm, CancellationTokenSource, Delay, DelayQueue, Interval, ManualClock, MissedTicks, OnceTimer, RecvTimeoutError,
+    Runtime, RuntimeError, StartError, Tick, Timer, TimerBuilder, Waited, WallTimer,
 };
 
 /// Prints lateness, which cannot be asserted.
@@ -81,7 +81,7 @@ fn s27_a_storm_of_signals_loses_no_timer() {
             rounds += 1;
             let ledger = Ledger::spread(&runtime, 500, ms(100));
             let ticks = Count::new();
-            let periodic = runtime.timer(ms(1), ms(1), ticks.callback());
+            let periodic = Timer::on(&runtime, ms(1), ms(1), ticks.callback());
             ledger.settle();
             eventually("ticks go on", || ticks.get() > 20);
             assert_eq!(periodic.dispose_and_wait(), Waited::Ended);
@@ -146,7 +146,7 @@ fn a_child_forked_in_a_callback_takes_no_alarm_of_its_parents() {
         for alarm in [Alarm::Native, Alarm::Portable] {
             let runtime = Runtime::builder().queues(1).alarm(alarm).start().expect("it starts");
             let (send, receive) = mpsc::channel();
-            let forked = runtime.once(ms(1), move |_| {
+            let forked = OnceTimer::on(&runtime, ms(1), move |_| {
                 // SAFETY: the child goes on with its single thread, until it is killed.
                 let child = unsafe { libc::fork() };
                 if child != 0 {
@@ -173,13 +173,13 @@ fn a_forked_child_finds_an_inert_runtime_and_may_start_its_own() {
     in_child(module_path!(), "a_forked_child_finds_an_inert_runtime_and_may_start_its_own", || {
         let runtime = Runtime::builder().queues(2).thread_name("tq-fork").start().expect("it starts");
         let fired = Count::new();
-        let inherited = runtime.timer(secs(1_000), ms(5), fired.callback());
+        let inherited = Timer::on(&runtime, secs(1_000), ms(5), fired.callback());
         inherited.change(NEVER, NEVER);
         // No timer of the parent runs at the fork: a lock held by a further thread would stay
         // locked in the child for ever.
         let (late, pending) = loop {
             let (begin, late) = (Instant::now(), Count::new());
-            let pending: Vec<_> = (0..50).map(|i| runtime.timer(ms(500 + i), NEVER, late.callback())).collect();
+            let pending: Vec<_> = (0..50).map(|i| Timer::on(&runtime, ms(500 + i), NEVER, late.callback())).collect();
             thread::sleep(ms(50));
             if begin.elapsed() < ms(300) {
                 break (late, pending);
@@ -189,9 +189,9 @@ fn a_forked_child_finds_an_inert_runtime_and_may_start_its_own() {
             let own = Count::new();
             // The whole path runs, also through the code that would arm an alarm or wake a thread.
             let timers = [
-                runtime.timer(Duration::ZERO, NEVER, own.callback()),
-                runtime.timer(us(100), ms(1), own.callback()),
-                runtime.exclusive_timer(ms(1), NEVER, {
+                Timer::on(&runtime, Duration::ZERO, NEVER, own.callback()),
+                Timer::on(&runtime, us(100), ms(1), own.callback()),
+                TimerBuilder::on(&runtime).due(ms(1)).period(NEVER).start_exclusive({
                     let own = own.clone();
                     move |_| {
                         own.bump();
@@ -236,7 +236,7 @@ fn s34_a_forked_child_is_told_so_and_may_start_a_default_runtime() {
         let manual = Runtime::builder().manual_clock(&clock).start().expect("it starts");
         let far = Timer::new(secs(1_000), NEVER, |_| {});
         let armed = CancellationTokenSource::after(secs(1_000));
-        let queue = named.delay_queue::<u32, ()>();
+        let queue = DelayQueue::<u32, ()>::on(&named);
         let ended = in_fork(|| {
             assert!(matches!(Runtime::try_global(), Err(StartError::Forked)));
             assert!(Runtime::global().is_shut_down() && named.is_shut_down() && !manual.is_shut_down());
@@ -244,13 +244,13 @@ fn s34_a_forked_child_is_told_so_and_may_start_a_default_runtime() {
             forked("timer", Timer::try_new(ms(1), NEVER, |_| {}));
             forked("once", OnceTimer::try_new(ms(1), |_| {}));
             forked("wall", WallTimer::try_new(std::time::SystemTime::now(), |_| {}));
-            forked("builder", named.timer_builder().due(ms(1)).try_start_exclusive(|_| {}));
-            forked("wall builder", named.timer_builder().try_start_wall(std::time::SystemTime::now(), |_| {}));
+            forked("builder", TimerBuilder::on(&named).due(ms(1)).try_start_exclusive(|_| {}));
+            forked("wall builder", TimerBuilder::on(&named).try_start_wall(std::time::SystemTime::now(), |_| {}));
             forked("execute", named.try_execute(|| {}));
             forked("delay", block_on(Delay::new(ms(1)).try_wait()));
-            forked("interval", block_on(named.interval(ms(1)).try_tick()));
+            forked("interval", block_on(Interval::on(&named, ms(1)).try_tick()));
             forked("cancel after", CancellationTokenSource::try_after(ms(1)));
-            forked("cancel", named.cancellation_source().try_cancel_after(ms(1)));
+            forked("cancel", CancellationTokenSource::on(&named).try_cancel_after(ms(1)));
             forked("moved", armed.try_cancel_after(ms(1)));
             armed.cancel_after(ms(1));
             forked("queue", DelayQueue::<u32, ()>::try_new());
@@ -334,7 +334,7 @@ fn s08_a_process_that_was_stopped_for_seconds_loses_nothing() {
             .map(|(&policy, journal)| {
                 let journal = journal.clone();
                 let ns = |at: Duration| at.as_nanos() as u64;
-                let timer = runtime.timer_builder().due(PERIOD).period(PERIOD).missed_ticks(policy);
+                let timer = TimerBuilder::on(&runtime).due(PERIOD).period(PERIOD).missed_ticks(policy);
                 // Exclusive: the disposal cuts off only ticks at the end.
                 timer.start_exclusive(move |tick: &Tick<'_>| {
                     let now = ns(tick.now().as_duration());
@@ -418,7 +418,7 @@ fn s25_cores_change_while_timers_are_pending() {
             let runtime = Runtime::builder().pin_workers(pinned).thread_name("tq-cores").start().expect("it starts");
             assert_eq!(runtime.queues(), cores.len());
             let periodic = Count::new();
-            let ticking = runtime.timer(ms(1), ms(1), periodic.callback());
+            let ticking = Timer::on(&runtime, ms(1), ms(1), periodic.callback());
             for allowed in [&cores[..1], &cores[1..], &cores[cores.len() - 1..], &cores[..]] {
                 let pending = Ledger::spread(&runtime, 100, ms(60));
                 assert!(restrict(&own_threads(), allowed));
@@ -481,7 +481,7 @@ fn s05_under_four_times_the_load() {
             })
             .collect();
         let ticks = Count::new();
-        let periodic = runtime.timer(ms(5), ms(5), ticks.callback());
+        let periodic = Timer::on(&runtime, ms(5), ms(5), ticks.callback());
         let ledger = Ledger::spread(&runtime, 2_000, ms(700));
         let late = ledger.settle();
         eventually("ticks go on", || ticks.get() > 20);
@@ -516,7 +516,7 @@ fn s31_no_thread_with_priority_loops_for_a_thread_without() {
         assert!(set_priority(libc::SCHED_OTHER, 0));
         let (ticks, jobs) = (Count::new(), Count::new());
         let timers: Vec<_> =
-            (0..20).map(|i| runtime.timer(us(1_000 + 37 * i), us(1_000 + 37 * i), ticks.callback())).collect();
+            (0..20).map(|i| Timer::on(&runtime, us(1_000 + 37 * i), us(1_000 + 37 * i), ticks.callback())).collect();
         let (begun, mut sent) = (Instant::now(), 0);
         while begun.elapsed() < secs(3) {
             let jobs = jobs.clone();

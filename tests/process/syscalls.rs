@@ -79,11 +79,11 @@ fn armings<T>(action: impl FnOnce() -> T) -> (u64, T) {
 #[test]
 fn the_calls_pass_through_here() {
     let runtime = native();
-    let (calls, timer) = armings(|| runtime.timer(secs(100), NEVER, |_| {}));
+    let (calls, timer) = armings(|| Timer::on(&runtime, secs(100), NEVER, |_| {}));
     assert_eq!(calls, 1, "else nothing in this file means anything");
     let before = WAKE_UPS.load(Ordering::SeqCst);
     let fired = Count::new();
-    let soon = runtime.timer(ms(1), NEVER, fired.callback());
+    let soon = Timer::on(&runtime, ms(1), NEVER, fired.callback());
     eventually("it fires", || fired.get() == 1);
     assert!(WAKE_UPS.load(Ordering::SeqCst) > before);
     drop((timer, soon));
@@ -94,9 +94,9 @@ fn the_calls_pass_through_here() {
 #[test]
 fn s18_moving_earlier_arms_at_most_once_and_only_the_earliest() {
     let runtime = native();
-    let (first_call, first) = armings(|| runtime.timer(secs(1_000), NEVER, |_| {}));
+    let (first_call, first) = armings(|| Timer::on(&runtime, secs(1_000), NEVER, |_| {}));
     assert_eq!(first_call, 1, "the first of its queue");
-    let (calls, other) = armings(|| runtime.timer(secs(2_000), secs(1), |_| {}));
+    let (calls, other) = armings(|| Timer::on(&runtime, secs(2_000), secs(1), |_| {}));
     assert_eq!(calls, 0, "a later one");
     let change = |timer: &Timer, due| armings(|| timer.change(due, NEVER)).0;
     assert_eq!(change(&other, secs(1_500)), 0, "earlier than it was, but not the earliest");
@@ -113,7 +113,7 @@ fn s18_moving_earlier_arms_at_most_once_and_only_the_earliest() {
 #[test]
 fn s18_every_change_makes_at_most_one_call() {
     let runtime = native();
-    let timers: Vec<Timer> = (0..20).map(|_| runtime.timer(NEVER, NEVER, |_| {})).collect();
+    let timers: Vec<Timer> = (0..20).map(|_| Timer::on(&runtime, NEVER, NEVER, |_| {})).collect();
     let mut random = Random(18);
     for _ in 0..5_000 {
         let before = runtime.next_due();
@@ -156,7 +156,7 @@ fn s18_moving_later_and_stopping_make_no_system_call() {
     const NAME: &str = "s18_moving_later_and_stopping_make_no_system_call";
     in_child(module_path!(), NAME, || {
         let runtime = native();
-        let timers: Vec<Timer> = (0..10).map(|i| runtime.timer(secs(1_000 + i), NEVER, |_| {})).collect();
+        let timers: Vec<Timer> = (0..10).map(|i| Timer::on(&runtime, secs(1_000 + i), NEVER, |_| {})).collect();
         // 0: not done yet. 1: done under the filter. Otherwise the error of setting the filter.
         static OUTCOME: AtomicI32 = AtomicI32::new(0);
         thread::spawn(move || {
@@ -225,7 +225,7 @@ fn s25_one_queue_per_usable_core_and_a_timer_stays_where_it_was_made() {
         let mut made_on = |core| {
             move_to(core);
             due -= 1;
-            let (calls, timer) = armings(|| runtime.timer(secs(due), NEVER, |_| {}));
+            let (calls, timer) = armings(|| Timer::on(&runtime, secs(due), NEVER, |_| {}));
             assert_eq!(calls, 1);
             (LAST_FD.get(), timer)
         };
@@ -258,7 +258,7 @@ fn ns_of(at: Timestamp) -> u64 {
 #[test]
 fn s27_the_alarm_is_never_later_than_the_earliest_due_point() {
     let runtime = native();
-    let anchor = runtime.timer(secs(100_000), NEVER, |_| {});
+    let anchor = Timer::on(&runtime, secs(100_000), NEVER, |_| {});
     let fd = LAST_FD.get();
     let mut timers: Vec<Timer> = Vec::new();
     let mut random = Random(27);
@@ -266,7 +266,7 @@ fn s27_the_alarm_is_never_later_than_the_earliest_due_point() {
         // The due points are far, so no timer fires: without a sweep only this thread arms.
         let due = secs(200 + random.below(90_000));
         match random.below(6) {
-            0 | 1 => timers.push(runtime.timer(due, NEVER, |_| {})),
+            0 | 1 => timers.push(Timer::on(&runtime, due, NEVER, |_| {})),
             2 if !timers.is_empty() => drop(timers.swap_remove(random.below(timers.len() as u64) as usize)),
             3 if !timers.is_empty() => timers[random.below(timers.len() as u64) as usize].dispose(),
             _ if !timers.is_empty() => {
@@ -285,7 +285,7 @@ fn s27_the_alarm_is_never_later_than_the_earliest_due_point() {
 #[test]
 fn s27_nor_when_many_threads_arm_at_once() {
     let runtime = native();
-    let anchor = runtime.timer(secs(100_000), NEVER, |_| {});
+    let anchor = Timer::on(&runtime, secs(100_000), NEVER, |_| {});
     let fd = LAST_FD.get();
     for round in 0..50 {
         let start = Barrier::new(4);
@@ -297,7 +297,7 @@ fn s27_nor_when_many_threads_arm_at_once() {
                         start.wait();
                         // All four threads set the earliest due point, repeatedly.
                         (0..20)
-                            .map(|k| runtime.timer(secs(90_000 - 1_000 * round - 20 * k - i), NEVER, |_| {}))
+                            .map(|k| Timer::on(runtime, secs(90_000 - 1_000 * round - 20 * k - i), NEVER, |_| {}))
                             .collect::<Vec<_>>()
                     })
                 })
@@ -319,11 +319,11 @@ fn s27_a_timer_armed_behind_a_stale_alarm_fires() {
         for k in 0..50u64 {
             // The alarm is set to 1 ms, and expires with no timer due; or it is moved to later at
             // the last moment.
-            let timer = runtime.timer(ms(1), NEVER, |_| {});
+            let timer = Timer::on(&runtime, ms(1), NEVER, |_| {});
             let fired = Count::new();
-            let other = runtime.timer(Duration::from_micros(900 + 10 * k), NEVER, fired.callback());
+            let other = Timer::on(&runtime, Duration::from_micros(900 + 10 * k), NEVER, fired.callback());
             timer.dispose();
-            let late = runtime.timer(ms(3), NEVER, fired.callback());
+            let late = Timer::on(&runtime, ms(3), NEVER, fired.callback());
             eventually("both fire", || fired.get() == 2);
             drop((other, late));
         }
@@ -336,7 +336,7 @@ fn s27_a_timer_armed_behind_a_stale_alarm_fires() {
 fn s28_the_thread_that_takes_the_alarm_runs_the_first_callback() {
     let runtime = Runtime::builder().queues(1).workers(4).start().expect("the system has threads");
     let (send, receive) = mpsc::channel();
-    let timer = runtime.timer(ms(10), ms(10), move |_| {
+    let timer = Timer::on(&runtime, ms(10), ms(10), move |_| {
         thread_local! {
             static TAKEN_BEFORE: Cell<u64> = const { Cell::new(0) };
         }
@@ -362,7 +362,7 @@ fn s28_all_others_that_are_due_are_handed_to_the_pool() {
             let timers: Vec<Timer> = (0..8)
                 .map(|_| {
                     let (together, met) = (Arc::clone(&together), met.clone());
-                    runtime.timer(at - runtime.now(), NEVER, move |_| {
+                    Timer::on(&runtime, at - runtime.now(), NEVER, move |_| {
                         together.wait();
                         met.bump();
                     })
@@ -385,9 +385,9 @@ fn s32_with_nothing_due_the_process_does_not_wake_up() {
         // Short and long timers on every list, and some activity before.
         let mut timers: Vec<Timer> = [60, 61, 1_000, 100_000, 10_000_000]
             .iter()
-            .map(|&due| runtime.timer(secs(due), secs(60), |_| {}))
+            .map(|&due| Timer::on(&runtime, secs(due), secs(60), |_| {}))
             .collect();
-        timers.extend((0..20).map(|_| runtime.timer(ms(5), NEVER, fired.callback())));
+        timers.extend((0..20).map(|_| Timer::on(&runtime, ms(5), NEVER, fired.callback())));
         eventually("the early ones fire", || fired.get() == 20);
         // Longer than a window of 333 ms. In the first rounds earlier activity may still end.
         let silent = (0..6).any(|_| {

@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use crate::support::child::{in_child, skip};
 use crate::support::process::open_descriptors;
 use crate::support::{Count, Gate, Journal, NEVER, PATIENCE, block_on, eventually, ms, secs, us, within};
-use timerqueue::{Alarm, Changed, Runtime, RuntimeBuilder, RuntimeClock, Waited, WallTimer};
+use timerqueue::{Alarm, Changed, OnceTimer, Runtime, RuntimeBuilder, RuntimeClock, Timer, Waited, WallTimer};
 
 /// The number of calls that set a timer to be cancelled by a step of the wall clock.
 static TOLD_OF_STEPS: AtomicU64 = AtomicU64::new(0);
@@ -96,7 +96,7 @@ fn s56_fires_on_real_time_and_never_early() {
             let timers: Vec<WallTimer> = (0..50)
                 .map(|i| {
                     let journal = journal.clone();
-                    runtime.wall_timer(SystemTime::now() + us(i * 531), move |tick| {
+                    WallTimer::on(&runtime, SystemTime::now() + us(i * 531), move |tick| {
                         journal.push((tick.scheduled(), SystemTime::now(), tick.now()));
                     })
                 })
@@ -109,12 +109,12 @@ fn s56_fires_on_real_time_and_never_early() {
             // In the past, before and after the epoch.
             let fired = Count::new();
             for at in [SystemTime::now(), SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH - secs(1_000)] {
-                runtime.wall_timer(at, fired.wall_callback()).detach();
+                WallTimer::on(&runtime, at, fired.wall_callback()).detach();
             }
             eventually("at once", || fired.get() == 3);
             // The disposal of a timer waits for its running callback.
             let (entered, gate) = (Count::new(), Gate::new());
-            let timer = runtime.wall_timer(SystemTime::now(), {
+            let timer = WallTimer::on(&runtime, SystemTime::now(), {
                 let (entered, gate) = (entered.clone(), gate.clone());
                 move |_| {
                     entered.bump();
@@ -125,7 +125,7 @@ fn s56_fires_on_real_time_and_never_early() {
             let waiting = timer.dispose_async();
             gate.open();
             assert_eq!(block_on(waiting), Waited::Ended);
-            let far = runtime.wall_timer(SystemTime::now() + secs(1_000), |_| {});
+            let far = WallTimer::on(&runtime, SystemTime::now() + secs(1_000), |_| {});
             assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
             assert_eq!(far.change(SystemTime::now()), Changed::Ended);
         });
@@ -139,9 +139,9 @@ fn s56_one_descriptor_with_the_first_wall_timer_and_none_before() {
         let runtime = Runtime::builder().start().expect("the system has threads and timers");
         let before = open_descriptors();
         let at = SystemTime::now() + secs(1_000);
-        let first = runtime.wall_timer(at, |_| {});
+        let first = WallTimer::on(&runtime, at, |_| {});
         assert_eq!(open_descriptors(), before + 1);
-        let others: Vec<WallTimer> = (0..10).map(|_| runtime.wall_timer(at, |_| {})).collect();
+        let others: Vec<WallTimer> = (0..10).map(|_| WallTimer::on(&runtime, at, |_| {})).collect();
         assert_eq!(open_descriptors(), before + 1);
         drop((first, others));
         // A single descriptor also when many threads start the first wall timer at once.
@@ -151,7 +151,7 @@ fn s56_one_descriptor_with_the_first_wall_timer_and_none_before() {
             for _ in 0..8 {
                 scope.spawn(|| {
                     start.wait();
-                    drop(shared.wall_timer(at, |_| {}));
+                    drop(WallTimer::on(&shared, at, |_| {}));
                 });
             }
         });
@@ -161,7 +161,7 @@ fn s56_one_descriptor_with_the_first_wall_timer_and_none_before() {
         eventually("closed with the runtime", || open_descriptors() < before);
         let portable = Runtime::builder().alarm(Alarm::Portable).start().expect("the system has threads");
         let before = open_descriptors();
-        let timer = portable.wall_timer(at, |_| {});
+        let timer = WallTimer::on(&portable, at, |_| {});
         assert_eq!(open_descriptors(), before);
         drop(timer);
     });
@@ -181,17 +181,17 @@ fn s56_works_without_that_descriptor() {
         };
         limit(Some(3));
         let fired = Count::new();
-        let timer = runtime.wall_timer(SystemTime::now() + ms(20), fired.wall_callback());
+        let timer = WallTimer::on(&runtime, SystemTime::now() + ms(20), fired.wall_callback());
         // The wall clock is checked again before the timer's time.
         let journal = Journal::new();
-        let later = runtime.wall_timer(SystemTime::now() + ms(5_200), {
+        let later = WallTimer::on(&runtime, SystemTime::now() + ms(5_200), {
             let journal = journal.clone();
             move |tick| journal.push(tick.now() >= tick.scheduled())
         });
         eventually("it fires", || fired.get() == 1);
         limit(None);
         let before = open_descriptors();
-        let next = runtime.wall_timer(SystemTime::now() + ms(20), fired.wall_callback());
+        let next = WallTimer::on(&runtime, SystemTime::now() + ms(20), fired.wall_callback());
         assert_eq!(open_descriptors(), before + 1, "asked for again");
         eventually("all fire", || fired.get() == 2 && journal.len() == 1);
         assert_eq!(journal.take(), [true], "not before its time");
@@ -219,9 +219,10 @@ fn s56_the_clock_set_to_its_own_value_sets_the_alarm_again_and_fires_nothing() {
     in_child(module_path!(), NAME, || {
         let runtime = Runtime::builder().queues(1).workers(3).start().expect("the system has threads and timers");
         let (fired, others) = (Count::new(), Count::new());
-        let far: Vec<WallTimer> =
-            (0..10).map(|i| runtime.wall_timer(SystemTime::now() + secs(1_000 + i), fired.wall_callback())).collect();
-        let ordinary = runtime.timer(secs(1_000), NEVER, others.callback());
+        let far: Vec<WallTimer> = (0..10)
+            .map(|i| WallTimer::on(&runtime, SystemTime::now() + secs(1_000 + i), fired.wall_callback()))
+            .collect();
+        let ordinary = Timer::on(&runtime, secs(1_000), NEVER, others.callback());
         assert_eq!(TOLD_OF_STEPS.load(Ordering::SeqCst), 1, "set once, with the first of them");
         for round in 1..=4 {
             if let Err(error) = set_the_clock_to_its_own_value() {
@@ -234,7 +235,7 @@ fn s56_the_clock_set_to_its_own_value_sets_the_alarm_again_and_fires_nothing() {
         }
         // A timer due soon fires on time all the same.
         let journal = Journal::new();
-        let soon = runtime.wall_timer(SystemTime::now() + ms(30), {
+        let soon = WallTimer::on(&runtime, SystemTime::now() + ms(30), {
             let journal = journal.clone();
             move |tick| journal.push((tick.scheduled(), tick.now()))
         });
@@ -255,12 +256,12 @@ fn stepped(runtime: &Runtime, tell: impl Fn()) {
     let timers: Vec<WallTimer> = (1..=3)
         .map(|hours| {
             let journal = journal.clone();
-            runtime.wall_timer(begin + secs(3_600 * hours), move |tick| {
+            WallTimer::on(runtime, begin + secs(3_600 * hours), move |tick| {
                 journal.push((hours, tick.now() >= tick.scheduled()));
             })
         })
         .collect();
-    let ordinary = runtime.timer(secs(600), NEVER, |_| unreachable!("only the wall clock was stepped (S55)"));
+    let ordinary = Timer::on(runtime, secs(600), NEVER, |_| unreachable!("only the wall clock was stepped (S55)"));
     thread::sleep(ms(5));
     assert_eq!(journal.len(), 0);
     SHIFT.store(2 * 3_600 + 60, Ordering::SeqCst);
@@ -297,7 +298,7 @@ fn s56_a_step_is_followed_when_the_system_reports_it() {
             stepped(&runtime, || set_the_clock_to_its_own_value().expect("as before"));
             // Steps are reported, so there is no regular check: alarms are set to the times of the
             // timers.
-            let far = runtime.wall_timer(SystemTime::now() + secs(1_000), |_| {});
+            let far = WallTimer::on(&runtime, SystemTime::now() + secs(1_000), |_| {});
             assert!(runtime.next_due().expect("one waits") - runtime.now() > secs(900));
             drop(far);
         }
@@ -308,7 +309,7 @@ fn s56_a_step_is_followed_when_the_system_reports_it() {
 fn s56_a_step_is_followed_within_seconds_where_the_system_reports_none() {
     in_child(module_path!(), "s56_a_step_is_followed_within_seconds_where_the_system_reports_none", || {
         let runtime = Runtime::builder().workers(3).alarm(Alarm::Portable).start().expect("the system has threads");
-        let far = runtime.wall_timer(SystemTime::now() + secs(1_000), |_| {});
+        let far = WallTimer::on(&runtime, SystemTime::now() + secs(1_000), |_| {});
         assert!(runtime.next_due().expect("one waits") - runtime.now() <= secs(5));
         drop(far);
         stepped(&runtime, || {});
@@ -323,7 +324,7 @@ fn s32_where_steps_are_not_reported_one_check_serves_all_wall_timers() {
         assert_eq!(runtime.next_due(), None, "no look without wall timers");
         let begun = std::time::Instant::now();
         let at = SystemTime::now() + secs(3_600);
-        let timers: Vec<WallTimer> = (0..TIMERS).map(|_| runtime.wall_timer(at, |_| {})).collect();
+        let timers: Vec<WallTimer> = (0..TIMERS).map(|_| WallTimer::on(&runtime, at, |_| {})).collect();
         eventually("a look", || runtime.fired() > 0);
         thread::sleep(ms(300));
         let fired = runtime.fired();
@@ -346,7 +347,7 @@ fn s56_where_steps_cannot_cancel_timers_the_wall_clock_is_checked() {
         let before = open_descriptors();
         let runtime = Runtime::builder().queues(1).start().expect("it starts");
         let opened = open_descriptors();
-        let timer = runtime.wall_timer(SystemTime::now() + secs(3600), |_| {});
+        let timer = WallTimer::on(&runtime, SystemTime::now() + secs(3600), |_| {});
         assert_eq!(open_descriptors(), opened, "{before} before: what is of no use is closed again");
         let next = runtime.next_due().expect("it waits");
         assert!(next - runtime.now() <= secs(5), "looks again in {:?}", next - runtime.now());
@@ -371,7 +372,7 @@ fn s32_a_clock_behind_the_kernels_costs_no_storm_of_alarms() {
                 let before = SET_TO_INSTANT.load(Ordering::SeqCst);
                 for due in [ms(100), ms(150)] {
                     let journal = journal.clone();
-                    runtime.once(due, move |tick| journal.push((tick.scheduled(), tick.now()))).detach();
+                    OnceTimer::on(&runtime, due, move |tick| journal.push((tick.scheduled(), tick.now()))).detach();
                 }
                 eventually("both fire", || journal.len() == 2);
                 assert!(journal.take().iter().all(|(scheduled, now)| now >= scheduled), "never early");
@@ -393,13 +394,13 @@ fn s32_a_clock_that_stands_still_keeps_no_thread_awake() {
         let fired = Count::new();
         // By then the shard has learnt to set its alarm early.
         for i in 1..=40 {
-            let timer = runtime.once(ms(2), fired.callback());
+            let timer = OnceTimer::on(&runtime, ms(2), fired.callback());
             eventually("it fires", || fired.get() == i);
             drop(timer);
         }
         let due = runtime.now() + ms(50);
         STOPS_AT.store(due.as_duration().as_nanos() as i64 - 1, Ordering::SeqCst);
-        let timer = runtime.once(due - runtime.now(), fired.callback());
+        let timer = OnceTimer::on(&runtime, due - runtime.now(), fired.callback());
         thread::sleep(ms(100));
         let before = (SET.load(Ordering::SeqCst), READ.load(Ordering::SeqCst));
         thread::sleep(ms(200));

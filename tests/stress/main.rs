@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::{Count, Gate, NEVER, PATIENCE, Random, eventually, lock, ms, secs, us, within};
-use timerqueue::{Changed, MissedTicks, Runtime, Tick, Timer, Timestamp, Waited};
+use timerqueue::{Changed, MissedTicks, OnceTimer, Runtime, Tick, Timer, TimerBuilder, Timestamp, Waited};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -47,10 +47,10 @@ fn a_million_one_shots_fire_once_each_and_never_early() {
             // Some with a handle and some without; some that could fire again and some that could
             // not.
             match i % 4 {
-                0 => timers.push(runtime.timer(due, NEVER, run)),
-                1 => timers.push(runtime.exclusive_timer(due, NEVER, run)),
-                2 => runtime.timer(due, NEVER, run).detach(),
-                _ => runtime.once(due, run).detach(),
+                0 => timers.push(Timer::on(&runtime, due, NEVER, run)),
+                1 => timers.push(TimerBuilder::on(&runtime).due(due).period(NEVER).start_exclusive(run)),
+                2 => Timer::on(&runtime, due, NEVER, run).detach(),
+                _ => OnceTimer::on(&runtime, due, run).detach(),
             }
         }
         let deadline = Instant::now() + 3 * PATIENCE;
@@ -163,8 +163,11 @@ fn new_entry(runtime: &Runtime, faults: &Arc<Faults>, random: &mut Random) -> Ar
             page.running.fetch_sub(1, Ordering::SeqCst);
         }
     };
-    let timer =
-        if exclusive { runtime.exclusive_timer(due, period, callback) } else { runtime.timer(due, period, callback) };
+    let timer = if exclusive {
+        TimerBuilder::on(runtime).due(due).period(period).start_exclusive(callback)
+    } else {
+        Timer::on(runtime, due, period, callback)
+    };
     Arc::new(Entry { page, style, timer: RwLock::new(Some(timer)) })
 }
 
@@ -323,7 +326,7 @@ fn isolation() -> Duration {
             let traces = Arc::clone(&traces);
             let policy = if i % 2 == 0 { MissedTicks::Skip } else { MissedTicks::Burst };
             let mut before_ns = None;
-            runtime.timer_builder().due(PERIOD).period(PERIOD).missed_ticks(policy).start_exclusive(move |tick| {
+            TimerBuilder::on(&runtime).due(PERIOD).period(PERIOD).missed_ticks(policy).start_exclusive(move |tick| {
                 let (trace, now_ns, scheduled_ns) = (&traces[i], nanos(tick.now()), nanos(tick.scheduled()));
                 if before_ns.is_none() {
                     trace.first_ns.store(scheduled_ns, Ordering::Relaxed);
@@ -341,7 +344,7 @@ fn isolation() -> Duration {
         .map(|i| {
             let (entered, gate) = (entered.clone(), gate.clone());
             // Some at once, some one after the other.
-            runtime.timer(ms(i / 16 * 20), NEVER, move |_| {
+            Timer::on(&runtime, ms(i / 16 * 20), NEVER, move |_| {
                 entered.bump();
                 gate.wait();
             })

@@ -25,7 +25,7 @@ impl Ledger {
                 let due = span * i / n;
                 let armed = Instant::now();
                 let (fired, late_ns) = (Arc::clone(&fired[i as usize]), Arc::clone(&late_ns));
-                runtime.timer(due, NEVER, move |_| {
+                Timer::on(runtime, due, NEVER, move |_| {
                     let late = armed.elapsed().as_nanos() as i64 - due.as_nanos() as i64;
                     late_ns[i as usize].store(late, Ordering::SeqCst);
                     fired.fetch_add(1, Ordering::SeqCst);

@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mp
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use timerqueue::{ManualClock, Runtime, Tick, Timer, Timestamp, WallTick};
+use timerqueue::{ManualClock, Runtime, Tick, Timer, TimerBuilder, Timestamp, WallTick};
 
 /// "Never", for due time and period.
 pub(crate) const NEVER: Duration = Duration::MAX;
@@ -92,7 +92,7 @@ pub(crate) fn blocking(runtime: &Runtime, n: usize) -> (Vec<Timer>, Count, Gate)
     let timers = (0..n)
         .map(|_| {
             let (entered, gate) = (entered.clone(), gate.clone());
-            runtime.timer(ms(1), NEVER, move |_| {
+            Timer::on(runtime, ms(1), NEVER, move |_| {
                 entered.bump();
                 gate.wait();
             })
@@ -237,13 +237,13 @@ pub(crate) fn claimed<T: Send + 'static>(
     let (clock, runtime) = manual();
     let (results, journal) = (Journal::new(), Journal::new());
     let victim: Own<Timer> = Arc::default();
-    let first = runtime.timer(ms(100), NEVER, {
+    let first = Timer::on(&runtime, ms(100), NEVER, {
         let (victim, results) = (Arc::downgrade(&victim), results.clone());
         move |_| results.push(act(own(&victim).get().expect("set before the clock moves")))
     });
     let timer = match kind {
-        "overlapping" => runtime.timer(ms(100), period, recording(&journal)),
-        "exclusive" => runtime.exclusive_timer(ms(100), period, recording(&journal)),
+        "overlapping" => Timer::on(&runtime, ms(100), period, recording(&journal)),
+        "exclusive" => TimerBuilder::on(&runtime).due(ms(100)).period(period).start_exclusive(recording(&journal)),
         other => unreachable!("{other}"),
     };
     victim.set(timer).expect("once");

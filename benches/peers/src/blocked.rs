@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use timerqueue::{OnceTimer, TimerBuilder};
 
 use crate::child::{Job, Outcome};
 use crate::contenders::{self, ALL_BUT_THREADS};
@@ -69,7 +70,9 @@ pub(crate) fn child(contender: &str, n: usize) -> Outcome {
         .collect();
     for (i, other) in others.iter().enumerate() {
         let other = Arc::clone(other);
-        timers.every(PERIOD + PERIOD * i as u32 / OTHERS as u32, PERIOD, Box::new(move || other.tick()));
+        TimerBuilder::on(&timers)
+            .period(PERIOD + PERIOD * i as u32 / OTHERS as u32)
+            .start_exclusive(PERIOD, Box::new(move || other.tick()));
     }
     std::thread::sleep(ALONE);
     for other in &others {
@@ -90,7 +93,7 @@ pub(crate) fn child(contender: &str, n: usize) -> Outcome {
             now.fetch_sub(1, Ordering::Relaxed);
             done.fetch_add(1, Ordering::Relaxed);
         };
-        timers.once(due.saturating_duration_since(Instant::now()), Box::new(block));
+        OnceTimer::on(&timers, due.saturating_duration_since(Instant::now()), Box::new(block));
     }
     std::thread::sleep((end + AFTER).saturating_duration_since(Instant::now()));
     let stop = clock_ns();

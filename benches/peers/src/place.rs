@@ -58,7 +58,7 @@ impl Tokio {
 
 /// The heartbeats of this crate, one in the queue of each measured core.
 pub(crate) fn our_heartbeats(runtime: &timerqueue::Runtime, period: Duration) -> Vec<Timer> {
-    on_cores(THREADS, |_, _| runtime.timer(period, period, |_| {}))
+    on_cores(THREADS, |_, _| Timer::on(runtime, period, period, |_| {}))
 }
 
 /// The heartbeats of peers with a single reactor for the whole process. They tick until this value

@@ -17,7 +17,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use timerqueue::Runtime;
+use timerqueue::{DelayQueueBuilder, Runtime};
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 
@@ -318,11 +318,11 @@ fn workload(session: &mut Session, id: &'static str, title: &str, pending: usize
     let theirs = || multi.enter(0, || filled(Theirs(Mutex::new(DelayQueue::new())), pending));
     let keyed = || TheirsKeyed(Mutex::new((DelayQueue::new(), HashMap::new())));
     let all = [
-        cases(id, "timerqueue DelayQueue, keyed", filled(Ours(runtime.delay_queue()), pending), Place::Thread),
+        cases(id, "timerqueue DelayQueue, keyed", filled(Ours(DelayQueue::on(&runtime)), pending), Place::Thread),
         cases(
             id,
             "timerqueue DelayQueue, keyed, a quick hasher",
-            filled(Ours(runtime.delay_queue_builder().hasher(quick).build()), pending),
+            filled(Ours(DelayQueueBuilder::on(&runtime).hasher(quick).build()), pending),
             Place::Thread,
         ),
         cases(id, "tokio-util DelayQueue and a mutex, unkeyed", theirs(), multi),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use timerqueue::TimerBuilder;
 
 use crate::bare;
 use crate::child::{Job, Outcome};
@@ -36,7 +37,7 @@ pub(crate) fn child(contender: &str) -> Outcome {
         // The contender must last until the process ends.
         std::mem::forget({
             let timers = contenders::start(contender);
-            timers.every(FIRST.saturating_sub(begin.elapsed()), PERIOD, tick);
+            TimerBuilder::on(&timers).period(FIRST.saturating_sub(begin.elapsed())).start_exclusive(PERIOD, tick);
             timers
         });
     }

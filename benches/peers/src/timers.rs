@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use hierarchical_hash_wheel_timer::wheels::cancellable::QuadWheelWithOverflow;
 use hierarchical_hash_wheel_timer::{ClosureTimer, IdOnlyTimerEntry, Timer as _, TimerReturn};
-use timerqueue::{Changed, Runtime, Timer};
+use timerqueue::{Changed, Delay, Runtime, Timer, TimerBuilder};
 use tokio::time::{Instant, Sleep};
 use tokio_util::time::DelayQueue;
 
@@ -177,7 +177,7 @@ fn spread(n: usize, thread: usize) -> impl Iterator<Item = Duration> {
 
 fn timer(runtime: &Runtime, after: Duration) -> Timer {
     let word = black_box(1u64);
-    runtime.timer(after, Duration::ZERO, move |_| {
+    Timer::on(runtime, after, Duration::ZERO, move |_| {
         black_box(word);
         unreachable!("it is not due yet");
     })
@@ -348,7 +348,7 @@ impl Stage {
             repeat(times, || drop(black_box(timer(&self.runtime, AFTER))))
         });
         on_each(&mut cases, "timerqueue Delay, polled", Place::Thread, |times| {
-            pending_ones(times, || self.runtime.delay(AFTER))
+            pending_ones(times, || Delay::on(&self.runtime, AFTER))
         });
         let sleeps = |times| pending_ones(times, || tokio::time::sleep(AFTER));
         let boxed = |times| pending_ones(times, || Box::pin(tokio::time::sleep(AFTER)));
@@ -412,7 +412,7 @@ impl Stage {
         let mut cases = Vec::new();
         on_each(&mut cases, "timerqueue Timer", Place::Thread, |times| kept(times, || timer(&self.runtime, AFTER)));
         on_each(&mut cases, "timerqueue Delay, polled", Place::Thread, |times| {
-            kept(times, || polled_in_place(self.runtime.delay(AFTER)))
+            kept(times, || polled_in_place(Delay::on(&self.runtime, AFTER)))
         });
         let sleeps = |times| kept(times, || polled(tokio::time::sleep(AFTER)));
         on_each(&mut cases, "tokio sleep, boxed, polled, current_thread", current, sleeps);
@@ -457,7 +457,7 @@ impl Stage {
             changes(times, timer(&self.runtime, AFTER))
         });
         on_each(&mut cases, "timerqueue Timer, 10 ms of leeway", Place::Thread, move |times| {
-            let builder = self.runtime.timer_builder().due(AFTER).period(Duration::ZERO).leeway(LEEWAY);
+            let builder = TimerBuilder::on(&self.runtime).due(AFTER).period(Duration::ZERO).leeway(LEEWAY);
             changes(times, builder.start(|_| unreachable!("it is not due yet")))
         });
         let resets = |times| {
@@ -472,7 +472,7 @@ impl Stage {
             took
         };
         on_each(&mut cases, "timerqueue Delay", Place::Thread, |times| {
-            let mut delay = self.runtime.delay(AFTER);
+            let mut delay = Delay::on(&self.runtime, AFTER);
             assert!(Pin::new(&mut delay).poll(&mut idle_context()).is_pending());
             let mut turn = 0;
             repeat(times, || {

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use timerqueue::{Runtime, Timer};
+use timerqueue::{Runtime, Timer, TimerBuilder};
 use timerqueue_adapters::metrics_0_24::Reporter;
 
 /// Answers each request with the present figures: a report right before the scrape, so the figures
@@ -64,7 +64,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     thread::spawn(move || serve(listener, &prometheus, reporter));
 
     // The work of the program: a hundred timers with a period of 10 ms.
-    let timers: Vec<Timer> = (0..100).map(|_| runtime.every(Duration::from_millis(10), |_| {})).collect();
+    let timers: Vec<Timer> =
+        (0..100).map(|_| TimerBuilder::on(runtime).period(Duration::from_millis(10)).start_exclusive(|_| {})).collect();
     if let Some(seconds) = seconds {
         println!("http://{address}/metrics for {seconds} s");
         thread::sleep(Duration::from_secs(seconds));

@@ -96,7 +96,7 @@ impl Sleeper for BackonSleeper {
     type Sleep = Delay;
 
     fn sleep(&self, pause: Duration) -> Delay {
-        self.runtime.delay(pause)
+        Delay::on(&self.runtime, pause)
     }
 }
 

@@ -113,11 +113,11 @@ impl HyperTimer {
 
 impl Timer for HyperTimer {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
-        Box::pin(HyperSleep(self.runtime.delay(duration)))
+        Box::pin(HyperSleep(Delay::on(&self.runtime, duration)))
     }
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
-        Box::pin(HyperSleep(self.runtime.delay_until(deadline)))
+        Box::pin(HyperSleep(self.runtime.enter(|| Delay::until(deadline))))
     }
 
     fn now(&self) -> Instant {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use metrics::{Label, Unit};
-use timerqueue::{Metrics, Runtime, Timer};
+use timerqueue::{Metrics, Runtime, Timer, TimerBuilder};
 
 const LATENESS: &str = "timerqueue_lateness_seconds";
 
@@ -77,7 +77,7 @@ const GAUGES: &[Gauge] = &[
 /// use std::time::Duration;
 ///
 /// use metrics_exporter_prometheus::PrometheusBuilder;
-/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue::{ManualClock, Runtime, TimerBuilder};
 /// use timerqueue_adapters::metrics_0_24::Reporter;
 ///
 /// let clock = ManualClock::new();
@@ -86,7 +86,7 @@ const GAUGES: &[Gauge] = &[
 /// let prometheus = recorder.handle();
 /// metrics::with_local_recorder(&recorder, || {
 ///     let mut reporter = Reporter::new(&runtime);
-///     let _timer = runtime.every(Duration::from_secs(1), |_| {});
+///     let _timer = TimerBuilder::on(&runtime).period(Duration::from_secs(1)).start_exclusive(|_| {});
 ///     clock.advance(Duration::from_secs(60));
 ///     reporter.report();
 /// });
@@ -165,7 +165,7 @@ impl Reporter {
         let Self { runtime, mut reports } = self;
         // In a callback, the current runtime is the one that runs it. A callback with a handle
         // would keep its runtime alive for ever.
-        runtime.every(period, move |_| reports.send(Runtime::current().metrics()))
+        TimerBuilder::on(&runtime).period(period).start_exclusive(move |_| reports.send(Runtime::current().metrics()))
     }
 }
 

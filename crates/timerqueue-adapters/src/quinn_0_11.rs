@@ -106,7 +106,7 @@ impl fmt::Debug for QuinnRuntime {
 
 impl quinn::Runtime for QuinnRuntime {
     fn new_timer(&self, deadline: Instant) -> Pin<Box<dyn AsyncTimer>> {
-        Box::pin(QuinnTimer(self.runtime.delay_until(deadline)))
+        Box::pin(QuinnTimer(self.runtime.enter(|| Delay::until(deadline))))
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {

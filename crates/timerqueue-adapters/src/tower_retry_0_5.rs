@@ -136,6 +136,6 @@ impl<I: Iterator<Item = Duration>> Backoff for DelayBackoff<I> {
 
     fn next_backoff(&mut self) -> Delay {
         self.last = self.pauses.next().unwrap_or(self.last);
-        self.runtime.delay(self.last)
+        Delay::on(&self.runtime, self.last)
     }
 }

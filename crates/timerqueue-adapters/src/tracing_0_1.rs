@@ -44,13 +44,13 @@ use tracing::{Dispatch, Span, error, info, info_span, warn};
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue::{ManualClock, OnceTimer, Runtime};
 /// use timerqueue_adapters::tracing_0_1::TracingObserver;
 ///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).observer(TracingObserver::new()).start()?;
 /// let request = tracing::info_span!("request", id = 7);
-/// let timeout = request.in_scope(|| runtime.once(Duration::from_secs(30), |_| tracing::info!("too late")));
+/// let timeout = request.in_scope(|| OnceTimer::on(&runtime, Duration::from_secs(30), |_| tracing::info!("too late")));
 /// clock.advance(Duration::from_secs(30)); // the event is in a span that follows from `request`
 /// # drop(timeout);
 /// # Ok::<(), timerqueue::StartError>(())

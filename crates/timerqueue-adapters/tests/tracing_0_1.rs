@@ -8,7 +8,9 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use timerqueue::{ManualClock, Runtime, RuntimeBuilder, Timer, TimerBuilder};
+use timerqueue::{
+    CancellationTokenSource, ManualClock, OnceTimer, Runtime, RuntimeBuilder, Timer, TimerBuilder, WallTimer,
+};
 use timerqueue_adapters::tracing_0_1::TracingObserver;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
@@ -137,8 +139,14 @@ fn s76_the_span_of_a_callback_follows_from_the_span_in_which_its_timer_was_made(
         "close driver",
         "close request",
     ];
-    assert_eq!(one_tick(|runtime| runtime.timer(SECOND, Duration::MAX, |_| info!("hello"))), expected);
-    assert_eq!(one_tick(|runtime| runtime.exclusive_timer(SECOND, Duration::MAX, |_| info!("hello"))), expected);
+    assert_eq!(one_tick(|runtime| Timer::on(runtime, SECOND, Duration::MAX, |_| info!("hello"))), expected);
+    assert_eq!(
+        one_tick(|runtime| TimerBuilder::on(runtime)
+            .due(SECOND)
+            .period(Duration::MAX)
+            .start_exclusive(|_| info!("hello"))),
+        expected
+    );
     let scoped = |runtime: &Runtime| runtime.enter(|| Timer::new(SECOND, Duration::MAX, |_| info!("hello")));
     assert_eq!(one_tick(scoped), expected);
 }
@@ -146,7 +154,7 @@ fn s76_the_span_of_a_callback_follows_from_the_span_in_which_its_timer_was_made(
 #[test]
 fn s76_a_name_is_a_field_of_the_span() {
     let named = |builder: TimerBuilder<'_>| builder.name("mine").due(SECOND).start(|_| {});
-    let lines = one_tick(|runtime| named(runtime.timer_builder()));
+    let lines = one_tick(|runtime| named(TimerBuilder::on(runtime)));
     assert!(
         lines.contains(&String::from("new callback timer.name=\"mine\" timer.site timer.late_us in none")),
         "{lines:?}"
@@ -159,14 +167,14 @@ fn s76_a_span_stays_open_while_a_callback_may_follow_and_closes_then() {
     let lines = told(
         |builder| builder,
         |runtime, clock| {
-            let once = info_span!("once").in_scope(|| runtime.once(SECOND, |_| {}));
-            let never = info_span!("never").in_scope(|| runtime.once(2 * SECOND, |_| {}));
+            let once = info_span!("once").in_scope(|| OnceTimer::on(runtime, SECOND, |_| {}));
+            let never = info_span!("never").in_scope(|| OnceTimer::on(runtime, 2 * SECOND, |_| {}));
             clock.advance(SECOND);
             info!("fired");
             drop(never);
             info!("disposed");
             info_span!("job").in_scope(|| runtime.execute(|| info!("executed")));
-            info_span!("wall").in_scope(|| runtime.wall_timer(clock.wall() + SECOND, |_| info!("shown"))).detach();
+            info_span!("wall").in_scope(|| WallTimer::on(runtime, clock.wall() + SECOND, |_| info!("shown"))).detach();
             clock.advance(SECOND);
             drop(once);
         },
@@ -184,7 +192,9 @@ fn s76_a_span_stays_open_while_a_callback_may_follow_and_closes_then() {
 fn s76_a_timer_made_in_a_callback_follows_from_that_callback() {
     let lines = one_tick(|runtime| {
         let inner = runtime.clone();
-        runtime.timer(Duration::ZERO, Duration::MAX, move |_| inner.once(SECOND, |_| info!("last")).detach())
+        Timer::on(runtime, Duration::ZERO, Duration::MAX, move |_| {
+            OnceTimer::on(&inner, SECOND, |_| info!("last")).detach()
+        })
     });
     assert!(lines.contains(&String::from("\"callback\" follows from \"callback\"")), "{lines:#?}");
 }
@@ -196,7 +206,7 @@ fn s76_a_timed_cancel_keeps_no_span() {
     let lines = told(
         |builder| builder,
         |runtime, clock| {
-            let source = runtime.cancellation_source();
+            let source = CancellationTokenSource::on(runtime);
             info_span!("first").in_scope(|| source.cancel_after(SECOND));
             assert!(source.try_reset());
             info_span!("second").in_scope(|| source.cancel_after(SECOND));
@@ -222,7 +232,7 @@ fn s76_without_a_span_nothing_is_opened() {
     let lines = told(
         |builder| builder,
         |runtime, clock| {
-            let timer = runtime.timer(SECOND, Duration::MAX, |_| info!("plain"));
+            let timer = Timer::on(runtime, SECOND, Duration::MAX, |_| info!("plain"));
             clock.advance(SECOND);
             drop(timer);
         },
@@ -271,8 +281,8 @@ fn s77_panics_and_slow_callbacks_are_events_in_their_span_and_told_once() {
                 thread::sleep(Duration::from_millis(2));
                 panic!("why {}", 7);
             };
-            let plain = runtime.timer_builder().name("plain").due(SECOND).start_once(both);
-            let traced = info_span!("request").in_scope(|| runtime.once(SECOND, both));
+            let plain = TimerBuilder::on(runtime).name("plain").due(SECOND).start_once(both);
+            let traced = info_span!("request").in_scope(|| OnceTimer::on(runtime, SECOND, both));
             clock.advance(SECOND);
             drop((plain, traced));
         },
@@ -320,7 +330,7 @@ impl Hostile {
         if self.on.load(Ordering::Relaxed) && step >= self.first {
             self.calls.fetch_add(1, Ordering::Relaxed);
             match &self.runtime {
-                Some(runtime) => runtime.once(3600 * SECOND, |_| {}).detach(),
+                Some(runtime) => OnceTimer::on(runtime, 3600 * SECOND, |_| {}).detach(),
                 None => std::panic::resume_unwind(Box::new("a subscriber")),
             }
         }
@@ -360,7 +370,7 @@ fn with_hostile(runtime: &Runtime, clock: &ManualClock, hostile: &Hostile) -> us
         let timers = info_span!("request").in_scope(|| {
             [false, true].map(|panics| {
                 let ran = Arc::clone(&ran);
-                runtime.once(SECOND, move |_| {
+                OnceTimer::on(runtime, SECOND, move |_| {
                     ran.fetch_add(1, Ordering::Relaxed);
                     assert!(!panics, "on purpose");
                 })

@@ -17,7 +17,7 @@ fn s66_errors_convert_where_one_contains_the_other() {
         work(token).await?;
         token.check()?;
         let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-        runtime.cancellation_source().try_cancel_after(secs(1))?;
+        CancellationTokenSource::on(&runtime).try_cancel_after(secs(1))?;
         runtime.shutdown(Duration::ZERO)?;
         Ok(())
     }

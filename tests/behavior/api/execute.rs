@@ -37,9 +37,9 @@ fn s62_on_a_manual_clock_a_job_runs_as_a_timer_due_now() {
         move || order.push(name)
     };
     let (before, after) = (push("timer before"), push("timer after"));
-    let first = runtime.once(Duration::ZERO, move |_| before());
+    let first = OnceTimer::on(&runtime, Duration::ZERO, move |_| before());
     runtime.execute(push("job"));
-    let last = runtime.once(Duration::ZERO, move |_| after());
+    let last = OnceTimer::on(&runtime, Duration::ZERO, move |_| after());
     assert_eq!((order.len(), runtime.active_timers()), (0, 3));
     assert_eq!(clock.advance(Duration::ZERO), 3);
     assert_eq!(order.take(), ["timer before", "job", "timer after"]);

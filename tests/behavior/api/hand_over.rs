@@ -3,7 +3,7 @@
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
-use timerqueue::{CallbackJob, DelayQueue};
+use timerqueue::{CallbackJob, CancellationTokenSource, Delay, DelayQueue, OnceTimer, Timer, TimerBuilder, WallTimer};
 
 /// A runtime whose due callbacks come out of a queue.
 fn queued() -> (Runtime, Receiver<CallbackJob>) {
@@ -25,19 +25,19 @@ fn s69_callbacks_run_where_the_executor_runs_them() {
         move || seen.push((name, thread::current().id() == here, Runtime::current().active_timers() < 100))
     };
     let (once, job) = (note("once"), note("job"));
-    let timer = runtime.once(ms(1), move |tick| {
+    let timer = OnceTimer::on(&runtime, ms(1), move |tick| {
         assert!(tick.now() >= tick.scheduled());
         once();
     });
     next(&queue).run();
     runtime.execute(job);
     next(&queue).run();
-    let wall = runtime.wall_timer(runtime.wall_now(), {
+    let wall = WallTimer::on(&runtime, runtime.wall_now(), {
         let wall = note("wall");
         move |_| wall()
     });
     next(&queue).run();
-    let source = runtime.cancellation_source_after(ms(1));
+    let source = runtime.enter(|| CancellationTokenSource::after(ms(1)));
     let cancelled = note("cancelled");
     let registration = source.token().register(cancelled);
     next(&queue).run();
@@ -46,7 +46,7 @@ fn s69_callbacks_run_where_the_executor_runs_them() {
     next(&queue).run();
     assert_eq!((runtime.fired(), runtime.panics()), (5, 1));
     // Wakers of delays stay with the pool.
-    block_on(runtime.delay(ms(1)));
+    block_on(Delay::on(&runtime, ms(1)));
     assert!(queue.try_recv().is_err());
     drop((timer, wall, registration));
 }
@@ -55,7 +55,7 @@ fn s69_callbacks_run_where_the_executor_runs_them() {
 fn s69_a_timer_has_one_job_with_the_executor_and_counts_what_it_missed() {
     let (runtime, queue) = queued();
     let missed = Journal::new();
-    let timer = runtime.timer(ms(1), ms(1), {
+    let timer = Timer::on(&runtime, ms(1), ms(1), {
         let missed = missed.clone();
         move |tick| missed.push(tick.missed())
     });
@@ -85,7 +85,7 @@ fn s09_the_callbacks_of_a_timer_that_run_at_once_end_at_4_095() {
     let (run, queue) = (Arc::new(Run::default()), Arc::new(Mutex::new(queue)));
     let (canary, fate) = Canary::new();
     let alive = fate.clone();
-    let timer = runtime.timer(NEVER, NEVER, {
+    let timer = Timer::on(&runtime, NEVER, NEVER, {
         let (run, queue) = (Arc::clone(&run), Arc::clone(&queue));
         move |_| {
             let now = run.now.fetch_add(1, Ordering::Relaxed) + 1;
@@ -137,7 +137,7 @@ fn s09_the_callbacks_of_a_timer_that_run_at_once_end_at_4_095() {
 fn s69_a_callback_that_blocks_does_not_keep_the_ticks_of_its_timer() {
     let (runtime, queue) = queued();
     let (gate, count) = (Gate::new(), Count::new());
-    let timer = runtime.timer(ms(1), ms(1), {
+    let timer = Timer::on(&runtime, ms(1), ms(1), {
         let (gate, count) = (gate.clone(), count.clone());
         move |_| {
             count.bump();
@@ -168,7 +168,7 @@ fn s69_a_callback_that_blocks_does_not_keep_the_ticks_of_its_timer() {
 fn s69_a_changed_or_disposed_timer_does_not_start_from_its_job() {
     let (runtime, queue) = queued();
     let count = Count::new();
-    let timer = runtime.timer(ms(1), NEVER, count.callback());
+    let timer = Timer::on(&runtime, ms(1), NEVER, count.callback());
     let job = next(&queue);
     assert_eq!(timer.restart(secs(3600)), Changed::WasWaiting);
     job.run();
@@ -184,7 +184,7 @@ fn s69_a_changed_or_disposed_timer_does_not_start_from_its_job() {
 fn s69_a_dropped_job_disposes_its_timer_and_an_executor_that_panics_is_contained() {
     let (runtime, queue) = queued();
     let (canary, fate) = Canary::new();
-    let timer = runtime.every(ms(1), move |_| canary.sing());
+    let timer = TimerBuilder::on(&runtime).period(ms(1)).start_exclusive(move |_| canary.sing());
     drop(next(&queue));
     assert!(fate.is_dropped() && timer.restart(secs(1)) == Changed::Ended);
     assert!(timer.dispose_and_wait() == timerqueue::Waited::Ended);
@@ -192,7 +192,7 @@ fn s69_a_dropped_job_disposes_its_timer_and_an_executor_that_panics_is_contained
     let (canary, fate) = Canary::new();
     panics.execute(move || canary.sing());
     eventually("it is counted and dropped", || panics.panics() == 1 && fate.is_dropped());
-    block_on(panics.delay(ms(1)));
+    block_on(Delay::on(&panics, ms(1)));
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn s69_on_tokio_and_in_callbacks_that_block() {
 #[test]
 fn s45_after_a_dropped_job_a_source_can_be_cancelled_by_time_again() {
     let (runtime, queue) = queued();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     source.cancel_after(ms(1));
     drop(next(&queue));
     assert!(!source.is_cancelled());
@@ -328,7 +328,7 @@ fn s45_after_a_dropped_job_a_source_can_be_cancelled_by_time_again() {
 #[test]
 fn s69_the_timers_of_a_delay_queue_are_not_handed_over() {
     let (runtime, queue) = queued();
-    let delays: DelayQueue<u32, ()> = runtime.delay_queue();
+    let delays: DelayQueue<u32, ()> = DelayQueue::on(&runtime);
     for key in 0..2 {
         delays.insert(key, (), runtime.wall_now() + ms(5)).expect("a new key");
         assert_eq!(delays.recv_timeout(PATIENCE).expect("it rings").key, key);

@@ -38,7 +38,7 @@ fn s60_on_real_time_a_deadline_given_as_an_instant_is_never_early() {
         let Ok(runtime) = Runtime::builder().clock(clock).workers(2).start() else { continue };
         for _ in 0..50 {
             let deadline = Instant::now() + ms(1);
-            block_on(runtime.delay_until(deadline));
+            block_on(runtime.enter(|| Delay::until(deadline)));
             assert!(Instant::now() >= deadline, "{clock:?}");
         }
         let at = runtime.now() + secs(5);
@@ -55,7 +55,8 @@ fn s60_on_real_time_a_deadline_given_as_an_instant_is_never_early() {
 fn s60_delays_and_timeouts_take_either_kind_of_deadline() {
     let (clock, runtime) = manual();
     let now = runtime.instant(runtime.now()).expect("an instant");
-    let (one, mut other) = (runtime.delay_until(now + secs(5)), runtime.delay_until(runtime.now() + secs(7)));
+    let (one, mut other) =
+        (runtime.enter(|| Delay::until(now + secs(5))), runtime.enter(|| Delay::until(runtime.now() + secs(7))));
     assert_eq!(other.deadline() - one.deadline(), secs(2));
     other.reset_at(now + secs(5));
     clock.advance(secs(5) - ns(1));

@@ -29,7 +29,7 @@ use crate::support::{
     within,
 };
 use timerqueue::{
-    CancelReason, CancellationToken, CancellationTokenSource, Cancelled, Changed, Delay, DelayQueue, Elapsed, Interval,
-    ManualClock, OnceTimer, RecvTimeoutError, Runtime, RuntimeClock, RuntimeError, ShutdownError, StartError,
-    TimeoutError, Timer, TimerFutureExt, WallTimer, timeout, timeout_at,
+    CancelReason, CancellationToken, CancellationTokenSource, Cancelled, Changed, Delay, DelayQueue, DelayQueueBuilder,
+    Elapsed, Interval, ManualClock, OnceTimer, RecvTimeoutError, Runtime, RuntimeClock, RuntimeError, ShutdownError,
+    StartError, Timeout, TimeoutError, Timer, TimerBuilder, TimerFutureExt, WallTimer, timeout, timeout_at,
 };

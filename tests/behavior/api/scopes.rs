@@ -102,16 +102,15 @@ fn s64_callbacks_jobs_and_wakers_use_the_runtime_that_runs_them() {
     // On a manual clock.
     let (clock, runtime) = manual();
     let ticks = Count::new();
-    runtime
-        .once(secs(1), {
-            let ticks = ticks.clone();
-            move |_| {
-                Timer::once(secs(1), |_| {}).detach();
-                Timer::new(secs(1), NEVER, ticks.callback()).detach();
-                assert!(!Runtime::current().is_global());
-            }
-        })
-        .detach();
+    OnceTimer::on(&runtime, secs(1), {
+        let ticks = ticks.clone();
+        move |_| {
+            Timer::once(secs(1), |_| {}).detach();
+            Timer::new(secs(1), NEVER, ticks.callback()).detach();
+            assert!(!Runtime::current().is_global());
+        }
+    })
+    .detach();
     assert_eq!((clock.advance(secs(2)), ticks.get(), runtime.panics()), (3, 1, 0));
     // On threads of a pool.
     let runtime = native();
@@ -145,7 +144,7 @@ fn s64_a_manual_clock_driven_by_a_callback_has_its_own_runtime_as_the_current_on
         let done = done.clone();
         move || {
             let (clock, manual) = manual();
-            manual.once(secs(1), |_| Timer::once(secs(1), |_| {}).detach()).detach();
+            OnceTimer::on(&manual, secs(1), |_| Timer::once(secs(1), |_| {}).detach()).detach();
             let fired = clock.advance(secs(2));
             let timer = Timer::once(secs(3600), |_| {});
             done.push((fired, Runtime::current().active_timers()));
@@ -177,7 +176,7 @@ fn s64_the_last_handle_dropped_in_a_scope_ends_the_runtime() {
     let (clock, runtime) = manual();
     let (canary, fate) = Canary::new();
     let handle = runtime.clone();
-    runtime.once(secs(1), move |_| canary.sing()).detach();
+    OnceTimer::on(&runtime, secs(1), move |_| canary.sing()).detach();
     let ended = handle.enter(|| {
         drop(runtime);
         Runtime::current().is_shut_down()
@@ -206,7 +205,7 @@ fn s64_blocking_waits_count_on_the_manual_clock_of_the_current_runtime() {
     });
     assert_eq!((clock.now().as_duration(), runtime.active_timers()), (secs(3720), 0));
     // Without a scope the limit counts in real time.
-    let source = runtime.cancellation_source_after(secs(60));
+    let source = runtime.enter(|| CancellationTokenSource::after(secs(60)));
     assert_eq!(source.token().wait_timeout(ms(1)), Ok(()));
     assert_eq!(clock.now().as_duration(), secs(3720));
 }
@@ -217,7 +216,7 @@ fn s64_blocking_waits_at_a_delay_queue_move_the_manual_clock_of_the_current_runt
     fn on_virtual_time(clock: &ManualClock, runtime: &Runtime) {
         let begun = clock.now();
         let at = |seconds| assert_eq!(clock.now(), begun + secs(seconds));
-        let queue: DelayQueue<u32, ()> = runtime.delay_queue_builder().capacity(1).build();
+        let queue: DelayQueue<u32, ()> = DelayQueueBuilder::on(runtime).capacity(1).build();
         assert_eq!(queue.recv_timeout(secs(3600)), Err(RecvTimeoutError::Timeout));
         at(3600);
         queue.insert(1, (), secs(60)).expect("room");
@@ -227,7 +226,7 @@ fn s64_blocking_waits_at_a_delay_queue_move_the_manual_clock_of_the_current_runt
         at(3700);
         queue.insert(3, (), Duration::ZERO).expect("room");
         let taker = queue.clone();
-        let takes = runtime.once(secs(300), move |_| drop(taker.try_recv()));
+        let takes = OnceTimer::on(runtime, secs(300), move |_| drop(taker.try_recv()));
         queue.insert_blocking(4, (), secs(1)).expect("room, when an entry was taken");
         at(4000);
         queue.close();
@@ -240,16 +239,16 @@ fn s64_blocking_waits_at_a_delay_queue_move_the_manual_clock_of_the_current_runt
         runtime.enter(|| on_virtual_time(&clock, &runtime));
         // A queue of real time, in the scope of virtual time: the limit counts on the clock that
         // the wait moves.
-        let queue: DelayQueue<u32, ()> = native().delay_queue();
+        let queue: DelayQueue<u32, ()> = DelayQueue::on(&native());
         let before = clock.now();
         assert_eq!(runtime.enter(|| queue.recv_timeout(secs(3600))), Err(RecvTimeoutError::Closed), "it has ended");
         assert_eq!(clock.now(), before);
         let real = native();
-        let queue: DelayQueue<u32, ()> = real.delay_queue();
+        let queue: DelayQueue<u32, ()> = DelayQueue::on(&real);
         assert_eq!(runtime.enter(|| queue.recv_timeout(secs(3600))), Err(RecvTimeoutError::Timeout));
         assert_eq!(clock.now(), before + secs(3600));
         let (clock_inside, inside) = (clock.clone(), runtime.clone());
-        let timer = runtime.once(secs(1), move |_| on_virtual_time(&clock_inside, &inside));
+        let timer = OnceTimer::on(&runtime, secs(1), move |_| on_virtual_time(&clock_inside, &inside));
         clock.advance(secs(1));
         assert_eq!(runtime.panics(), 0);
         drop(timer);

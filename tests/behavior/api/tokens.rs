@@ -28,7 +28,7 @@ fn s67_a_future_with_a_token_keeps_no_waker_once_it_is_ready_or_dropped() {
     let source = CancellationTokenSource::new();
     let counter = crate::support::poll::CountingWaker::new();
     let (clock, runtime) = manual();
-    let mut ready = Box::pin(runtime.delay(secs(1)).with_token_of(&source.token()));
+    let mut ready = Box::pin(Delay::on(&runtime, secs(1)).with_token_of(&source.token()));
     assert!(crate::support::poll::poll(&mut ready, &counter).is_pending());
     clock.advance(secs(1));
     assert!(crate::support::poll::poll(&mut ready, &counter).is_ready());
@@ -51,8 +51,8 @@ impl<F: std::future::IntoFuture> WithTokenOf for F {}
 #[test]
 fn s67_an_interval_with_a_token_tells_of_the_cancellation_before_a_tick_that_is_due() {
     let (clock, runtime) = manual();
-    let source = runtime.cancellation_source_after(ms(3_500));
-    let mut ticks = runtime.interval(secs(1)).with_token(&source.token());
+    let source = runtime.enter(|| CancellationTokenSource::after(ms(3_500)));
+    let mut ticks = Interval::on(&runtime, secs(1)).with_token(&source.token());
     for second in 1..=3 {
         let tick = clock.block_on(ticks.tick()).expect("not cancelled").expect("not stopped");
         assert_eq!(tick.scheduled().as_duration(), secs(second));
@@ -65,7 +65,7 @@ fn s67_an_interval_with_a_token_tells_of_the_cancellation_before_a_tick_that_is_
     let mut interval = ticks.into_inner();
     assert_eq!(block_on(interval.tick()).map(|tick| tick.scheduled().as_duration()), Some(secs(4)));
     // A stop ends the ticks, too.
-    let mut ticks = runtime.interval(secs(1)).with_token(&CancellationToken::none());
+    let mut ticks = Interval::on(&runtime, secs(1)).with_token(&CancellationToken::none());
     ticks.interval_mut().stop_handle().stop();
     assert_eq!(block_on(ticks.tick()), Ok(None));
 }

@@ -87,7 +87,7 @@ fn s68_the_clock_stands_while_nothing_waits_or_automatic_advance_is_off() {
     assert!(smol::block_on(clock.run(receive.recv())).is_ok(), "another thread wakes it");
     other.join().expect("no panic");
     clock.set_auto_advance(false);
-    let mut delay = runtime.delay(secs(5));
+    let mut delay = Delay::on(&runtime, secs(5));
     let moved = thread::spawn({
         let clock = clock.clone();
         move || {
@@ -103,7 +103,7 @@ fn s68_the_clock_stands_while_nothing_waits_or_automatic_advance_is_off() {
 #[test]
 fn s51_steps_and_targets() {
     let (clock, runtime) = manual();
-    let timers = [5, 2, 5, 9].map(|due| runtime.once(secs(due), |_| {}));
+    let timers = [5, 2, 5, 9].map(|due| OnceTimer::on(&runtime, secs(due), |_| {}));
     let zero = clock.now();
     assert_eq!([(); 2].map(|()| clock.step()), [Some(zero + secs(2)), Some(zero + secs(5))]);
     assert_eq!((clock.advance_to(zero + secs(8)), clock.now()), (0, zero + secs(8)));
@@ -112,8 +112,8 @@ fn s51_steps_and_targets() {
     assert_eq!((clock.advance_to(ninth), clock.step()), (1, None));
     // In a callback: the running advance goes on up to there.
     let own = clock.clone();
-    let inside = runtime.once(secs(1), move |tick| assert_eq!(own.advance_to(tick.now() + secs(5)), 0));
-    let later = runtime.once(secs(3), |_| {});
+    let inside = OnceTimer::on(&runtime, secs(1), move |tick| assert_eq!(own.advance_to(tick.now() + secs(5)), 0));
+    let later = OnceTimer::on(&runtime, secs(3), |_| {});
     assert_eq!((clock.advance(secs(1)), clock.now(), runtime.panics()), (2, zero + secs(15), 0));
     drop((timers, inside, later));
 }
@@ -129,13 +129,13 @@ fn s68_two_runs_of_a_clock_leave_no_task_behind() {
                 let (clock, runtime) = (clock.clone(), runtime.clone());
                 tokio::spawn(async move {
                     for round in 1..=5 {
-                        runtime.delay(secs(seconds)).await;
+                        Delay::on(&runtime, secs(seconds)).await;
                         assert_eq!(clock.now().as_duration(), secs(seconds * round), "not behind");
                     }
                 })
             })
             .collect();
-        tokio::join!(clock.run(runtime.delay(secs(100))), clock.run(runtime.delay(secs(50))));
+        tokio::join!(clock.run(Delay::on(&runtime, secs(100))), clock.run(Delay::on(&runtime, secs(50))));
         for task in tasks {
             task.await.expect("in time");
         }

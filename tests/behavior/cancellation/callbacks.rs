@@ -82,7 +82,7 @@ fn s41_outside_locks_a_callback_may_do_everything() {
 #[test]
 fn s41_callbacks_of_a_timed_cancel_run_on_the_pool() {
     let runtime = native();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     let (send, receive) = mpsc::channel();
     source.token().register(move || send.send(thread::current().name().map(String::from)).expect("awaited")).detach();
     source.try_cancel_after(ms(1)).expect("a runtime of its own");
@@ -126,7 +126,7 @@ fn s41_a_panic_of_a_timed_cancel_goes_to_the_panic_handler() {
         })
         .start()
         .expect("nothing to refuse");
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     let calls = Count::new();
     for i in 0..3 {
         let calls = calls.clone();
@@ -162,7 +162,7 @@ fn s12_s24_destructors_that_panic_keep_nothing_from_being_dropped_and_are_told()
         }
     };
     // Two panics at once would end the process.
-    let parent = runtime.cancellation_source();
+    let parent = CancellationTokenSource::on(&runtime);
     let source = parent.token().child_source();
     register(&source);
     assert!(source.try_reset());
@@ -263,7 +263,7 @@ fn s41_callbacks_that_are_never_called_are_dropped_with_the_source() {
 fn s41_a_source_dropped_in_its_own_callback() {
     let (clock, runtime) = manual();
     for by_hand in [true, false] {
-        let source = runtime.cancellation_source();
+        let source = CancellationTokenSource::on(&runtime);
         let token = source.token();
         let child = token.child_source();
         let called = Count::new();

@@ -133,13 +133,13 @@ fn s47_dropping_a_linked_source_takes_it_out_of_its_parents_at_once() {
 fn s47_a_cancel_passes_through_a_dropped_source() {
     let (clock, runtime) = manual();
     // The parent is cancelled through a middle source without a handle.
-    let parent = runtime.cancellation_source();
+    let parent = CancellationTokenSource::on(&runtime);
     let grandchild = parent.token().child_source().token().child_source();
     assert!(!grandchild.is_cancelled());
     parent.cancel();
     assert_eq!(reason(&grandchild), Some(CancelReason::Parent));
     // The middle source has a timed cancel of its own.
-    let parent = runtime.cancellation_source();
+    let parent = CancellationTokenSource::on(&runtime);
     let middle = parent.token().child_source();
     middle.try_cancel_after(secs(1)).expect("the runtime of its parent");
     let grandchild = middle.token().child_source();
@@ -192,7 +192,7 @@ fn s47_a_destructor_that_panics_at_the_end_of_a_parent_keeps_no_other_alive() {
 #[test]
 fn s47_the_timed_cancel_of_a_child_goes_with_the_cancel_of_its_parent() {
     let (clock, runtime) = manual();
-    let parent = runtime.cancellation_source();
+    let parent = CancellationTokenSource::on(&runtime);
     let child = parent.token().child_source();
     child.try_cancel_after(secs(10)).expect("the runtime of its parent");
     assert_eq!(runtime.active_timers(), 1);

@@ -98,7 +98,7 @@ fn s40_tokens_are_equal_when_their_source_is_the_same() {
 #[test]
 fn s48_the_reason_is_known() {
     let (clock, runtime) = manual();
-    let make = || runtime.cancellation_source();
+    let make = || CancellationTokenSource::on(&runtime);
     let (open, by_hand, by_time, by_zero, by_guard) = (make(), make(), make(), make(), make());
     by_hand.cancel();
     by_time.try_cancel_after(secs(1)).expect("a runtime of its own");

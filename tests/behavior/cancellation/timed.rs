@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn s45_a_timed_cancel_comes_at_its_instant() {
     let (clock, runtime) = manual();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     let seen = Journal::new();
     source
         .token()
@@ -29,7 +29,7 @@ fn s45_a_timed_cancel_comes_at_its_instant() {
 fn s45_there_is_one_timed_cancel_and_a_further_call_moves_it() {
     let (clock, runtime) = manual();
     for (first, then) in [(10, 3), (3, 10), (5, 5)] {
-        let source = runtime.cancellation_source();
+        let source = CancellationTokenSource::on(&runtime);
         source.try_cancel_after(secs(first)).expect("a runtime of its own");
         clock.advance(secs(1));
         source.try_cancel_after(secs(then)).expect("a runtime of its own");
@@ -45,7 +45,7 @@ fn s45_there_is_one_timed_cancel_and_a_further_call_moves_it() {
 fn s45_an_infinite_time_withdraws_the_timed_cancel() {
     let (clock, runtime) = manual();
     for never in [NEVER, Duration::from_nanos(u64::MAX), secs(u64::MAX / 2)] {
-        let source = runtime.cancellation_source();
+        let source = CancellationTokenSource::on(&runtime);
         source.try_cancel_after(never).expect("nothing to do");
         source.try_cancel_after(secs(1)).expect("a runtime of its own");
         source.try_cancel_after(never).expect("a runtime of its own");
@@ -61,7 +61,7 @@ fn s45_an_infinite_time_withdraws_the_timed_cancel() {
 #[test]
 fn s45_a_time_beyond_the_clock_withdraws_as_well() {
     let (clock, runtime) = manual();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     source.try_cancel_after(secs(u64::MAX)).expect("it runs");
     assert_eq!(runtime.active_timers(), 0);
     source.try_cancel_after(secs(5)).expect("it runs");
@@ -76,7 +76,7 @@ fn s45_a_time_beyond_the_clock_withdraws_as_well() {
 #[test]
 fn s45_zero_cancels_here_and_now() {
     let (_clock, runtime) = manual();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     let seen = Journal::new();
     let noting = seen.clone();
     source.token().register(move || noting.push(thread::current().id())).detach();
@@ -89,7 +89,7 @@ fn s45_zero_cancels_here_and_now() {
 #[test]
 fn s45_on_a_cancelled_source_it_does_nothing() {
     let (clock, runtime) = manual();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     source.try_cancel_after(secs(5)).expect("a runtime of its own");
     source.cancel();
     assert_eq!(runtime.active_timers(), 0, "a cancel by hand takes the timed one out");
@@ -105,14 +105,14 @@ fn s45_on_a_cancelled_source_it_does_nothing() {
 #[test]
 fn s45_a_timed_cancel_reaches_tokens_of_a_dropped_source_and_ends_with_the_last_token() {
     let (clock, runtime) = manual();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     source.try_cancel_after(secs(1)).expect("a runtime of its own");
     let token = source.token();
     drop(source);
     clock.advance(secs(1));
     assert_eq!(token.reason(), Some(CancelReason::Timeout));
 
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     source.try_cancel_after(secs(1)).expect("a runtime of its own");
     let token = source.token();
     drop((source, token));
@@ -139,7 +139,7 @@ fn s45_moving_a_timed_cancel_against_its_firing_and_a_cancel() {
     within(PATIENCE, "moving timed cancels", || {
         let runtime = native();
         for round in 0..1_000_u64 {
-            let source = runtime.cancellation_source();
+            let source = CancellationTokenSource::on(&runtime);
             source.try_cancel_after(us(30 + round % 60)).expect("a runtime of its own");
             race(
                 us(round % 70),
@@ -163,7 +163,7 @@ fn s45_moving_a_timed_cancel_against_its_firing_and_a_cancel() {
 #[test]
 fn s46_an_uncancelled_source_can_be_used_again() {
     let (clock, runtime) = manual();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     let token = source.token();
     let counter = CountingWaker::new();
     let mut task = token.cancelled();
@@ -189,7 +189,7 @@ fn s46_an_uncancelled_source_can_be_used_again() {
 #[test]
 fn s46_false_from_the_moment_the_timed_cancel_has_begun() {
     let (clock, runtime) = manual();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     let answers = Journal::new();
     source
         .token()
@@ -207,9 +207,9 @@ fn s46_false_from_the_moment_the_timed_cancel_has_begun() {
 fn s46_a_timed_cancel_that_is_due_but_has_not_begun_is_withdrawn() {
     // Two timers due at the same instant: the first resets the source that the second would cancel.
     let (clock, runtime) = manual();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     let answers = Journal::new();
-    let resetting = runtime.once(secs(1), {
+    let resetting = OnceTimer::on(&runtime, secs(1), {
         let (source, answers) = (source.clone(), answers.clone());
         move |_| answers.push(source.try_reset())
     });
@@ -227,7 +227,7 @@ fn s46_a_timed_cancel_that_is_due_but_has_not_begun_is_withdrawn() {
 #[test]
 fn s46_true_when_the_runtime_of_the_timed_cancel_has_ended() {
     let (clock, runtime) = manual();
-    let [source, moved, withdrawn] = std::array::from_fn(|_| runtime.cancellation_source());
+    let [source, moved, withdrawn] = std::array::from_fn(|_| CancellationTokenSource::on(&runtime));
     for source in [&source, &moved, &withdrawn] {
         source.try_cancel_after(secs(1)).expect("a runtime of its own");
     }
@@ -250,7 +250,7 @@ fn s46_true_means_that_no_earlier_timed_cancel_comes_any_more() {
         let runtime = native();
         let (mut reset, mut too_late) = (Vec::new(), Vec::new());
         for round in 0..1_500 {
-            let source = runtime.cancellation_source();
+            let source = CancellationTokenSource::on(&runtime);
             source.try_cancel_after(us(40)).expect("a runtime of its own");
             let until = runtime.now() + us(round % 90);
             while runtime.now() < until {
@@ -303,7 +303,7 @@ fn s46_try_reset_against_cancel_and_register() {
 #[test]
 fn s33_a_timed_cancel_ends_with_its_runtime_and_the_source_goes_on() {
     let (clock, runtime) = manual();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     let token = source.token();
     let counter = CountingWaker::new();
     source.try_cancel_after(secs(1)).expect("a runtime of its own");
@@ -316,7 +316,7 @@ fn s33_a_timed_cancel_ends_with_its_runtime_and_the_source_goes_on() {
     assert_eq!((reason(&source), counter.wakes()), (None, 0));
     assert!(source.cancel());
     assert_eq!((reason(&source), counter.wakes()), (Some(CancelReason::Cancelled), 1));
-    let after = runtime.cancellation_source();
+    let after = CancellationTokenSource::on(&runtime);
     after.try_cancel_after(Duration::ZERO).expect("no timer is needed");
     assert!(after.is_cancelled());
 }

@@ -100,11 +100,11 @@ fn s49_the_none_token_is_never_cancelled() {
 #[test]
 fn s49_a_future_runs_until_it_is_cancelled() {
     let (clock, runtime) = manual();
-    let (source, counter) = (runtime.cancellation_source(), CountingWaker::new());
+    let (source, counter) = (CancellationTokenSource::on(&runtime), CountingWaker::new());
     let token = source.token();
     assert_eq!(block_on(token.run_until_cancelled(async { 7 })), Some(7));
     // Ready in time.
-    let mut in_time = token.run_until_cancelled(runtime.delay(secs(1)));
+    let mut in_time = token.run_until_cancelled(Delay::on(&runtime, secs(1)));
     assert!(poll(&mut in_time, &counter).is_pending());
     clock.advance(secs(1));
     assert_eq!(poll(&mut in_time, &counter), Poll::Ready(Some(())));
@@ -112,7 +112,7 @@ fn s49_a_future_runs_until_it_is_cancelled() {
     assert_eq!(counter.kept(), 0);
     // Ready together with the cancellation: the result is kept. (The delay is ready when the task
     // is polled.)
-    let mut together = token.run_until_cancelled(runtime.delay(secs(1)));
+    let mut together = token.run_until_cancelled(Delay::on(&runtime, secs(1)));
     assert!(poll(&mut together, &counter).is_pending());
     let (canary, fate) = Canary::new();
     let mut too_late = Box::pin(token.run_until_cancelled(async move {
@@ -135,7 +135,7 @@ fn s49_a_future_runs_until_it_is_cancelled() {
 #[test]
 fn s49_wakers_that_panic_when_cloned_or_dropped_leave_the_token_usable() {
     let (_clock, runtime) = manual();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     let token = source.token();
     let (panicking, counter) = (PanickingWaker::new(), CountingWaker::new());
     let waker = panicking.waker();

@@ -7,7 +7,8 @@ fn s36_dropping_unlinks_at_once() {
     let (clock, runtime) = manual();
     let mut random = Random(36);
     let counter = CountingWaker::new();
-    let mut delays: Vec<Delay> = (0..1_000).map(|_| runtime.delay(ns(1 + random.below(10_000_000_000_000)))).collect();
+    let mut delays: Vec<Delay> =
+        (0..1_000).map(|_| Delay::on(&runtime, ns(1 + random.below(10_000_000_000_000)))).collect();
     assert!(delays.iter_mut().all(|delay| poll(delay, &counter).is_pending()));
     assert_eq!((runtime.active_timers(), counter.kept()), (1_000, 1_000));
     while !delays.is_empty() {
@@ -27,7 +28,7 @@ fn s36_a_delay_dropped_by_its_own_waker() {
         let slot = Arc::clone(&slot);
         move || drop(lock(&slot).take())
     });
-    let mut delay = runtime.delay(secs(1));
+    let mut delay = Delay::on(&runtime, secs(1));
     assert!(poll_with(&mut delay, &waker).is_pending());
     *lock(&slot) = Some(delay);
     clock.advance(secs(1));
@@ -46,7 +47,7 @@ fn s36_a_delay_dropped_after_its_waker_was_taken_for_firing() {
         move || drop(lock(&other).take())
     });
     let counter = CountingWaker::new();
-    let (mut first, mut second) = (runtime.delay(secs(1)), runtime.delay(secs(1)));
+    let (mut first, mut second) = (Delay::on(&runtime, secs(1)), Delay::on(&runtime, secs(1)));
     assert!(poll_with(&mut first, &dropping).is_pending());
     assert!(poll(&mut second, &counter).is_pending());
     *lock(&other) = Some(second);
@@ -63,7 +64,8 @@ fn s36_delays_dropped_while_they_fire_leave_nothing_behind() {
         let mut random = Random(361);
         for _ in 0..400 {
             let counters: Vec<CountingWaker> = (0..32).map(|_| CountingWaker::new()).collect();
-            let mut delays: Vec<Delay> = counters.iter().map(|_| runtime.delay(us(60 + random.below(60)))).collect();
+            let mut delays: Vec<Delay> =
+                counters.iter().map(|_| Delay::on(&runtime, us(60 + random.below(60)))).collect();
             for (delay, counter) in delays.iter_mut().zip(&counters) {
                 let _ = poll(delay, counter);
             }

@@ -13,7 +13,7 @@ fn s35_a_delay_can_be_sent_shared_and_moved() {
 #[test]
 fn s35_the_deadline_counts_from_the_making_not_from_the_first_poll() {
     let (clock, runtime) = manual();
-    let mut delay = runtime.delay(secs(10));
+    let mut delay = Delay::on(&runtime, secs(10));
     assert_eq!(delay.deadline(), clock.now() + secs(10));
     clock.advance(secs(4));
     let counter = CountingWaker::new();
@@ -34,7 +34,7 @@ fn s35_exact_whatever_the_length() {
         let (clock, runtime) = manual();
         clock.advance(ns(origin));
         let counters = lengths.map(|_| CountingWaker::new());
-        let mut delays = lengths.map(|length| runtime.delay(ns(length)));
+        let mut delays = lengths.map(|length| Delay::on(&runtime, ns(length)));
         for (delay, counter) in delays.iter_mut().zip(&counters) {
             assert!(poll(delay, counter).is_pending());
         }
@@ -54,8 +54,8 @@ fn s35_exact_whatever_the_length() {
 fn s35_it_takes_its_place_in_a_queue_at_the_first_pending_poll() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut delay = runtime.delay(secs(5));
-    let never_polled = runtime.delay(secs(3));
+    let mut delay = Delay::on(&runtime, secs(5));
+    let never_polled = Delay::on(&runtime, secs(3));
     clock.advance(secs(1));
     assert_eq!((runtime.active_timers(), runtime.next_due()), (0, None));
     assert!(poll(&mut delay, &counter).is_pending());
@@ -71,8 +71,8 @@ fn s35_it_takes_its_place_in_a_queue_at_the_first_pending_poll() {
 fn s35_ready_at_the_first_poll_touches_no_queue() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut at_once = runtime.delay(Duration::ZERO);
-    let mut passed = runtime.delay(secs(1));
+    let mut at_once = Delay::on(&runtime, Duration::ZERO);
+    let mut passed = Delay::on(&runtime, secs(1));
     clock.advance(secs(1));
     assert_eq!(poll(&mut at_once, &counter), READY);
     assert_eq!(poll(&mut passed, &counter), READY);
@@ -83,7 +83,7 @@ fn s35_ready_at_the_first_poll_touches_no_queue() {
 fn s35_ready_stays_ready() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut delay = runtime.delay(secs(1));
+    let mut delay = Delay::on(&runtime, secs(1));
     assert!(poll(&mut delay, &counter).is_pending());
     clock.advance(secs(1));
     for _ in 0..3 {
@@ -100,8 +100,8 @@ fn s35_until_an_instant_of_the_clock() {
     let (clock, runtime) = manual();
     clock.advance(secs(7));
     let counter = CountingWaker::new();
-    let mut delay = runtime.delay_until(clock.now() + secs(2));
-    let mut passed = runtime.delay_until(clock.now());
+    let mut delay = runtime.enter(|| Delay::until(clock.now() + secs(2)));
+    let mut passed = runtime.enter(|| Delay::until(clock.now()));
     assert_eq!(poll(&mut passed, &counter), READY);
     assert!(poll(&mut delay, &counter).is_pending());
     clock.advance(secs(2));
@@ -113,7 +113,7 @@ fn s35_a_delay_without_end_never_ends() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
     let endless = [NEVER, ns(u64::MAX), ns(u64::MAX) + ns(1), secs(u64::MAX / 2)];
-    let mut delays = endless.map(|after| runtime.delay(after));
+    let mut delays = endless.map(|after| Delay::on(&runtime, after));
     assert!(delays.iter_mut().all(|delay| poll(delay, &counter).is_pending()));
     clock.advance(secs(500 * 365 * 24 * 3600));
     assert!(delays.iter_mut().all(|delay| poll(delay, &counter).is_pending()));
@@ -130,7 +130,7 @@ fn s35_never_early_and_near_at_best_on_real_time() {
     for i in 0..60 {
         let (started, before) = (Instant::now(), runtime.now());
         let after = us(i * 50);
-        let mut delay = runtime.delay(after);
+        let mut delay = Delay::on(&runtime, after);
         block_on(&mut delay);
         let (now, late) = (runtime.now(), started.elapsed().checked_sub(after));
         assert!(now >= before + after && now >= delay.deadline(), "early by the clock of the runtime");
@@ -154,8 +154,8 @@ fn s35_the_default_runtime_is_used_without_being_asked_for() {
 #[test]
 fn s35_a_delay_implements_debug() {
     let (_clock, runtime) = manual();
-    let mut delay = runtime.delay(secs(1));
+    let mut delay = Delay::on(&runtime, secs(1));
     assert!(poll_with(&mut delay, Waker::noop()).is_pending());
-    let shown = format!("{delay:?} {:?}", runtime.delay(NEVER).with_token(&CancellationToken::none()));
+    let shown = format!("{delay:?} {:?}", Delay::on(&runtime, NEVER).with_token(&CancellationToken::none()));
     assert!(shown.contains("Delay") && shown.contains("deadline") && shown.contains("Token"), "{shown}");
 }

@@ -25,8 +25,8 @@ use crate::support::{
 };
 use crate::support::{us, within};
 use timerqueue::{
-    CancelReason, CancellableDelay, CancellationToken, CancellationTokenSource, Cancelled, Delay, Runtime,
-    RuntimeError, StartError, Timestamp,
+    CancelReason, CancellableDelay, CancellationToken, CancellationTokenSource, Cancelled, Delay, OnceTimer, Runtime,
+    RuntimeError, StartError, Timer, Timestamp,
 };
 
 const READY: Poll<()> = Poll::Ready(());

@@ -7,7 +7,7 @@ fn s35_a_pending_delay_can_be_moved() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
     for (first, then) in [(10, 20), (20, 10), (10, 10), (10, 3600), (3600, 10), (400, 1), (1, 0)] {
-        let mut delay = runtime.delay(ms(first));
+        let mut delay = Delay::on(&runtime, ms(first));
         assert!(poll(&mut delay, &counter).is_pending());
         let before = counter.wakes();
         delay.reset(ms(then));
@@ -29,7 +29,7 @@ fn s35_a_pending_delay_can_be_moved() {
 fn s35_moved_by_deadline_to_never_and_back() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut delay = runtime.delay(secs(1));
+    let mut delay = Delay::on(&runtime, secs(1));
     assert!(poll(&mut delay, &counter).is_pending());
     delay.reset(NEVER);
     clock.advance(secs(10));
@@ -54,7 +54,7 @@ fn s35_a_reset_while_the_delay_is_about_to_fire() {
     // The clock has passed the deadline, but no thread has swept yet: the reset comes first.
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut delay = runtime.delay(secs(1));
+    let mut delay = Delay::on(&runtime, secs(1));
     assert!(poll(&mut delay, &counter).is_pending());
     clock.stall(secs(2));
     delay.reset(secs(1));
@@ -65,8 +65,8 @@ fn s35_a_reset_while_the_delay_is_about_to_fire() {
 
     // The waker has been taken, together with the tick of a timer whose callback runs first and
     // resets the delay: the task is woken in vain once, and its poll gives the delay a waker again.
-    let delay = Arc::new(Mutex::new(runtime.delay(secs(1))));
-    let resetting = runtime.once(secs(1), {
+    let delay = Arc::new(Mutex::new(Delay::on(&runtime, secs(1))));
+    let resetting = OnceTimer::on(&runtime, secs(1), {
         let delay = Arc::clone(&delay);
         move |_| lock(&delay).reset(secs(1))
     });
@@ -109,7 +109,7 @@ fn s35_random_polls_resets_and_time_against_a_model() {
         };
         let mut models: Vec<Model> = (0..6)
             .map(|_| {
-                let delay = runtime.delay(length(&mut random));
+                let delay = Delay::on(&runtime, length(&mut random));
                 Model { deadline: delay.deadline(), delay, done: false, waits: None }
             })
             .collect();
@@ -162,7 +162,7 @@ fn s35_resets_against_the_firing_thread_are_never_early_and_never_lost() {
     within(PATIENCE, "resetting delays that are about to fire", || {
         let runtime = native();
         let mut random = Random(351);
-        let mut delay = runtime.delay(Duration::ZERO);
+        let mut delay = Delay::on(&runtime, Duration::ZERO);
         let counter = CountingWaker::new();
         for _ in 0..4_000 {
             delay.reset(us(20 + random.below(60)));
@@ -190,7 +190,7 @@ fn s35_resets_to_later_wake_no_task_before_the_last_deadline() {
         let counter = CountingWaker::new();
         // A busy machine may stand still between two resets, so that the delay fires in between.
         let in_time = |attempt: u64| {
-            let mut delay = runtime.delay(ms(50));
+            let mut delay = Delay::on(&runtime, ms(50));
             assert!(poll(&mut delay, &counter).is_pending());
             let (before, mut in_time) = (counter.wakes(), true);
             for step in 0..6 {
@@ -224,7 +224,7 @@ fn s35_moved_to_later_and_back_on_the_systems_clock() {
         let runtime = native();
         let counter = CountingWaker::new();
         let in_time = |first: u64, later: u64, then: u64| {
-            let mut delay = runtime.delay(ms(first));
+            let mut delay = Delay::on(&runtime, ms(first));
             let old = delay.deadline();
             assert!(poll(&mut delay, &counter).is_pending());
             let before = counter.wakes();
@@ -243,7 +243,7 @@ fn s35_moved_to_later_and_back_on_the_systems_clock() {
             assert!((0..50).any(|_| in_time(first, later, then)), "no attempt was in time");
         }
         let is_put_off_for_ever = || {
-            let mut delay = runtime.delay(ms(20));
+            let mut delay = Delay::on(&runtime, ms(20));
             let old = delay.deadline();
             assert!(poll(&mut delay, &counter).is_pending());
             delay.reset(NEVER);
@@ -266,7 +266,7 @@ fn s35_moved_to_later_and_back_on_the_systems_clock() {
 fn s35_a_dump_shows_a_delay_moved_later_at_its_new_deadline() {
     let runtime = native();
     let counter = CountingWaker::new();
-    let mut delays: Vec<_> = [1, 2].map(|hours| runtime.delay(secs(hours * 3_600))).into();
+    let mut delays: Vec<_> = [1, 2].map(|hours| Delay::on(&runtime, secs(hours * 3_600))).into();
     for delay in &mut delays {
         assert!(poll(delay, &counter).is_pending());
     }
@@ -289,7 +289,7 @@ fn s35_a_dump_shows_a_delay_moved_later_at_its_new_deadline() {
 fn s33_a_delay_moved_later_learns_of_the_end() {
     let runtime = native();
     let counter = CountingWaker::new();
-    let mut delay = runtime.delay(secs(1_000));
+    let mut delay = Delay::on(&runtime, secs(1_000));
     assert!(poll(&mut delay, &counter).is_pending());
     delay.reset(secs(2_000));
     runtime.shutdown(PATIENCE).expect("ends");

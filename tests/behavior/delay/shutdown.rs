@@ -7,11 +7,11 @@ use crate::support::child::in_child;
 fn s33_a_pending_delay_learns_that_its_runtime_was_shut_down() {
     let (clock, runtime) = manual();
     let counters = [CountingWaker::new(), CountingWaker::new(), CountingWaker::new(), CountingWaker::new()];
-    let mut polled = runtime.delay(secs(1));
-    let mut endless = runtime.delay(NEVER);
-    let mut moved = runtime.delay(secs(1));
-    let mut unpolled = runtime.delay(secs(1));
-    let mut passed = runtime.delay(ms(1));
+    let mut polled = Delay::on(&runtime, secs(1));
+    let mut endless = Delay::on(&runtime, NEVER);
+    let mut moved = Delay::on(&runtime, secs(1));
+    let mut unpolled = Delay::on(&runtime, secs(1));
+    let mut passed = Delay::on(&runtime, ms(1));
     assert!(poll(&mut polled, &counters[0]).is_pending());
     assert!(poll(&mut endless, &counters[1]).is_pending());
     assert!(poll(&mut moved, &counters[2]).is_pending());
@@ -32,7 +32,7 @@ fn s33_a_pending_delay_learns_that_its_runtime_was_shut_down() {
     assert!(has_ended(&mut polled, &counters[0]));
     polled.reset(Duration::ZERO);
     assert!(has_ended(&mut polled, &counters[0]), "not even no time at all");
-    assert!(has_ended(&mut runtime.delay(Duration::ZERO), &counters[0]));
+    assert!(has_ended(&mut Delay::on(&runtime, Duration::ZERO), &counters[0]));
     drop((polled, endless, moved, unpolled));
     assert!(counters.iter().all(|counter| counter.kept() == 0));
 }
@@ -41,8 +41,8 @@ fn s33_a_pending_delay_learns_that_its_runtime_was_shut_down() {
 fn s33_a_pending_delay_learns_that_the_last_handle_of_its_runtime_was_dropped() {
     for mut runtime in [Some(manual().1), Some(native())] {
         let counter = CountingWaker::new();
-        let mut delay = runtime.as_ref().expect("just made").delay(secs(3600));
-        let mut unpolled = runtime.as_ref().expect("just made").delay(secs(3600));
+        let mut delay = Delay::on(runtime.as_ref().expect("just made"), secs(3600));
+        let mut unpolled = Delay::on(runtime.as_ref().expect("just made"), secs(3600));
         assert!(poll(&mut delay, &counter).is_pending());
         let clone = runtime.clone();
         runtime = None;
@@ -60,7 +60,7 @@ fn s33_a_pending_delay_learns_that_the_last_handle_of_its_runtime_was_dropped() 
 fn s33_a_shutdown_with_many_delays_and_wakers_that_panic() {
     let (_clock, runtime) = manual();
     let (counter, panicking) = (CountingWaker::new(), PanickingWaker::on_wake());
-    let mut delays: Vec<Delay> = (0..1_000).map(|i| runtime.delay(secs(1 + i * i))).collect();
+    let mut delays: Vec<Delay> = (0..1_000).map(|i| Delay::on(&runtime, secs(1 + i * i))).collect();
     for (i, delay) in delays.iter_mut().enumerate() {
         let waker = if i % 10 == 3 { panicking.waker() } else { counter.waker() };
         assert!(poll_with(delay, &waker).is_pending());
@@ -81,7 +81,7 @@ fn s33_a_shutdown_against_waiting_tasks_does_not_hang() {
                     let (runtime, ends) = (&runtime, ends.clone());
                     scope.spawn(move || {
                         let mut random = Random(round * 10 + who);
-                        let mut delay = runtime.delay(Duration::ZERO);
+                        let mut delay = Delay::on(runtime, Duration::ZERO);
                         loop {
                             delay.reset(us(random.below(120)));
                             if random.below(4) == 0 {
@@ -95,7 +95,7 @@ fn s33_a_shutdown_against_waiting_tasks_does_not_hang() {
                         }
                     });
                 }
-                block_on(runtime.delay(us(500 + round * 31)));
+                block_on(Delay::on(&runtime, us(500 + round * 31)));
                 runtime.shutdown(PATIENCE).expect("no callback blocks");
             });
             assert_eq!(ends.take(), [const { "the timer runtime was shut down" }; 3]);
@@ -109,7 +109,7 @@ fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
     // by the shutdown.
     let runtime = Runtime::builder().queues(1).workers(2).max_threads(2).start().expect("the system has threads");
     let (begun, gate) = (Gate::new(), Gate::new());
-    let blocking = runtime.once(Duration::ZERO, {
+    let blocking = OnceTimer::on(&runtime, Duration::ZERO, {
         let (begun, gate) = (begun.clone(), gate.clone());
         move |_| {
             begun.open();
@@ -119,7 +119,7 @@ fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
     begun.wait();
     let counter = CountingWaker::new();
     let pending = || {
-        let mut delay = runtime.delay(secs(3600));
+        let mut delay = Delay::on(&runtime, secs(3600));
         assert!(poll(&mut delay, &counter).is_pending());
         delay
     };
@@ -143,12 +143,12 @@ fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
 #[test]
 fn s33_a_delay_that_was_moved_later_is_told_when_the_runtime_ends_as_its_old_deadline_comes() {
     let (clock, runtime) = manual();
-    let ending = runtime.once(secs(1), {
+    let ending = OnceTimer::on(&runtime, secs(1), {
         let runtime = runtime.clone();
         move |_| runtime.shutdown(PATIENCE).expect("on a manual clock there is nothing to wait for")
     });
     let counter = CountingWaker::new();
-    let mut delay = runtime.delay(secs(1));
+    let mut delay = Delay::on(&runtime, secs(1));
     assert!(poll(&mut delay, &counter).is_pending());
     delay.reset(secs(5));
     clock.advance(secs(1));
@@ -164,7 +164,7 @@ fn s33_a_shutdown_against_firings_that_are_handed_over_loses_no_task() {
         for round in 0..300 {
             let runtime = native();
             let counter = CountingWaker::new();
-            let mut delays: Vec<Delay> = (0..8).map(|_| runtime.delay(secs(3600))).collect();
+            let mut delays: Vec<Delay> = (0..8).map(|_| Delay::on(&runtime, secs(3600))).collect();
             assert!(delays.iter_mut().all(|delay| poll(delay, &counter).is_pending()));
             let gate = Gate::new();
             thread::scope(|scope| {
@@ -254,7 +254,7 @@ fn s33_a_loop_of_delays_on_an_ended_runtime_does_not_spin() {
         assert!(runtime.is_shut_down() && runtime.clone().is_shut_down());
         let mut spinning = Box::pin(async {
             loop {
-                runtime.delay(ns(1)).await;
+                Delay::on(&runtime, ns(1)).await;
                 rounds.bump();
             }
         });
@@ -265,8 +265,8 @@ fn s33_a_loop_of_delays_on_an_ended_runtime_does_not_spin() {
         }
         assert_eq!((rounds.get(), counter.wakes(), counter.kept()), (0, 0, 0));
         // The methods with a `Result` return the error at once.
-        assert!(matches!(block_on(runtime.delay(secs(1)).try_wait()), Err(RuntimeError::Ended)));
-        let source = runtime.cancellation_source();
+        assert!(matches!(block_on(Delay::on(&runtime, secs(1)).try_wait()), Err(RuntimeError::Ended)));
+        let source = CancellationTokenSource::on(&runtime);
         assert!(matches!(source.try_cancel_after(ms(1)), Err(RuntimeError::Ended)));
         assert!(source.try_cancel_after(NEVER).is_ok() && !source.is_cancelled(), "nothing to withdraw");
         assert!(source.try_cancel_after(Duration::ZERO).is_ok() && source.is_cancelled(), "needs no clock");
@@ -276,7 +276,7 @@ fn s33_a_loop_of_delays_on_an_ended_runtime_does_not_spin() {
 #[test]
 fn s33_s45_a_timed_cancel_in_force_when_its_runtime_ends_cannot_be_moved() {
     let (_clock, runtime) = manual();
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     source.try_cancel_after(secs(1)).expect("there is time");
     runtime.shutdown(PATIENCE).expect("no callback runs");
     assert!(matches!(source.try_cancel_after(secs(2)), Err(RuntimeError::Ended)));
@@ -289,7 +289,7 @@ fn s33_s45_a_timed_cancel_in_force_when_its_runtime_ends_cannot_be_moved() {
 fn s33_a_delay_that_fired_and_was_reset_does_not_elapse_after_the_end() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    let mut delay = runtime.delay(secs(1));
+    let mut delay = Delay::on(&runtime, secs(1));
     assert!(poll(&mut delay, &counter).is_pending());
     clock.advance(secs(1));
     assert_eq!(counter.wakes(), 1);

@@ -12,7 +12,7 @@ fn ended_by(outcome: Poll<Result<(), Cancelled>>) -> Option<CancelReason> {
 
 /// A delay of a second with a token, polled once with the counting waker.
 fn guarded(runtime: &Runtime, source: &CancellationTokenSource, counter: &CountingWaker) -> CancellableDelay {
-    let mut delay = runtime.delay(secs(1)).with_token(&source.token());
+    let mut delay = Delay::on(runtime, secs(1)).with_token(&source.token());
     assert!(poll(&mut delay, counter).is_pending());
     assert_eq!((runtime.active_timers(), counter.kept()), (1, 2), "it waits for both");
     delay
@@ -53,10 +53,10 @@ fn s50_a_cancelled_token_and_a_token_that_is_never_cancelled() {
     let (clock, runtime) = manual();
     let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
     source.cancel();
-    let mut delay = runtime.delay(secs(1)).with_token(&source.token());
+    let mut delay = Delay::on(&runtime, secs(1)).with_token(&source.token());
     assert_eq!(ended_by(poll(&mut delay, &counter)), Some(CancelReason::Cancelled));
     assert_eq!((runtime.active_timers(), counter.kept()), (0, 0), "no queue was touched");
-    let mut delay = runtime.delay(secs(1)).with_token(&CancellationToken::none());
+    let mut delay = Delay::on(&runtime, secs(1)).with_token(&CancellationToken::none());
     assert!(poll(&mut delay, &counter).is_pending());
     clock.advance(secs(1));
     assert_eq!((counter.wakes(), poll(&mut delay, &counter)), (1, Poll::Ready(Ok(()))));
@@ -65,11 +65,11 @@ fn s50_a_cancelled_token_and_a_token_that_is_never_cancelled() {
 #[test]
 fn s50_a_timed_cancel_or_a_parent_gives_its_reason() {
     let (clock, runtime) = manual();
-    let (source, counter) = (runtime.cancellation_source(), CountingWaker::new());
+    let (source, counter) = (CancellationTokenSource::on(&runtime), CountingWaker::new());
     source.try_cancel_after(ms(500)).expect("a runtime of its own");
     let child = source.token().child_source();
-    let mut timed = runtime.delay(secs(1)).with_token(&source.token());
-    let mut linked = runtime.delay(secs(1)).with_token(&child.token());
+    let mut timed = Delay::on(&runtime, secs(1)).with_token(&source.token());
+    let mut linked = Delay::on(&runtime, secs(1)).with_token(&child.token());
     assert!(poll(&mut timed, &counter).is_pending() && poll(&mut linked, &counter).is_pending());
     clock.advance(ms(500));
     assert_eq!(ended_by(poll(&mut timed, &counter)), Some(CancelReason::Timeout));
@@ -109,7 +109,7 @@ fn s50_token_against_time_on_real_time_exactly_one_wins() {
         let (mut by_token, mut by_time) = (0, 0);
         for round in 0..1_500_u64 {
             let source = CancellationTokenSource::new();
-            let delay = runtime.delay(us(40)).with_token(&source.token());
+            let delay = Delay::on(&runtime, us(40)).with_token(&source.token());
             let gate = Gate::new();
             thread::scope(|scope| {
                 scope.spawn(|| {

@@ -6,7 +6,7 @@ use super::*;
 fn s37_the_waker_of_the_latest_poll_is_called() {
     let (clock, runtime) = manual();
     let counters = [CountingWaker::new(), CountingWaker::new(), CountingWaker::new()];
-    let mut delay = runtime.delay(secs(1));
+    let mut delay = Delay::on(&runtime, secs(1));
     for counter in &counters {
         assert!(poll(&mut delay, counter).is_pending());
         let kept: usize = counters.iter().map(CountingWaker::kept).sum();
@@ -27,7 +27,7 @@ fn s37_wakers_that_change_while_the_delay_fires_lose_no_wake_up() {
         let runtime = native();
         let mut random = Random(37);
         for _ in 0..3_000 {
-            let mut delay = runtime.delay(us(20 + random.below(50)));
+            let mut delay = Delay::on(&runtime, us(20 + random.below(50)));
             let changes = random.below(200);
             for change in 0.. {
                 // A waker of its own for each poll; no other object keeps it.
@@ -58,13 +58,13 @@ fn s37_no_lock_is_held_while_a_waker_is_called() {
         let make = |after: Duration| {
             let (runtime, clock, done) = (runtime.clone(), clock.clone(), done.clone());
             let kept: Mutex<Vec<Delay>> = Mutex::default();
-            let mut delay = runtime.delay(after);
+            let mut delay = Delay::on(&runtime, after);
             let waker = waker_that(move || {
-                let mut other = runtime.delay(secs(1));
+                let mut other = Delay::on(&runtime, secs(1));
                 assert!(poll_with(&mut other, Waker::noop()).is_pending());
                 other.reset(secs(2));
                 assert!(runtime.active_timers() > 0 && runtime.next_due().is_some());
-                drop(runtime.timer(ms(1), ms(1), |_| ()));
+                drop(Timer::on(&runtime, ms(1), ms(1), |_| ()));
                 lock(&kept).push(other);
                 lock(&kept).truncate(1);
                 let _ = (clock.next_due(), clock.advance(Duration::ZERO));
@@ -88,7 +88,7 @@ fn s37_no_lock_is_held_while_a_waker_is_cloned_or_dropped() {
         let task = || {
             let (runtime, uses) = (runtime.clone(), uses.clone());
             PanickingWaker::that(move || {
-                let mut other = runtime.delay(secs(5));
+                let mut other = Delay::on(&runtime, secs(5));
                 let _ = poll_with(&mut other, Waker::noop());
                 other.reset(secs(1));
                 let _ = runtime.active_timers();
@@ -96,9 +96,9 @@ fn s37_no_lock_is_held_while_a_waker_is_cloned_or_dropped() {
             })
         };
         let wakers = [task().waker(), task().waker()];
-        let mut woken = runtime.delay(secs(1));
-        let mut dropped = runtime.delay(secs(2));
-        let mut late = runtime.delay(secs(1)).with_token(&CancellationToken::none());
+        let mut woken = Delay::on(&runtime, secs(1));
+        let mut dropped = Delay::on(&runtime, secs(2));
+        let mut late = Delay::on(&runtime, secs(1)).with_token(&CancellationToken::none());
         for waker in &wakers {
             assert!(poll_with(&mut woken, waker).is_pending());
             assert!(poll_with(&mut dropped, waker).is_pending() && poll_with(&mut late, waker).is_pending());
@@ -107,7 +107,7 @@ fn s37_no_lock_is_held_while_a_waker_is_cloned_or_dropped() {
         assert_eq!(poll_with(&mut late, &wakers[0]), Poll::Ready(Ok(())));
         clock.advance(Duration::ZERO);
         drop(dropped);
-        let mut ended = runtime.delay(secs(1));
+        let mut ended = Delay::on(&runtime, secs(1));
         assert!(poll_with(&mut ended, &wakers[0]).is_pending());
         runtime.shutdown(PATIENCE).expect("no callback runs");
         // Cloned 7 times, replaced 3 times, given back, woken, dropped with its delay, woken by the
@@ -121,7 +121,7 @@ fn s37_a_waker_that_panics_when_woken_does_not_affect_other_delays() {
     let (clock, runtime) = manual();
     let panicking = PanickingWaker::on_wake();
     let counter = CountingWaker::new();
-    let mut delays: Vec<Delay> = (0..9).map(|_| runtime.delay(secs(1))).collect();
+    let mut delays: Vec<Delay> = (0..9).map(|_| Delay::on(&runtime, secs(1))).collect();
     for (i, delay) in delays.iter_mut().enumerate() {
         let waker = if i % 3 == 1 { panicking.waker() } else { counter.waker() };
         assert!(poll_with(delay, &waker).is_pending());
@@ -143,7 +143,7 @@ fn s37_a_panicking_waker_goes_to_the_panic_handler_and_stops_no_worker() {
     });
     let runtime = runtime.start().expect("the system has threads and alarms");
     let (panicking, counter) = (PanickingWaker::on_wake(), CountingWaker::new());
-    let mut delays: Vec<Delay> = (0..200).map(|i| runtime.delay(us(100 + 10 * i))).collect();
+    let mut delays: Vec<Delay> = (0..200).map(|i| Delay::on(&runtime, us(100 + 10 * i))).collect();
     for (i, delay) in delays.iter_mut().enumerate() {
         let waker = if i % 2 == 0 { panicking.waker() } else { counter.waker() };
         let _ = poll_with(delay, &waker);
@@ -152,7 +152,7 @@ fn s37_a_panicking_waker_goes_to_the_panic_handler_and_stops_no_worker() {
     assert!(counter.wakes() <= 100);
     eventually("all are told", || told.get() == panicking.panics() && runtime.panics() == told.get() as u64);
     delays.iter_mut().for_each(block_on);
-    block_on(runtime.delay(ms(1)));
+    block_on(Delay::on(&runtime, ms(1)));
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn s37_a_waker_that_panics_when_cloned_leaves_the_delay_usable() {
     let panicking = PanickingWaker::new();
     let counter = CountingWaker::new();
     let waker = panicking.waker();
-    let mut delay = runtime.delay(secs(1));
+    let mut delay = Delay::on(&runtime, secs(1));
     PanickingWaker::set(&panicking.on_clone, true);
     assert!(panics(|| poll_with(&mut delay, &waker)), "at the first poll");
     assert_eq!(runtime.active_timers(), 0);
@@ -181,7 +181,7 @@ fn s37_a_waker_that_panics_when_dropped_leaves_the_delay_usable() {
     let counter = CountingWaker::new();
     let panicking = PanickingWaker::new();
     let waiting = || {
-        let mut delay = runtime.delay(secs(1));
+        let mut delay = Delay::on(&runtime, secs(1));
         assert!(poll_with(&mut delay, &panicking.waker()).is_pending());
         assert_eq!(panicking.kept(), 1);
         delay

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::{due, poll_once};
 use crate::support::{manual, native, secs};
-use timerqueue::{DelayQueue, ManualClock, Refusal, Runtime};
+use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Refusal, Runtime};
 
 fn limited(capacity: usize) -> (ManualClock, Runtime, DelayQueue<u32, u32>) {
     let (clock, runtime) = manual();
-    let queue = runtime.delay_queue_builder().capacity(capacity).build();
+    let queue = DelayQueueBuilder::on(&runtime).capacity(capacity).build();
     (clock, runtime, queue)
 }
 
@@ -100,7 +100,7 @@ fn a_thread_waits_for_room() {
 #[test]
 fn an_inserter_that_waits_past_the_due_time_inserts_its_entry() {
     let (clock, runtime) = manual();
-    let queue: DelayQueue<u32, ()> = runtime.delay_queue_builder().capacity(1).refuse_overdue().build();
+    let queue: DelayQueue<u32, ()> = DelayQueueBuilder::on(&runtime).capacity(1).refuse_overdue().build();
     queue.insert(1, (), secs(5)).unwrap();
     let mut waits = queue.insert_wait(2, (), secs(1));
     assert!(poll_once(&mut waits).is_none());
@@ -113,7 +113,7 @@ fn an_inserter_that_waits_past_the_due_time_inserts_its_entry() {
     assert_eq!(refused.reason, Refusal::Overdue);
     // In real time the clock goes on between call and look.
     let runtime = native();
-    let queue: DelayQueue<u32, ()> = runtime.delay_queue_builder().refuse_overdue().build();
+    let queue: DelayQueue<u32, ()> = DelayQueueBuilder::on(&runtime).refuse_overdue().build();
     for key in 0..200 {
         queue.insert_blocking(key, (), Duration::ZERO).unwrap();
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{due, queue};
 use crate::support::{manual, ms, secs};
-use timerqueue::{Due, Refusal, TryRecvError};
+use timerqueue::{DelayQueue, Due, Refusal, TryRecvError};
 
 #[test]
 fn a_closed_queue_delivers_what_is_there_and_ends() {
@@ -79,7 +79,7 @@ fn a_drained_queue_goes_on_and_what_was_drained_can_be_put_back() {
 #[test]
 fn dropping_the_last_handle_drops_the_entries() {
     let (_clock, runtime) = manual();
-    let queue = runtime.delay_queue();
+    let queue = DelayQueue::on(&runtime);
     let value = Arc::new(());
     for key in 0..500 {
         queue.insert(key, Arc::clone(&value), secs(key)).unwrap();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::{due, poll_once};
 use crate::support::poll::{CountingWaker, PanickingWaker, panics, poll, poll_with};
 use crate::support::{PATIENCE, lock, manual, ms, secs, within};
-use timerqueue::{DelayQueue, ManualClock, Refusal, Runtime};
+use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Refusal, Runtime};
 
 thread_local! {
     /// The action of the next comparison on this thread.
@@ -56,7 +56,7 @@ fn with_queue(body: impl FnOnce(&ManualClock, &Runtime, &DelayQueue<Key, u32>) +
     within(PATIENCE, "no deadlock", || {
         let _one = lock(&ONE_AT_A_TIME);
         let (clock, runtime) = manual();
-        let queue = runtime.delay_queue();
+        let queue = DelayQueue::on(&runtime);
         *lock(&QUEUE) = Some(queue.clone());
         for key in 0..20 {
             queue.insert(Key(key), key, secs(1)).unwrap();
@@ -136,7 +136,7 @@ fn s79_a_comparison_that_calls_its_queue_panics_and_leaves_the_queue_as_it_was()
 fn a_comparison_may_catch_the_panic_of_its_call_and_may_call_other_queues() {
     static OTHER: Mutex<Option<DelayQueue<Key, u32>>> = Mutex::new(None);
     with_queue(|_, runtime, queue| {
-        *lock(&OTHER) = Some(runtime.delay_queue());
+        *lock(&OTHER) = Some(DelayQueue::on(runtime));
         let call = || {
             assert!(panics(|| shared().len()));
             let other = lock(&OTHER).clone().unwrap();
@@ -211,7 +211,7 @@ fn equal_hashes_cost_no_more_than_a_comparison_each() {
     impl Eq for Equal {}
     within(PATIENCE, "no work that grows with the square", || {
         let (_clock, runtime) = manual();
-        let queue = runtime.delay_queue();
+        let queue = DelayQueue::on(&runtime);
         for key in 0..3_000 {
             queue.insert(Equal(key), (), secs(1)).unwrap();
         }
@@ -234,7 +234,7 @@ impl Drop for CallsOnDrop {
 fn values_that_call_the_queue_when_dropped_are_dropped_outside_of_the_lock() {
     within(PATIENCE, "no deadlock", || {
         let (clock, runtime) = manual();
-        let queue: DelayQueue<u32, CallsOnDrop> = runtime.delay_queue();
+        let queue: DelayQueue<u32, CallsOnDrop> = DelayQueue::on(&runtime);
         let value = || CallsOnDrop(queue.clone());
         for key in 0..10 {
             queue.insert(key, value(), secs(1)).unwrap();
@@ -263,7 +263,7 @@ impl Drop for PanicsOnDrop {
 #[test]
 fn values_that_panic_when_dropped_are_all_dropped_with_the_queue() {
     let (_clock, runtime) = manual();
-    let queue = runtime.delay_queue();
+    let queue = DelayQueue::on(&runtime);
     let count = Arc::new(());
     for key in 0..10 {
         queue.insert(key, PanicsOnDrop(Arc::clone(&count)), secs(1)).unwrap();
@@ -275,7 +275,7 @@ fn values_that_panic_when_dropped_are_all_dropped_with_the_queue() {
 #[test]
 fn a_waker_that_panics_disturbs_neither_queue_nor_the_next_receiver() {
     let (clock, runtime) = manual();
-    let queue = runtime.delay_queue();
+    let queue = DelayQueue::on(&runtime);
     let hostile = PanickingWaker::on_wake();
     let (mut first, mut second) = (queue.recv(), queue.recv());
     assert!(poll_with(&mut first, &hostile.waker()).is_pending());
@@ -291,7 +291,7 @@ fn a_waker_that_panics_disturbs_neither_queue_nor_the_next_receiver() {
 #[test]
 fn an_entry_is_not_lost_with_the_destructor_of_a_waker() {
     let (clock, runtime) = manual();
-    let queue = runtime.delay_queue();
+    let queue = DelayQueue::on(&runtime);
     let hostile = PanickingWaker::on_wake();
     PanickingWaker::set(&hostile.on_wake, false);
     let (mut first, mut second) = (queue.recv(), queue.recv());
@@ -310,7 +310,7 @@ fn an_entry_is_not_lost_with_the_destructor_of_a_waker() {
 fn wakers_that_panic_after_the_end_of_the_runtime_are_told() {
     for shuts_down in [true, false] {
         let (_clock, runtime) = manual();
-        let queue: DelayQueue<u32, ()> = runtime.delay_queue_builder().capacity(1).build();
+        let queue: DelayQueue<u32, ()> = DelayQueueBuilder::on(&runtime).capacity(1).build();
         queue.insert(0, (), secs(1)).unwrap();
         let (hostile, counter) = (PanickingWaker::on_wake(), CountingWaker::new());
         let (mut first, mut second) = (queue.recv(), queue.recv());
@@ -335,7 +335,7 @@ fn wakers_that_panic_after_the_end_of_the_runtime_are_told() {
 #[test]
 fn an_insertion_that_waits_outlives_wakers_and_comparisons_that_panic() {
     let (_clock, runtime) = manual();
-    let queue: DelayQueue<u32, &str> = runtime.delay_queue_builder().capacity(1).build();
+    let queue: DelayQueue<u32, &str> = DelayQueueBuilder::on(&runtime).capacity(1).build();
     queue.insert(0, "first", secs(1)).unwrap();
     let (hostile, counter) = (PanickingWaker::new(), CountingWaker::new());
     let mut insert = queue.insert_wait(1, "kept", secs(1));
@@ -401,7 +401,7 @@ fn a_receiver_outlives_wakers_that_panic_when_cloned() {
 #[test]
 fn wakers_of_forgotten_futures_are_dropped_with_the_queue_one_by_one() {
     let (_clock, runtime) = manual();
-    let queue: DelayQueue<u32, ()> = runtime.delay_queue();
+    let queue: DelayQueue<u32, ()> = DelayQueue::on(&runtime);
     queue.insert(1, (), secs(1)).unwrap();
     let hostile = PanickingWaker::new();
     for _ in 0..3 {
@@ -419,7 +419,7 @@ fn wakers_of_forgotten_futures_are_dropped_with_the_queue_one_by_one() {
 fn wakers_that_call_the_queue_are_called_outside_of_the_lock() {
     within(PATIENCE, "no deadlock", || {
         let (clock, runtime) = manual();
-        let queue: DelayQueue<u32, ()> = runtime.delay_queue();
+        let queue: DelayQueue<u32, ()> = DelayQueue::on(&runtime);
         let calls = PanickingWaker::that({
             let queue = queue.clone();
             move || _ = queue.len()
@@ -439,7 +439,7 @@ fn wakers_that_call_the_queue_are_called_outside_of_the_lock() {
 #[test]
 fn forgotten_futures_keep_the_queue_working() {
     let (clock, runtime) = manual();
-    let queue: DelayQueue<u32, u32> = runtime.delay_queue_builder().capacity(1).build();
+    let queue: DelayQueue<u32, u32> = DelayQueueBuilder::on(&runtime).capacity(1).build();
     let mut receiver = queue.recv();
     assert!(poll_once(&mut receiver).is_none());
     forget(receiver);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{due, queue};
 use crate::support::{manual, ms, ns, secs};
-use timerqueue::{DelayQueue, Due, Refusal, Runtime};
+use timerqueue::{DelayQueue, DelayQueueBuilder, Due, Refusal, Runtime};
 
 #[test]
 fn an_entry_is_delivered_once_with_its_key_value_instant_and_lateness() {
@@ -91,7 +91,7 @@ fn a_due_entry_that_was_not_delivered_can_be_removed_moved_and_replaced() {
 #[test]
 fn keys_are_found_by_what_they_borrow() {
     let (_clock, runtime) = manual();
-    let queue = runtime.delay_queue();
+    let queue = DelayQueue::on(&runtime);
     queue.insert(String::from("a"), 1, secs(1)).unwrap();
     assert!(queue.contains_key("a") && !queue.contains_key("b"));
     assert!(queue.move_to("a", ms(1)));
@@ -111,7 +111,7 @@ impl Hasher for Constant {
 }
 
 fn colliding<S: BuildHasher>(runtime: &Runtime, hasher: S) -> DelayQueue<u32, u32, S> {
-    runtime.delay_queue_builder().hasher(hasher).build()
+    DelayQueueBuilder::on(runtime).hasher(hasher).build()
 }
 
 #[test]

@@ -28,7 +28,7 @@ type Queue = DelayQueue<u32, &'static str>;
 /// A queue on a runtime with a clock that stands at zero.
 fn queue() -> (ManualClock, Runtime, Queue) {
     let (clock, runtime) = manual();
-    let queue = runtime.delay_queue();
+    let queue = DelayQueue::on(&runtime);
     (clock, runtime, queue)
 }
 

@@ -122,7 +122,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let (clock, runtime) = manual();
-        let queue = runtime.delay_queue();
+        let queue = DelayQueue::on(&runtime);
         Self { clock, _runtime: runtime, queue, model: Model::default(), values: 0 }
     }
 

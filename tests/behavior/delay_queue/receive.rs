@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{due, queue};
 use crate::support::poll::{CountingWaker, poll};
 use crate::support::{manual, ms, ns, secs};
-use timerqueue::{DelayQueue, Recv, RecvTimeoutError, Refusal, TryRecvError};
+use timerqueue::{Delay, DelayQueue, Recv, RecvTimeoutError, Refusal, TryRecvError};
 
 /// A receiver polled by hand.
 struct Hand<'a, K, V> {
@@ -73,7 +73,7 @@ fn an_await_ends_at_the_due_time_and_an_earlier_entry_rearms() {
         (first.key, clock.now().as_duration())
     });
     clock.block_on(executor.run(async {
-        runtime.delay(secs(10)).await;
+        Delay::on(&runtime, secs(10)).await;
         queue.insert(2, "early", secs(5)).unwrap();
         assert_eq!(receiver.await, (2, secs(15)));
     }));
@@ -234,7 +234,7 @@ fn a_stream_delivers_and_ends_with_the_queue() {
 #[test]
 fn ready_entries_leave_a_task_its_turns() {
     let (clock, runtime) = manual();
-    let queue = runtime.delay_queue();
+    let queue = DelayQueue::on(&runtime);
     queue.insert_many((0..10_000).map(|key| (key, (), Duration::ZERO)));
     let executor = smol::LocalExecutor::new();
     let greedy = executor.spawn(async {

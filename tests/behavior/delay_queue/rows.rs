@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{delivered, due, poll_once, queue};
 use crate::support::{manual, ms, ns, secs};
-use timerqueue::{DelayQueue, Due, Refusal, TryRecvError};
+use timerqueue::{DelayQueue, DelayQueueBuilder, Due, Refusal, TryRecvError};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -17,7 +17,7 @@ fn a1_a2_a6_a_delayed_task_with_a_typed_payload_runs_from_memory() {
         to: &'static str,
     }
     let (clock, runtime) = manual();
-    let queue = runtime.delay_queue();
+    let queue = DelayQueue::on(&runtime);
     queue.insert(1, Mail { to: "a@example.org" }, secs(160)).unwrap();
     queue.close();
     clock.block_on(async {
@@ -146,7 +146,7 @@ fn b1_b2_b3_b4_a_campaign_with_dates_is_inserted_moved_and_removed() {
         already_sent: u32,
     }
     let (clock, runtime) = manual();
-    let queue = runtime.delay_queue();
+    let queue = DelayQueue::on(&runtime);
     let date = clock.wall() + 100 * 24 * HOUR;
     for campaign in 0..3 {
         queue.insert(campaign, Batch { campaign, already_sent: 0 }, date).unwrap();
@@ -161,7 +161,7 @@ fn b1_b2_b3_b4_a_campaign_with_dates_is_inserted_moved_and_removed() {
 #[test]
 fn b6_d6_precision_is_an_option() {
     let (clock, runtime) = manual();
-    let queue: DelayQueue<u32, ()> = runtime.delay_queue_builder().leeway(secs(1)).build();
+    let queue: DelayQueue<u32, ()> = DelayQueueBuilder::on(&runtime).leeway(secs(1)).build();
     queue.insert_many((0..10).map(|key| (key, (), ms(u64::from(key) * 100 + 1))));
     let mut receiver = queue.recv();
     assert!(poll_once(&mut receiver).is_none());
@@ -230,7 +230,7 @@ fn b16_the_same_entry_twice_is_refused_and_removal_needs_the_key_alone() {
 #[test]
 fn c1_c6_named_entries_and_an_earlier_one_rearms_the_sleeper() {
     let (clock, runtime) = manual();
-    let queue = runtime.delay_queue();
+    let queue = DelayQueue::on(&runtime);
     queue.insert("slow", (), HOUR).unwrap();
     let mut receiver = queue.recv();
     assert!(poll_once(&mut receiver).is_none());
@@ -268,7 +268,7 @@ fn c10_c12_an_entry_removed_while_it_is_the_sleeping_head_is_never_delivered() {
 #[test]
 fn c11_a_removed_far_entry_leaves_at_once_with_its_value() {
     let (_clock, runtime) = manual();
-    let queue = runtime.delay_queue();
+    let queue = DelayQueue::on(&runtime);
     let value = std::sync::Arc::new(());
     for key in 0..1_000 {
         queue.insert(key, value.clone(), 1_000 * HOUR).unwrap();
@@ -297,7 +297,7 @@ fn c15_a_delay_of_exactly_one_turn_of_a_level_is_right() {
 #[test]
 fn d1_d2_d7_the_review_of_48_hours_comes_after_48_hours() {
     let (clock, runtime) = manual();
-    let queue = runtime.delay_queue();
+    let queue = DelayQueue::on(&runtime);
     queue.insert("ride 17", "five stars", clock.wall() + 48 * HOUR).unwrap();
     queue.insert("ride 18", "five stars", clock.wall() + 48 * HOUR).unwrap();
     clock.advance(47 * HOUR);
@@ -320,7 +320,7 @@ fn d3_d13_a_key_is_unique_in_the_whole_queue() {
 #[test]
 fn d4_d11_a_due_time_in_the_past_is_refused_on_request_by_the_time_of_the_call() {
     let (clock, runtime) = manual();
-    let queue: DelayQueue<u32, &str> = runtime.delay_queue_builder().refuse_overdue().build();
+    let queue: DelayQueue<u32, &str> = DelayQueueBuilder::on(&runtime).refuse_overdue().build();
     let start = clock.now();
     clock.advance(5 * HOUR);
     for past in [Due::At(start + HOUR), Due::Wall(clock.wall() - ns(1))] {

@@ -13,7 +13,7 @@ use timerqueue::{DelayQueue, RecvTimeoutError, Runtime};
 #[test]
 fn a_blocked_thread_is_woken_at_the_due_time() {
     let runtime = native();
-    let queue = runtime.delay_queue();
+    let queue = DelayQueue::on(&runtime);
     let mut best = Duration::MAX;
     for key in 0..20 {
         let begun = Instant::now();
@@ -57,7 +57,7 @@ fn many_threads_lose_nothing_and_deliver_nothing_twice() {
     const EACH: u64 = 3_000;
     within(PATIENCE * 2, "all delivered", || {
         let runtime = native();
-        let queue: DelayQueue<u64, Instant> = runtime.delay_queue();
+        let queue: DelayQueue<u64, Instant> = DelayQueue::on(&runtime);
         let (delivered, sum, removed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let took = |key: u64, due: Instant| {
             assert!(Instant::now() >= due, "never early");
@@ -120,7 +120,7 @@ fn many_threads_lose_nothing_and_deliver_nothing_twice() {
 fn threads_that_meet_at_the_same_keys_agree_on_each_value() {
     within(PATIENCE * 2, "all accounted for", || {
         let runtime = native();
-        let queue: DelayQueue<u64, u64> = runtime.delay_queue();
+        let queue: DelayQueue<u64, u64> = DelayQueue::on(&runtime);
         let (inserted, out) = (AtomicU64::new(0), AtomicU64::new(0));
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -170,7 +170,7 @@ fn threads_that_meet_at_the_same_keys_agree_on_each_value() {
 fn the_end_of_the_runtime_ends_blocked_threads() {
     within(PATIENCE, "the receivers end", || {
         let runtime = native();
-        let queue: DelayQueue<u32, ()> = runtime.delay_queue();
+        let queue: DelayQueue<u32, ()> = DelayQueue::on(&runtime);
         queue.insert(1, (), secs(3600)).unwrap();
         let receivers: Vec<_> = (0..3)
             .map(|_| {
@@ -189,7 +189,7 @@ fn the_end_of_the_runtime_ends_blocked_threads() {
 fn a_waker_that_blocks_delays_no_other_receiver() {
     within(PATIENCE, "the other receiver", || {
         let runtime = native();
-        let queue: DelayQueue<u32, ()> = runtime.delay_queue();
+        let queue: DelayQueue<u32, ()> = DelayQueue::on(&runtime);
         let gate = Gate::new();
         let blocks = waker_that({
             let gate = gate.clone();
@@ -220,7 +220,7 @@ fn of_two_threads() -> Runtime {
 fn a_limit_is_kept_while_each_thread_of_the_pool_blocks() {
     within(PATIENCE, "a limit beside callbacks that block", || {
         let runtime = of_two_threads();
-        let queue: DelayQueue<u32, ()> = runtime.delay_queue();
+        let queue: DelayQueue<u32, ()> = DelayQueue::on(&runtime);
         // The second thread waits for alarms, and never runs callbacks.
         let (timers, gate) = blocked(&runtime, 1);
         let begun = Instant::now();
@@ -239,7 +239,7 @@ fn a_limit_is_kept_while_each_thread_of_the_pool_blocks() {
 fn receivers_on_all_threads_of_the_pool_keep_their_limits() {
     within(PATIENCE, "receivers on the pool", || {
         let runtime = of_two_threads();
-        let queue: DelayQueue<u32, ()> = runtime.delay_queue();
+        let queue: DelayQueue<u32, ()> = DelayQueue::on(&runtime);
         let (send, receive) = mpsc::channel();
         for _ in 0..4 {
             let (queue, send) = (queue.clone(), send.clone());

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use super::{due, queue};
 use crate::support::{ms, ns, secs};
-use timerqueue::Due;
+use timerqueue::{DelayQueueBuilder, Due};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -122,7 +122,7 @@ fn any_horizon_will_do() {
 #[test]
 fn leeway_lets_entries_share_a_wake_up_in_order_and_never_early() {
     let (clock, runtime, _) = queue();
-    let queue = runtime.delay_queue_builder().leeway(ms(10)).build();
+    let queue = DelayQueueBuilder::on(&runtime).leeway(ms(10)).build();
     for (key, due) in [(1, 18), (2, 12), (3, 15), (4, 20), (5, 21)] {
         queue.insert(key, (), ms(due)).unwrap();
     }
@@ -136,7 +136,7 @@ fn leeway_lets_entries_share_a_wake_up_in_order_and_never_early() {
 #[test]
 fn leeway_counts_on_the_wall_clock_too() {
     let (clock, runtime, _) = queue();
-    let queue = runtime.delay_queue_builder().leeway(ms(10)).build();
+    let queue = DelayQueueBuilder::on(&runtime).leeway(ms(10)).build();
     let start = SystemTime::UNIX_EPOCH + 50 * YEAR;
     clock.set_wall(start);
     queue.insert(1, (), start + ms(18)).unwrap();

@@ -7,10 +7,10 @@ fn s23_dropping_the_handle_disposes() {
     let (clock, runtime) = manual();
     for due in [ms(0), ms(333), secs(1_000_000), NEVER] {
         let (canary, fate) = Canary::new();
-        drop(runtime.timer(due, ms(1), move |_| canary.sing()));
+        drop(Timer::on(&runtime, due, ms(1), move |_| canary.sing()));
         assert!(fate.is_dropped());
         let (canary, fate) = Canary::new();
-        drop(runtime.once(due, move |_| canary.sing()));
+        drop(OnceTimer::on(&runtime, due, move |_| canary.sing()));
         assert!(fate.is_dropped());
     }
     assert_eq!((runtime.active_timers(), clock.advance(secs(2_000_000))), (0, 0));
@@ -23,7 +23,7 @@ fn s23_dropping_the_handle_of_a_running_timer_does_not_wait() {
         let (entered, gate) = (Gate::new(), Gate::new());
         let (canary, fate) = Canary::new();
         let calls = Count::new();
-        let timer = runtime.timer(Duration::ZERO, secs(1_000), {
+        let timer = Timer::on(&runtime, Duration::ZERO, secs(1_000), {
             let (entered, gate, calls) = (entered.clone(), gate.clone(), calls.clone());
             move |_| {
                 canary.sing();
@@ -48,7 +48,7 @@ fn s23_a_callback_may_drop_the_last_handle_of_its_timer() {
     let slot: Arc<Mutex<Option<Timer>>> = Arc::default();
     let (canary, fate) = Canary::new();
     let used_after = Count::new();
-    let timer = runtime.timer(ms(1), ms(1), {
+    let timer = Timer::on(&runtime, ms(1), ms(1), {
         let (slot, fate, used_after) = (Arc::clone(&slot), fate.clone(), used_after.clone());
         move |_| {
             drop(lock(&slot).take());
@@ -68,23 +68,22 @@ fn s23_a_callback_may_drop_the_last_handle_of_its_timer() {
 fn s23_a_detached_timer_goes_on() {
     let (clock, runtime) = manual();
     let fired = Count::new();
-    runtime.timer(ms(5), ms(5), fired.callback()).detach();
+    Timer::on(&runtime, ms(5), ms(5), fired.callback()).detach();
     let (canary, fate) = Canary::new();
-    runtime
-        .timer(ms(10), ms(5), {
-            let calls = Count::new();
-            move |tick| {
-                canary.sing();
-                if calls.bump() == 2 {
-                    tick.dispose();
-                }
+    Timer::on(&runtime, ms(10), ms(5), {
+        let calls = Count::new();
+        move |tick| {
+            canary.sing();
+            if calls.bump() == 2 {
+                tick.dispose();
             }
-        })
-        .detach();
+        }
+    })
+    .detach();
     let (once, once_fate) = Canary::new();
-    runtime.once(ms(400), move |_| once.sing()).detach();
+    OnceTimer::on(&runtime, ms(400), move |_| once.sing()).detach();
     let (one_shot, one_shot_fate) = Canary::new();
-    runtime.timer(ms(400), Duration::ZERO, move |_| one_shot.sing()).detach();
+    Timer::on(&runtime, ms(400), Duration::ZERO, move |_| one_shot.sing()).detach();
     assert_eq!(clock.advance(ms(14)), 2 + 1);
     assert!(!fate.is_dropped());
     assert_eq!(clock.advance(ms(1)), 2);
@@ -101,17 +100,16 @@ fn s23_a_detached_timer_goes_on() {
 fn s23_a_detached_one_shot_that_restarts_itself_lives_on() {
     let (clock, runtime) = manual();
     let (canary, fate) = Canary::new();
-    runtime
-        .timer(ms(5), NEVER, {
-            let calls = Count::new();
-            move |tick| {
-                canary.sing();
-                if calls.bump() < 3 {
-                    let _ = tick.change(ms(400), NEVER);
-                }
+    Timer::on(&runtime, ms(5), NEVER, {
+        let calls = Count::new();
+        move |tick| {
+            canary.sing();
+            if calls.bump() < 3 {
+                let _ = tick.change(ms(400), NEVER);
             }
-        })
-        .detach();
+        }
+    })
+    .detach();
     assert_eq!(clock.advance(ms(804)), 2);
     assert!(!fate.is_dropped());
     assert_eq!(clock.advance(ms(1)), 1);
@@ -122,10 +120,10 @@ fn s23_a_detached_one_shot_that_restarts_itself_lives_on() {
 fn s23_an_idle_timer_that_is_detached_is_freed() {
     let (_clock, runtime) = manual();
     let (canary, fate) = Canary::new();
-    runtime.timer(NEVER, ms(1), move |_| canary.sing()).detach();
+    Timer::on(&runtime, NEVER, ms(1), move |_| canary.sing()).detach();
     assert!(fate.is_dropped());
     let (canary, fate) = Canary::new();
-    let timer = runtime.timer(ms(1), ms(1), move |_| canary.sing());
+    let timer = Timer::on(&runtime, ms(1), ms(1), move |_| canary.sing());
     timer.dispose();
     timer.detach();
     assert!(fate.is_dropped());

@@ -23,5 +23,6 @@ use crate::support::{
     manual, ms, native, own, secs, us, within,
 };
 use timerqueue::{
-    CancellationTokenSource, Changed, Disposal, ManualClock, OnceTimer, Registration, Runtime, Tick, Timer, Waited,
+    CancellationTokenSource, Changed, Disposal, ManualClock, OnceTimer, Registration, Runtime, Tick, Timer,
+    TimerBuilder, Waited,
 };

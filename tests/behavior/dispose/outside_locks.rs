@@ -4,12 +4,12 @@ use super::*;
 
 /// Uses the only queue of a runtime in every way; hangs if the lock of the queue is held.
 fn use_everything(runtime: &Runtime) {
-    let timer = runtime.timer(secs(500), secs(1), |_| {});
+    let timer = Timer::on(runtime, secs(500), secs(1), |_| {});
     let _ = timer.change(secs(400), NEVER);
     let _ = (runtime.active_timers(), runtime.next_due());
     let _ = timer.dispose_and_wait();
-    drop(runtime.exclusive_timer(secs(500), secs(1), |_| {}));
-    runtime.once(NEVER, |_| {}).detach();
+    drop(TimerBuilder::on(runtime).due(secs(500)).period(secs(1)).start_exclusive(|_| {}));
+    OnceTimer::on(runtime, NEVER, |_| {}).detach();
 }
 
 /// A payload that uses the runtime when it is dropped.
@@ -27,7 +27,7 @@ fn drop_in_every_way(runtime: &Runtime, run: impl Fn()) {
     let drops = Count::new();
     let timer = |due| {
         let owned = reentrant(runtime, &drops);
-        runtime.timer(due, NEVER, move |_| owned.hold())
+        Timer::on(runtime, due, NEVER, move |_| owned.hold())
     };
     let mut want = 0;
     let mut check = |how: &str| {
@@ -48,12 +48,13 @@ fn drop_in_every_way(runtime: &Runtime, run: impl Fn()) {
     run();
     check("after the last firing of a detached timer");
     let owned = reentrant(runtime, &drops);
-    runtime.once(ms(1), move |_| owned.hold()).detach();
+    OnceTimer::on(runtime, ms(1), move |_| owned.hold()).detach();
     run();
     check("by a once-callback");
     let owned = reentrant(runtime, &drops);
-    runtime
-        .exclusive_timer(ms(1), ms(1), move |tick| {
+    TimerBuilder::on(runtime)
+        .period(ms(1))
+        .start_exclusive(move |tick| {
             owned.hold();
             tick.dispose();
         })
@@ -107,7 +108,7 @@ fn s24_wakers_are_called_and_dropped_outside_locks() {
     within(PATIENCE, "wakers that use the runtime", || {
         let runtime = native();
         let (entered, gate) = (Gate::new(), Gate::new());
-        let timer = runtime.timer(Duration::ZERO, NEVER, {
+        let timer = Timer::on(&runtime, Duration::ZERO, NEVER, {
             let (entered, gate) = (entered.clone(), gate.clone());
             move |_| {
                 entered.open();
@@ -151,7 +152,7 @@ fn s24_a_panic_handler_runs_outside_locks() {
             .start()
             .expect("nothing to refuse");
         own.set(runtime.clone()).expect("once");
-        runtime.timer(ms(1), NEVER, |_| panic!("handled")).detach();
+        Timer::on(&runtime, ms(1), NEVER, |_| panic!("handled")).detach();
         assert_eq!((clock.advance(ms(1)), handled.get()), (1, 1));
     });
 }

@@ -47,7 +47,7 @@ fn one_of_each(
     vec![
         (
             any_of(
-                runtime.timer(due, period, move |_| {
+                Timer::on(runtime, due, period, move |_| {
                     a.sing();
                     run_a();
                 }),
@@ -57,7 +57,7 @@ fn one_of_each(
         ),
         (
             any_of(
-                runtime.exclusive_timer(due, period, move |_| {
+                TimerBuilder::on(runtime).due(due).period(period).start_exclusive(move |_| {
                     b.sing();
                     run_b();
                 }),
@@ -66,7 +66,7 @@ fn one_of_each(
             b_fate,
         ),
         (
-            any_of_once(runtime.once(due, move |_| {
+            any_of_once(OnceTimer::on(runtime, due, move |_| {
                 c.sing();
                 run_c();
             })),
@@ -137,12 +137,12 @@ fn s20_after_dispose_no_callback_starts() {
     // A once-timer, too.
     let (clock, runtime) = manual();
     let victim: Own<OnceTimer> = Arc::default();
-    let first = runtime.once(ms(10), {
+    let first = OnceTimer::on(&runtime, ms(10), {
         let victim = Arc::downgrade(&victim);
         move |_| own(&victim).get().expect("set").dispose()
     });
     let (canary, fate) = Canary::new();
-    let timer = runtime.once(ms(10), move |_| canary.sing());
+    let timer = OnceTimer::on(&runtime, ms(10), move |_| canary.sing());
     victim.set(timer).expect("once");
     assert_eq!(clock.advance(ms(10)), 1);
     assert!(fate.is_dropped());
@@ -185,7 +185,7 @@ fn s20_nothing_starts_after_dispose_and_wait_on_real_time() {
         let late = Count::new();
         for round in 0..400 {
             let closed = Arc::new(AtomicBool::new(false));
-            let timer = runtime.timer(us(round % 90), us(3 + round % 7), {
+            let timer = Timer::on(&runtime, us(round % 90), us(3 + round % 7), {
                 let (closed, late) = (Arc::clone(&closed), late.clone());
                 move |_| {
                     if closed.load(Ordering::SeqCst) {

@@ -20,10 +20,10 @@ fn s21_every_waiter_waits_for_every_running_callback() {
             };
             // Several callbacks at once where that can be.
             let (timer, running) = match kind {
-                "overlapping" => (Arc::new(runtime.timer(ms(1), ms(1), run)), 3),
-                "exclusive" => (Arc::new(runtime.exclusive_timer(ms(1), ms(1), run)), 1),
+                "overlapping" => (Arc::new(Timer::on(&runtime, ms(1), ms(1), run)), 3),
+                "exclusive" => (Arc::new(TimerBuilder::on(&runtime).period(ms(1)).start_exclusive(run)), 1),
                 _ => {
-                    let timer = runtime.once(Duration::ZERO, run);
+                    let timer = OnceTimer::on(&runtime, Duration::ZERO, run);
                     eventually("the callback runs", || entered.get() == 1);
                     waiters_see_the_end(&finished, &entered, &fate, &gate, {
                         let timer = Arc::new(timer);
@@ -91,7 +91,7 @@ fn s21_a_slow_destructor_is_waited_for() {
                 dropped.bump();
             })
         };
-        let timer = Arc::new(runtime.timer(secs(1_000), NEVER, move |_| slow.hold()));
+        let timer = Arc::new(Timer::on(&runtime, secs(1_000), NEVER, move |_| slow.hold()));
         let disposer = thread::spawn({
             let timer = Arc::clone(&timer);
             move || timer.dispose()
@@ -125,7 +125,7 @@ fn s21_the_waker_of_the_latest_poll_is_called() {
     within(PATIENCE, "wakers", || {
         let runtime = native();
         let (entered, gate) = (Gate::new(), Gate::new());
-        let timer = runtime.timer(Duration::ZERO, NEVER, {
+        let timer = Timer::on(&runtime, Duration::ZERO, NEVER, {
             let (entered, gate) = (entered.clone(), gate.clone());
             move |_| {
                 entered.open();
@@ -162,7 +162,7 @@ fn s21_the_waker_of_the_latest_poll_is_called() {
 fn s21_a_disposal_outlives_its_handle_and_may_be_dropped() {
     let (clock, runtime) = manual();
     let (canary, fate) = Canary::new();
-    let timer = runtime.timer(ms(1), ms(1), move |_| canary.sing());
+    let timer = Timer::on(&runtime, ms(1), ms(1), move |_| canary.sing());
     let first = timer.dispose_async();
     assert!(fate.is_dropped(), "disposed by the call, not by the first poll");
     let second = timer.dispose_async();
@@ -180,7 +180,7 @@ fn s12_s21_wakers_of_waiters_that_panic_are_told_and_hurt_no_other_waiter() {
     within(PATIENCE, "wakers that panic", || {
         let (clock, runtime) = manual();
         let (entered, gate) = (Gate::new(), Gate::new());
-        let timer = runtime.timer(ms(1), NEVER, {
+        let timer = Timer::on(&runtime, ms(1), NEVER, {
             let (entered, gate) = (entered.clone(), gate.clone());
             move |_| {
                 entered.open();

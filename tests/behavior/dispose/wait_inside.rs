@@ -19,9 +19,9 @@ fn s22_a_callback_that_waits_for_its_own_timer_is_told_so() {
             }
         };
         let timer = if exclusive {
-            runtime.exclusive_timer(ms(1), ms(1), callback)
+            TimerBuilder::on(&runtime).period(ms(1)).start_exclusive(callback)
         } else {
-            runtime.timer(ms(1), ms(1), callback)
+            Timer::on(&runtime, ms(1), ms(1), callback)
         };
         me.set(timer).expect("once");
         assert_eq!(clock.advance(secs(1)), 1, "disposed all the same");
@@ -37,7 +37,7 @@ fn s22_a_callback_on_the_pool_that_waits_for_its_own_timer_is_told_so() {
         let results = Journal::new();
         let periodic: Own<Timer> = Arc::default();
         let (ready, start) = (Gate::new(), Gate::new());
-        let timer = runtime.timer(Duration::ZERO, ms(1), {
+        let timer = Timer::on(&runtime, Duration::ZERO, ms(1), {
             let (me, results, ready, start) =
                 (Arc::downgrade(&periodic), results.clone(), ready.clone(), start.clone());
             move |_| {
@@ -49,7 +49,7 @@ fn s22_a_callback_on_the_pool_that_waits_for_its_own_timer_is_told_so() {
         ready.wait();
         periodic.set(timer).expect("once");
         let once: Own<OnceTimer> = Arc::default();
-        let timer = runtime.once(NEVER, {
+        let timer = OnceTimer::on(&runtime, NEVER, {
             let (me, results) = (Arc::downgrade(&once), results.clone());
             move |_| results.push(own(&me).get().expect("set").dispose_and_wait())
         });
@@ -72,11 +72,11 @@ fn s22_an_outer_callback_on_the_same_thread_counts() {
     let (inner_clock, inner) = manual();
     let results = Journal::new();
     let me: Own<Timer> = Arc::default();
-    let inner_timer = inner.timer(ms(1), NEVER, {
+    let inner_timer = Timer::on(&inner, ms(1), NEVER, {
         let (me, results) = (Arc::downgrade(&me), results.clone());
         move |_| results.push(own(&me).get().expect("set").dispose_and_wait())
     });
-    let timer = outer.timer(ms(1), NEVER, {
+    let timer = Timer::on(&outer, ms(1), NEVER, {
         let results = results.clone();
         move |_| {
             assert_eq!(inner_clock.advance(ms(1)), 1);
@@ -103,7 +103,7 @@ fn s22_a_panic_handler_is_inside_the_callback() {
             })
             .start()
             .expect("nothing to refuse");
-        me.set(runtime.timer(ms(1), ms(1), |_| panic!("handled"))).expect("once");
+        me.set(Timer::on(&runtime, ms(1), ms(1), |_| panic!("handled"))).expect("once");
         assert_eq!(clock.advance(ms(5)), 1);
         assert_eq!(results.take(), [Waited::InsideCallback]);
         assert_eq!(me.get().expect("set").dispose_and_wait(), Waited::Ended);
@@ -119,7 +119,7 @@ fn s22_a_destructor_of_the_payload_does_not_wait_for_itself() {
             let (me, results) = (me.clone(), results.clone());
             move || results.push(me.get().expect("set").dispose_and_wait())
         });
-        me.set(runtime.timer(ms(1), ms(1), move |_| owned.hold())).expect("once");
+        me.set(Timer::on(&runtime, ms(1), ms(1), move |_| owned.hold())).expect("once");
         assert_eq!(me.get().expect("set").dispose_and_wait(), Waited::Ended);
         assert_eq!(results.take(), [Waited::InsideCallback]);
     });
@@ -131,7 +131,7 @@ fn s22_a_callback_may_wait_for_another_timer() {
         let runtime = native();
         let (entered, gate) = (Gate::new(), Gate::new());
         let finished = Count::new();
-        let other = runtime.timer(Duration::ZERO, NEVER, {
+        let other = Timer::on(&runtime, Duration::ZERO, NEVER, {
             let (entered, gate, finished) = (entered.clone(), gate.clone(), finished.clone());
             move |_| {
                 entered.open();
@@ -141,7 +141,7 @@ fn s22_a_callback_may_wait_for_another_timer() {
         });
         entered.wait();
         let (send, receive) = mpsc::channel();
-        let waiter = runtime.once(Duration::ZERO, move |_| {
+        let waiter = OnceTimer::on(&runtime, Duration::ZERO, move |_| {
             gate.open();
             let waited = other.dispose_and_wait();
             let _ = send.send((waited, finished.get()));
@@ -160,7 +160,7 @@ fn ring(runtimes: &[Runtime]) -> Vec<Waited> {
     for (i, runtime) in runtimes.iter().enumerate() {
         let next = Arc::clone(&timers[(i + 1) % timers.len()]);
         let (send, together) = (send.clone(), Arc::clone(&together));
-        let timer = runtime.timer(NEVER, NEVER, move |_| {
+        let timer = Timer::on(runtime, NEVER, NEVER, move |_| {
             together.wait();
             send.send(next.get().expect("set").dispose_and_wait()).expect("the test listens");
         });
@@ -192,7 +192,7 @@ fn s22_callbacks_that_wait_for_each_other_do_not_hang() {
 fn s22_a_callback_of_a_token_and_one_of_a_timer_that_wait_for_each_other_do_not_hang() {
     within(PATIENCE, "a timer and a token", || {
         let runtime = native();
-        let source = runtime.cancellation_source();
+        let source = CancellationTokenSource::on(&runtime);
         let timer: Own<Timer> = Own::default();
         let together = Arc::new(Barrier::new(2));
         let (waited, unregistered) = (mpsc::channel(), mpsc::channel());
@@ -209,7 +209,7 @@ fn s22_a_callback_of_a_token_and_one_of_a_timer_that_wait_for_each_other_do_not_
             let registration = lock(&registration).take().expect("once");
             unregistered.0.send(registration.unregister_and_wait()).expect("the test listens");
         };
-        timer.set(runtime.timer(Duration::ZERO, NEVER, callback)).expect("once");
+        timer.set(Timer::on(&runtime, Duration::ZERO, NEVER, callback)).expect("once");
         source.cancel();
         let (waited, unregistered) = (waited.1.recv(), unregistered.1.recv());
         assert!(waited.is_ok(), "the one or the other does not wait: {waited:?}");
@@ -248,7 +248,7 @@ fn s22_callbacks_that_wait_in_a_row_wait() {
         let runtime = Runtime::builder().queues(1).workers(LONG + 1).start().expect("the system has threads");
         let (entered, gate) = (Count::new(), Gate::new());
         let (send, receive) = mpsc::channel();
-        let mut last = runtime.timer(Duration::ZERO, NEVER, {
+        let mut last = Timer::on(&runtime, Duration::ZERO, NEVER, {
             let (entered, gate) = (entered.clone(), gate.clone());
             move |_| {
                 entered.bump();
@@ -266,7 +266,7 @@ fn s22_callbacks_that_wait_in_a_row_wait() {
                     send.send(before.dispose_and_wait()).expect("the test listens");
                 }
             };
-            last = runtime.timer(Duration::ZERO, NEVER, callback);
+            last = Timer::on(&runtime, Duration::ZERO, NEVER, callback);
             eventually("the callback runs", || entered.get() > begun);
         }
         assert!(receive.recv_timeout(ms(10)).is_err(), "all of them wait");
@@ -284,7 +284,7 @@ fn s22_a_callback_that_waits_for_the_driver_of_a_clock_does_not_hang() {
         let timer: Own<Timer> = Own::default();
         let together = Arc::new(Barrier::new(2));
         let (send, receive) = mpsc::channel();
-        let waits = virtually.once(ms(1), {
+        let waits = OnceTimer::on(&virtually, ms(1), {
             let (timer, together) = (Arc::clone(&timer), Arc::clone(&together));
             move |_| {
                 together.wait();
@@ -296,7 +296,7 @@ fn s22_a_callback_that_waits_for_the_driver_of_a_clock_does_not_hang() {
             together.wait();
             advances.advance(ms(1));
         };
-        timer.set(real.timer(Duration::ZERO, NEVER, callback)).expect("once");
+        timer.set(Timer::on(&real, Duration::ZERO, NEVER, callback)).expect("once");
         clock.advance(ms(1));
         let refused = receive.recv() == Ok(Waited::InsideCallback);
         let _ = timer.get().expect("set").dispose_and_wait();
@@ -321,7 +321,7 @@ fn s22_callbacks_that_wait_for_others_at_random_all_end() {
                 // Without cycles: for a timer with a higher number, the last for none.
                 let awaited = if has_cycles { random.below(MANY) } else { i + 1 + random.below(MANY - i) };
                 let (all, together, send) = (Arc::downgrade(&timers), Arc::clone(&together), send.clone());
-                let timer = runtime.timer(NEVER, NEVER, move |_| {
+                let timer = Timer::on(&runtime, NEVER, NEVER, move |_| {
                     together.wait();
                     let all = all.upgrade().expect("the test keeps them");
                     let awaited = all.get(awaited as usize).map(|timer| timer.get().expect("set"));

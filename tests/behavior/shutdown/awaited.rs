@@ -78,14 +78,15 @@ fn s33_shutdown_races_with_everything() {
                         let mut kept = Vec::new();
                         loop {
                             let (over, late, running) = (Arc::clone(&over), late.clone(), Arc::clone(&running));
-                            let timer = runtime.timer(us(random.below(80)), us(1 + random.below(50)), move |tick| {
-                                running.fetch_add(1, Ordering::SeqCst);
-                                if over.load(Ordering::SeqCst) {
-                                    late.bump();
-                                }
-                                let _ = tick.change(us(7), us(9));
-                                running.fetch_sub(1, Ordering::SeqCst);
-                            });
+                            let timer =
+                                Timer::on(&runtime, us(random.below(80)), us(1 + random.below(50)), move |tick| {
+                                    running.fetch_add(1, Ordering::SeqCst);
+                                    if over.load(Ordering::SeqCst) {
+                                        late.bump();
+                                    }
+                                    let _ = tick.change(us(7), us(9));
+                                    running.fetch_sub(1, Ordering::SeqCst);
+                                });
                             if timer.change(us(random.below(60)), NEVER) == Changed::Ended {
                                 return kept;
                             }

@@ -12,8 +12,8 @@ fn s33_pending_timers_never_fire_again() {
         .into_iter()
         .flat_map(|due| {
             [
-                runtime.timer(ms(due), ms(7), fired.callback()),
-                runtime.exclusive_timer(ms(due), NEVER, {
+                Timer::on(&runtime, ms(due), ms(7), fired.callback()),
+                TimerBuilder::on(&runtime).due(ms(due)).period(NEVER).start_exclusive({
                     let fired = fired.clone();
                     move |_| {
                         fired.bump();
@@ -22,9 +22,9 @@ fn s33_pending_timers_never_fire_again() {
             ]
         })
         .collect();
-    let once = runtime.once(secs(5), move |_| canary.sing());
-    runtime.timer(ms(1), ms(1), fired.callback()).detach();
-    let idle = runtime.timer(NEVER, NEVER, |_| {});
+    let once = OnceTimer::on(&runtime, secs(5), move |_| canary.sing());
+    Timer::on(&runtime, ms(1), ms(1), fired.callback()).detach();
+    let idle = Timer::on(&runtime, NEVER, NEVER, |_| {});
     assert_eq!(runtime.shutdown(Duration::ZERO), Ok(()));
     assert_eq!((runtime.active_timers(), clock.next_due()), (0, None));
     assert_eq!(clock.advance(NEVER), 0);
@@ -46,14 +46,14 @@ fn s33_timers_made_after_the_end_are_disposed_from_the_start() {
         let maker = runtime.clone();
         runtime.shutdown(PATIENCE).expect("nothing runs");
         let (canary, fate) = Canary::new();
-        let timer = maker.timer(Duration::ZERO, ms(1), move |_| canary.sing());
+        let timer = Timer::on(&maker, Duration::ZERO, ms(1), move |_| canary.sing());
         assert!(fate.is_dropped());
         assert_eq!((timer.change(ms(1), ms(1)), timer.dispose_and_wait()), (Changed::Ended, Waited::Ended));
         let (canary, fate) = Canary::new();
-        let once = maker.once(Duration::ZERO, move |_| canary.sing());
+        let once = OnceTimer::on(&maker, Duration::ZERO, move |_| canary.sing());
         assert!(fate.is_dropped());
         assert_eq!(once.change(ms(1)), Changed::Ended);
-        maker.exclusive_timer(ms(1), ms(1), |_| {}).detach();
+        TimerBuilder::on(&maker).period(ms(1)).start_exclusive(|_| {}).detach();
         assert_eq!((maker.active_timers(), maker.next_due(), maker.fired()), (0, None, 0));
     }
 }
@@ -64,7 +64,7 @@ fn s33_queued_callbacks_are_discarded_and_their_waits_end() {
         // Two threads, one of which polls: the second callback cannot start while the first runs.
         let runtime = Runtime::builder().queues(1).workers(2).max_threads(2).start().expect("the system has threads");
         let (entered, gate) = (Gate::new(), Gate::new());
-        let first = runtime.once(Duration::ZERO, {
+        let first = OnceTimer::on(&runtime, Duration::ZERO, {
             let (entered, gate) = (entered.clone(), gate.clone());
             move |_| {
                 entered.open();
@@ -74,16 +74,16 @@ fn s33_queued_callbacks_are_discarded_and_their_waits_end() {
         entered.wait();
         let started = Count::new();
         let (canary, fate) = Canary::new();
-        let queued = runtime.timer(Duration::ZERO, NEVER, {
+        let queued = Timer::on(&runtime, Duration::ZERO, NEVER, {
             let started = started.clone();
             move |_| {
                 canary.sing();
                 started.bump();
             }
         });
-        let periodic = runtime.timer(us(1), us(1), started.callback());
+        let periodic = Timer::on(&runtime, us(1), us(1), started.callback());
         let (forgotten, forgotten_fate) = Canary::new();
-        let forgotten = runtime.once(Duration::ZERO, move |_| forgotten.sing());
+        let forgotten = OnceTimer::on(&runtime, Duration::ZERO, move |_| forgotten.sing());
         assert_eq!(runtime.shutdown(ms(1)).map_err(|late| late.threads() > 0), Err(true));
         // The wait begins while the first callback still runs, and ends with this callback.
         let mut running = Box::pin(first.dispose_async());
@@ -113,7 +113,7 @@ fn s33_nothing_of_a_runtime_is_left() {
             let before = open_descriptors();
             for _ in 0..rounds {
                 let runtime = Runtime::builder().queues(4).workers(2).start().expect("the system has threads");
-                let timers: Vec<Timer> = (0..50).map(|i| runtime.timer(us(i * 100), ms(1), |_| {})).collect();
+                let timers: Vec<Timer> = (0..50).map(|i| Timer::on(&runtime, us(i * 100), ms(1), |_| {})).collect();
                 if rounds % 2 == 0 {
                     runtime.shutdown(PATIENCE).expect("nothing blocks");
                 }

@@ -7,7 +7,7 @@ fn s33_shutdown_from_inside_a_callback() {
     within(PATIENCE, "a callback that ends its runtime", || {
         let (runtime, gate, finished, timers) = with_blocked_callbacks("tq-inside", 2);
         let (send, receive) = mpsc::channel();
-        let closer = runtime.once(Duration::ZERO, {
+        let closer = OnceTimer::on(&runtime, Duration::ZERO, {
             let (runtime, gate, finished) = (runtime.clone(), gate.clone(), finished.clone());
             move |_| {
                 let short = runtime.shutdown(ms(5)).map_err(|late| late.threads() >= 2);
@@ -37,7 +37,7 @@ fn s33_shutdown_from_inside_several_callbacks_at_once() {
                 // No callback can wait for the rest to return.
                 send.send(own.shutdown(PATIENCE)).expect("the test listens");
             };
-            runtime.once(ms(1), closer).detach();
+            OnceTimer::on(&runtime, ms(1), closer).detach();
         }
         for _ in 0..3 {
             assert_eq!(receive.recv_timeout(PATIENCE / 2), Ok(Ok(())));
@@ -55,7 +55,7 @@ fn s33_shutdown_from_a_destructor_on_a_thread_of_the_program() {
         let closer = |limit| {
             let (own, results) = (runtime.clone(), results.clone());
             let owned = OnDrop(move || results.push(own.shutdown(limit).map_err(|late| late.threads() > 0)));
-            runtime.timer(NEVER, NEVER, move |_| owned.hold())
+            Timer::on(&runtime, NEVER, NEVER, move |_| owned.hold())
         };
         let (early, late, last) = (closer(ms(20)), closer(PATIENCE), closer(PATIENCE));
         early.dispose();
@@ -73,15 +73,16 @@ fn s33_shutdown_from_a_destructor_on_a_thread_of_the_program() {
 fn s33_shutdown_from_inside_a_callback_on_virtual_time() {
     let (clock, runtime) = manual();
     let fired = Count::new();
-    let before = runtime.timer(ms(10), NEVER, fired.callback());
-    let closer = runtime.once(ms(10), {
+    let before = Timer::on(&runtime, ms(10), NEVER, fired.callback());
+    let closer = OnceTimer::on(&runtime, ms(10), {
         let runtime = runtime.clone();
         move |_| runtime.shutdown(Duration::ZERO).expect("no threads")
     });
     // Timers due at the same instant, so they are claimed already; and later timers, which are in
     // the queue.
-    let claimed = [runtime.timer(ms(10), NEVER, fired.callback()), runtime.timer(ms(10), ms(1), fired.callback())];
-    let filed = runtime.timer(ms(11), NEVER, fired.callback());
+    let claimed =
+        [Timer::on(&runtime, ms(10), NEVER, fired.callback()), Timer::on(&runtime, ms(10), ms(1), fired.callback())];
+    let filed = Timer::on(&runtime, ms(11), NEVER, fired.callback());
     assert_eq!(clock.advance(secs(1)), 2, "the one before and the one that ends it");
     assert_eq!((fired.get(), runtime.panics()), (1, 0));
     assert_eq!(claimed[1].change(ms(1), NEVER), Changed::Ended);
@@ -105,7 +106,7 @@ fn s33_shutdown_from_inside_a_panic_handler_and_a_destructor() {
             .start()
             .expect("the system has threads");
         *lock(&own) = Some(runtime.clone());
-        runtime.once(Duration::ZERO, |_| panic!("handled")).detach();
+        OnceTimer::on(&runtime, Duration::ZERO, |_| panic!("handled")).detach();
         assert_eq!(receive.recv_timeout(PATIENCE), Ok(Ok(())), "a handler does not wait for its own thread");
         lock(&own).take(); // a handler that owns its runtime is a cycle
 
@@ -114,7 +115,7 @@ fn s33_shutdown_from_inside_a_panic_handler_and_a_destructor() {
             let runtime = runtime.clone();
             move || send.send(runtime.shutdown(secs(2))).expect("the test listens")
         });
-        runtime.timer(Duration::ZERO, NEVER, move |_| owned.hold()).detach();
+        Timer::on(&runtime, Duration::ZERO, NEVER, move |_| owned.hold()).detach();
         assert_eq!(receive.recv_timeout(PATIENCE), Ok(Ok(())), "nor does a destructor");
     });
 }
@@ -128,14 +129,14 @@ fn s33_a_caller_outside_waits_for_a_callback_that_is_in_shutdown() {
             let runtime = Runtime::builder().queues(1).workers(3).start().expect("the system has threads");
             let (gate, entered, ended) = (Gate::new(), Count::new(), Count::new());
             let (held, running) = (gate.clone(), entered.clone());
-            let blocked = runtime.once(Duration::ZERO, move |_| {
+            let blocked = OnceTimer::on(&runtime, Duration::ZERO, move |_| {
                 running.bump();
                 held.wait();
             });
             // Else the shutdown might come first, and the callback would not begin.
             eventually("it runs", || entered.get() == 1);
             let (own, running, returned) = (runtime.clone(), entered.clone(), ended.clone());
-            let closer = runtime.once(Duration::ZERO, move |_| {
+            let closer = OnceTimer::on(&runtime, Duration::ZERO, move |_| {
                 running.bump();
                 own.shutdown(PATIENCE).expect("it waits for the other callback alone");
                 std::thread::sleep(ms(30));

@@ -11,7 +11,7 @@ fn s33_dropping_the_last_handle_ends_the_runtime() {
         let (running, running_fate) = Canary::new();
         let runtime = Runtime::builder().queues(2).thread_name("tq-last").start().expect("the system has threads");
         let clone = runtime.clone();
-        let blocked = runtime.timer(Duration::ZERO, ms(1), {
+        let blocked = Timer::on(&runtime, Duration::ZERO, ms(1), {
             let (entered, gate) = (entered.clone(), gate.clone());
             move |tick| {
                 running.sing();
@@ -20,8 +20,8 @@ fn s33_dropping_the_last_handle_ends_the_runtime() {
                 gate.wait();
             }
         });
-        runtime.once(secs(1_000), move |_| pending.sing()).detach();
-        let mut idle = runtime.timer(NEVER, NEVER, fired.callback());
+        OnceTimer::on(&runtime, secs(1_000), move |_| pending.sing()).detach();
+        let mut idle = Timer::on(&runtime, NEVER, NEVER, fired.callback());
         entered.wait();
         drop(runtime);
         assert_eq!(idle.change(secs(1_000), NEVER), Changed::WasIdle, "another handle is left");
@@ -53,7 +53,7 @@ fn s33_the_last_handle_may_be_dropped_by_a_callback() {
                 Runtime::builder().queues(1).thread_name("tq-suicide").start().expect("the system has threads");
             let slot = Arc::new(Mutex::new(None));
             let (send, receive) = mpsc::channel();
-            let timer = runtime.timer(due, ms(1), {
+            let timer = Timer::on(&runtime, due, ms(1), {
                 let slot = Arc::clone(&slot);
                 move |tick| {
                     let last: Option<Runtime> = lock(&slot).take();
@@ -73,11 +73,11 @@ fn s33_the_last_handle_may_be_dropped_by_a_callback() {
         let slot = Arc::new(Mutex::new(None));
         let fired = Count::new();
         let timers = [
-            runtime.once(ms(1), {
+            OnceTimer::on(&runtime, ms(1), {
                 let slot: Arc<Mutex<Option<Runtime>>> = Arc::clone(&slot);
                 move |_| drop(lock(&slot).take())
             }),
-            runtime.once(ms(2), {
+            OnceTimer::on(&runtime, ms(2), {
                 let fired = fired.clone();
                 move |_| {
                     fired.bump();
@@ -95,16 +95,15 @@ fn s33_a_callback_that_owns_its_runtime_keeps_it_until_shutdown() {
     let (clock, runtime) = manual();
     let ticks = Count::new();
     let owner = runtime.clone();
-    runtime
-        .timer(ms(1), ms(1), {
-            let ticks = ticks.clone();
-            move |_| {
-                let _ = owner.active_timers();
-                ticks.bump();
-            }
-        })
-        .detach();
-    let closer = runtime.once(ms(10), {
+    Timer::on(&runtime, ms(1), ms(1), {
+        let ticks = ticks.clone();
+        move |_| {
+            let _ = owner.active_timers();
+            ticks.bump();
+        }
+    })
+    .detach();
+    let closer = OnceTimer::on(&runtime, ms(10), {
         let slot = Mutex::new(Some(runtime.clone()));
         move |_| lock(&slot).take().expect("once").shutdown(Duration::ZERO).expect("no threads")
     });

@@ -19,7 +19,7 @@ use crate::support::{
     Canary, Count, Gate, Journal, NEVER, OnDrop, PATIENCE, Random, block_on, eventually, lock, manual, ms, native, ns,
     secs, us, within,
 };
-use timerqueue::{Changed, Runtime, Timer, Waited};
+use timerqueue::{Changed, OnceTimer, Runtime, Timer, TimerBuilder, Waited};
 
 /// A runtime with `running` callbacks that wait at the gate, and the records of these callbacks.
 fn with_blocked_callbacks(name: &str, running: usize) -> (Runtime, Gate, Count, Vec<Timer>) {
@@ -28,7 +28,7 @@ fn with_blocked_callbacks(name: &str, running: usize) -> (Runtime, Gate, Count, 
     let timers = (0..running)
         .map(|_| {
             let (entered, finished, gate) = (entered.clone(), finished.clone(), gate.clone());
-            runtime.timer(ms(1), NEVER, move |_| {
+            Timer::on(&runtime, ms(1), NEVER, move |_| {
                 entered.bump();
                 gate.wait();
                 finished.bump();

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use timerqueue::{Runtime, Timer};
+use timerqueue::{OnceTimer, Runtime, Timer};
 
 use crate::support::{Canary, Count, Gate, NEVER, OnDrop, PATIENCE, blocked, eventually, ms, within};
 
@@ -19,7 +19,7 @@ thread_local! {
 /// Makes a thread of this runtime's pool run `action` when the thread ends.
 fn at_the_end_of_a_thread(runtime: &Runtime, action: impl FnMut() + Send + 'static) {
     let (send, receive) = mpsc::channel();
-    let timer = runtime.once(Duration::ZERO, move |_| {
+    let timer = OnceTimer::on(runtime, Duration::ZERO, move |_| {
         AT_THE_END.with_borrow_mut(|actions| actions.push(OnDrop(Box::new(action))));
         send.send(()).expect("the test listens");
     });
@@ -41,7 +41,7 @@ fn s33_jobs_that_wait_behind_a_blocked_callback_are_discarded() {
                 .map(|_| {
                     let (canary, fate) = Canary::new();
                     let (entered, gate) = (entered.clone(), gate.clone());
-                    let timer = runtime.timer(ms(5), NEVER, move |_| {
+                    let timer = Timer::on(&runtime, ms(5), NEVER, move |_| {
                         canary.sing();
                         entered.bump();
                         gate.wait();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::process::threads_named;
 use crate::support::{Count, Gate, NEVER, PATIENCE, eventually, ms, us, within};
-use timerqueue::{Runtime, Timer, Waited};
+use timerqueue::{OnceTimer, Runtime, Timer, Waited};
 
 #[test]
 fn s31_callbacks_that_block_delay_no_other_timer() {
@@ -23,19 +23,19 @@ fn s31_callbacks_that_block_delay_no_other_timer() {
         let mut blocked = Vec::new();
         // In turn, all at once from a sweep, and all at once from outside.
         for k in 0..8 {
-            blocked.push(runtime.once(ms(1), block()));
+            blocked.push(OnceTimer::on(&runtime, ms(1), block()));
             eventually("one by one", || entered.get() > k);
         }
-        blocked.extend((0..30).map(|_| runtime.once(ms(5), block())));
+        blocked.extend((0..30).map(|_| OnceTimer::on(&runtime, ms(5), block())));
         eventually("from a sweep", || entered.get() == 38);
-        blocked.extend((0..30).map(|_| runtime.once(Duration::ZERO, block())));
+        blocked.extend((0..30).map(|_| OnceTimer::on(&runtime, Duration::ZERO, block())));
         eventually("from outside", || entered.get() == 68);
         let ticks = Count::new();
-        let free = runtime.timer(ms(1), ms(1), ticks.callback());
+        let free = Timer::on(&runtime, ms(1), ms(1), ticks.callback());
         let (send, receive) = mpsc::channel();
         for due in [0, 1, 10, 340] {
             let send = send.clone();
-            runtime.once(ms(due), move |_| send.send(due).expect("the test listens")).detach();
+            OnceTimer::on(&runtime, ms(due), move |_| send.send(due).expect("the test listens")).detach();
         }
         // In no order that is promised.
         let mut seen: Vec<u64> = (0..4).map(|_| receive.recv_timeout(PATIENCE).expect("fires")).collect();
@@ -63,7 +63,7 @@ fn s31_threads_are_added_up_to_a_limit() {
         let blocked: Vec<_> = (0..20)
             .map(|_| {
                 let (entered, gate) = (entered.clone(), gate.clone());
-                runtime.once(ms(1), move |_| {
+                OnceTimer::on(&runtime, ms(1), move |_| {
                     entered.bump();
                     gate.wait();
                 })
@@ -73,7 +73,7 @@ fn s31_threads_are_added_up_to_a_limit() {
         eventually("as many as there may be", || entered.get() == 4);
         assert_eq!((runtime.threads(), threads_named("tq-limit")), (5, 5));
         let (send, receive) = mpsc::channel();
-        let waiting = runtime.once(Duration::ZERO, move |_| send.send(()).expect("the test listens"));
+        let waiting = OnceTimer::on(&runtime, Duration::ZERO, move |_| send.send(()).expect("the test listens"));
         assert!(receive.recv_timeout(ms(100)).is_err(), "all threads there may be are blocked: due timers wait");
         assert_eq!((entered.get(), runtime.threads()), (4, 5));
         gate.open();
@@ -94,7 +94,8 @@ fn s31_idle_threads_take_over_at_the_limit_too() {
             // The pool has learnt that callbacks here are quick, and may want to run a few on one
             // thread.
             let quick = Count::new();
-            let timers: Vec<Timer> = (0..50).map(|i| runtime.timer(us(20 * i), NEVER, quick.callback())).collect();
+            let timers: Vec<Timer> =
+                (0..50).map(|i| Timer::on(&runtime, us(20 * i), NEVER, quick.callback())).collect();
             eventually("quick ones", || quick.get() == 50);
             drop(timers);
             let (met, gate) = (Count::new(), Gate::new());
@@ -102,7 +103,7 @@ fn s31_idle_threads_take_over_at_the_limit_too() {
             let timers: Vec<Timer> = (0..3)
                 .map(|_| {
                     let (met, gate) = (met.clone(), gate.clone());
-                    runtime.timer(at - runtime.now(), NEVER, move |_| {
+                    Timer::on(&runtime, at - runtime.now(), NEVER, move |_| {
                         // None returns before all have begun.
                         if met.bump() == 3 {
                             gate.open();
@@ -129,7 +130,7 @@ fn waves(keep_alive: Duration) {
             let timers: Vec<_> = (0..10)
                 .map(|_| {
                     let (entered, gate) = (entered.clone(), gate.clone());
-                    runtime.once(Duration::ZERO, move |_| {
+                    OnceTimer::on(&runtime, Duration::ZERO, move |_| {
                         entered.bump();
                         gate.wait();
                     })
@@ -180,7 +181,7 @@ fn s31_the_limit_counts_threads_whose_destructors_run() {
                     std::thread::sleep(ms(8));
                     ran.bump();
                 };
-                runtime.once(Duration::ZERO, callback).detach();
+                OnceTimer::on(&runtime, Duration::ZERO, callback).detach();
             }
             std::thread::sleep(ms(25));
             most = most.max(runtime.threads());

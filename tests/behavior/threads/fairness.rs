@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use timerqueue::{MissedTicks, Runtime, Timer};
+use timerqueue::{MissedTicks, Runtime, Timer, TimerBuilder};
 
 use crate::support::{Count, Gate, NEVER, PATIENCE, blocking, eventually, ms, us, within};
 
@@ -38,7 +38,7 @@ fn restart_themselves(runtime: &Runtime, n: usize, time: Duration) -> (Vec<Timer
     let ticks = Count::new();
     let start = |_| {
         let ticks = ticks.clone();
-        runtime.timer(Duration::ZERO, NEVER, move |tick| {
+        Timer::on(runtime, Duration::ZERO, NEVER, move |tick| {
             work(time);
             ticks.bump();
             let _ = tick.change(Duration::ZERO, NEVER);
@@ -55,7 +55,7 @@ fn never_catch_up(runtime: &Runtime, n: usize, act: fn(Duration), time: Duration
     let ticks = Count::new();
     let start = |_| {
         let (ticks, own) = (ticks.clone(), Count::new());
-        let builder = runtime.timer_builder().due(time / 2).period(time / 2).missed_ticks(MissedTicks::Burst);
+        let builder = TimerBuilder::on(runtime).due(time / 2).period(time / 2).missed_ticks(MissedTicks::Burst);
         let timer = builder.start_exclusive({
             let own = own.clone();
             move |_| {
@@ -76,7 +76,7 @@ fn others_fire_beside(workers: usize, busy: impl FnOnce(&Runtime) -> (Vec<Timer>
         let runtime = fixed(workers);
         let (busy, ticks) = busy(&runtime);
         let fired = Count::new();
-        let others: Vec<Timer> = (1..=100).map(|i| runtime.timer(us(100 * i), NEVER, fired.callback())).collect();
+        let others: Vec<Timer> = (1..=100).map(|i| Timer::on(&runtime, us(100 * i), NEVER, fired.callback())).collect();
         eventually("the others fire", || fired.get() == 100);
         let before = ticks.get();
         eventually("the busy timers still go on", || ticks.get() >= before + 20);
@@ -111,7 +111,7 @@ fn behind_a_blocked_one(runtime: &Runtime) -> (Vec<Timer>, Count, Gate) {
     let timers = (0..100)
         .map(|_| {
             let (entered, fired, gate) = (entered.clone(), fired.clone(), gate.clone());
-            runtime.timer(due - runtime.now(), NEVER, move |_| {
+            Timer::on(runtime, due - runtime.now(), NEVER, move |_| {
                 if entered.bump() == 1 {
                     gate.wait();
                 } else {
@@ -138,7 +138,7 @@ fn s31_jobs_left_behind_a_blocked_callback_are_taken_by_others_though_these_are_
             let (busy, ticks) = never_catch_up(&runtime, BUSY, std::thread::sleep, us(100));
             let (timers, fired, gate) = behind_a_blocked_one(&runtime);
             let (begun, later) = (ticks.get(), Count::new());
-            let unrelated = runtime.timer(ms(1), NEVER, later.callback());
+            let unrelated = Timer::on(&runtime, ms(1), NEVER, later.callback());
             eventually("the busy timers go on", || fired.get() + later.get() == 100 || ticks.get() > begun + SOON);
             let (fired, later) = (fired.get(), later.get());
             gate.open();
@@ -169,7 +169,7 @@ fn flood(runtime: &Runtime, enough: usize, callbacks: usize) -> usize {
     let (ended, now, most) = (Count::new(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let start = |_| {
         let (ended, now, most) = (ended.clone(), Arc::clone(&now), Arc::clone(&most));
-        runtime.timer_builder().period(ms(1)).missed_ticks(MissedTicks::Burst).start(move |_| {
+        TimerBuilder::on(runtime).period(ms(1)).missed_ticks(MissedTicks::Burst).start(move |_| {
             most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             std::thread::sleep(us(300));
             now.fetch_sub(1, Ordering::SeqCst);
@@ -236,7 +236,7 @@ fn s31_overload_does_not_add_threads() {
         let ended = Count::new();
         let start = |_| {
             let ended = ended.clone();
-            runtime.timer(ms(1), NEVER, move |_| {
+            Timer::on(&runtime, ms(1), NEVER, move |_| {
                 work(ms(2));
                 ended.bump();
             })

@@ -58,7 +58,7 @@ impl Drop for Neighbour {
 /// A thousand timers that are due within some microseconds.
 fn storm(runtime: &Runtime) {
     let fired = Count::new();
-    let timers: Vec<Timer> = (0..1_000).map(|_| runtime.timer(ms(2), NEVER, fired.callback())).collect();
+    let timers: Vec<Timer> = (0..1_000).map(|_| Timer::on(runtime, ms(2), NEVER, fired.callback())).collect();
     eventually("all fire", || fired.get() == 1_000);
     drop(timers);
 }
@@ -111,7 +111,7 @@ fn at_once(runtime: &Runtime, n: usize, callback: impl Fn() + Clone + Send + Syn
     (0..n)
         .map(|_| {
             let callback = callback.clone();
-            runtime.timer(due - runtime.now(), NEVER, move |_| callback())
+            Timer::on(runtime, due - runtime.now(), NEVER, move |_| callback())
         })
         .collect()
 }
@@ -166,12 +166,12 @@ fn s29_what_another_crate_defers_may_drop_and_make_timers_during_a_sweep() {
         for _ in 0..3 {
             let runtime = runtime(NAME, 2, 2);
             let (blocked, gate) = blocked(&runtime, 1);
-            let timer = runtime.timer(NEVER, NEVER, |_| {});
+            let timer = Timer::on(&runtime, NEVER, NEVER, |_| {});
             defer(NAME, {
                 let runtime = runtime.clone();
                 move || {
                     drop(timer);
-                    drop(runtime.timer(ms(500), NEVER, |_| {}));
+                    drop(Timer::on(&runtime, ms(500), NEVER, |_| {}));
                 }
             });
             let fired = Count::new();
@@ -194,10 +194,10 @@ fn s29_what_another_crate_defers_may_drop_and_make_timers_during_a_sweep() {
 #[test]
 fn s29_what_another_crate_defers_may_drop_and_make_timers_while_a_thread_steals() {
     storms("tq-epoch-drop", |runtime| {
-        let (timer, runtime) = (runtime.timer(ms(500), NEVER, |_| {}), runtime.clone());
+        let (timer, runtime) = (Timer::on(runtime, ms(500), NEVER, |_| {}), runtime.clone());
         move || {
             drop(timer);
-            drop(runtime.timer(ms(500), NEVER, |_| {}));
+            drop(Timer::on(&runtime, ms(500), NEVER, |_| {}));
         }
     });
 }

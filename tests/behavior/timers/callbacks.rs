@@ -8,7 +8,7 @@ use super::*;
 fn s11_a_callback_may_change_and_dispose_its_own_timer() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
-    let timer = runtime.timer(ms(10), ms(10), {
+    let timer = Timer::on(&runtime, ms(10), ms(10), {
         let (journal, calls) = (journal.clone(), AtomicUsize::new(0));
         move |tick| {
             let at = tick.now().as_duration().as_millis();
@@ -36,14 +36,18 @@ fn s11_a_callback_may_change_and_dispose_its_own_timer() {
 fn s11_a_callback_may_create_timers_of_every_kind() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
-    let timer = runtime.once(ms(5), {
+    let timer = OnceTimer::on(&runtime, ms(5), {
         let (journal, runtime) = (journal.clone(), runtime.clone());
         move |_| {
             for due in [0, 1, 400] {
                 let (a, b, c) = (journal.clone(), journal.clone(), journal.clone());
-                runtime.timer(ms(due), NEVER, move |tick| a.push(tick.now().as_duration())).detach();
-                runtime.exclusive_timer(ms(due), NEVER, move |tick| b.push(tick.now().as_duration())).detach();
-                runtime.once(ms(due), move |tick| c.push(tick.now().as_duration())).detach();
+                Timer::on(&runtime, ms(due), NEVER, move |tick| a.push(tick.now().as_duration())).detach();
+                TimerBuilder::on(&runtime)
+                    .due(ms(due))
+                    .period(NEVER)
+                    .start_exclusive(move |tick| b.push(tick.now().as_duration()))
+                    .detach();
+                OnceTimer::on(&runtime, ms(due), move |tick| c.push(tick.now().as_duration())).detach();
             }
         }
     });
@@ -59,14 +63,13 @@ fn s11_callbacks_may_do_all_of_it_on_the_pool() {
         let chain = Count::new();
         fn link(runtime: &Runtime, chain: &Count) {
             let (next, count) = (runtime.clone(), chain.clone());
-            runtime
-                .timer(us(50), us(10), move |tick| {
-                    tick.dispose();
-                    if count.bump() < 500 {
-                        link(&next, &count);
-                    }
-                })
-                .detach();
+            Timer::on(runtime, us(50), us(10), move |tick| {
+                tick.dispose();
+                if count.bump() < 500 {
+                    link(&next, &count);
+                }
+            })
+            .detach();
         }
         link(&runtime, &chain);
         eventually("500 links", || chain.get() >= 500);
@@ -81,7 +84,7 @@ fn s11_callbacks_may_do_all_of_it_on_the_pool() {
 fn s13_the_callback_learns_instant_lateness_and_missed_ticks() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
-    let timer = runtime.timer_builder().due(ms(10)).period(ms(10)).missed_ticks(MissedTicks::Skip).start({
+    let timer = TimerBuilder::on(&runtime).due(ms(10)).period(ms(10)).missed_ticks(MissedTicks::Skip).start({
         let (journal, clock) = (journal.clone(), clock.clone());
         move |tick| {
             let before = (tick.scheduled().as_duration(), tick.lateness(), tick.missed());
@@ -103,7 +106,7 @@ fn s13_a_tick_implements_debug() {
     let (clock, runtime) = manual();
     let shown = Journal::new();
     let (canary, fate) = Canary::new();
-    let timer = runtime.once(ms(1), {
+    let timer = OnceTimer::on(&runtime, ms(1), {
         let shown = shown.clone();
         move |tick| {
             canary.sing();

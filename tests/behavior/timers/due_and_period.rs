@@ -46,7 +46,7 @@ fn s01_an_infinite_due_time_is_idle_whatever_the_period() {
     let (clock, runtime) = manual();
     for period in [ns(0), ns(1), ms(50), ms(400), NEVER] {
         let fired = Count::new();
-        let timer = runtime.timer(NEVER, period, fired.callback());
+        let timer = Timer::on(&runtime, NEVER, period, fired.callback());
         assert_eq!(runtime.active_timers(), 0, "idle: waits for nothing");
         assert_eq!(clock.advance(secs(3600)), 0);
         assert_eq!(timer.change(ms(1), NEVER), Changed::WasIdle);
@@ -73,12 +73,12 @@ fn s01_period_zero_or_infinite_is_one_shot() {
 fn s01_the_builder_starts_with_one_period() {
     let (clock, runtime) = manual();
     let fired = Count::new();
-    let every = runtime.timer_builder().period(ms(400)).start(fired.callback());
+    let every = TimerBuilder::on(&runtime).period(ms(400)).start(fired.callback());
     assert_eq!(runtime.next_due(), Some(clock.now() + ms(400)));
     assert_eq!(clock.advance(ms(1_200)), 3);
     drop(every);
-    let neither = runtime.timer_builder().start(fired.callback());
-    let zero = runtime.timer_builder().period(Duration::ZERO).start(fired.callback());
+    let neither = TimerBuilder::on(&runtime).start(fired.callback());
+    let zero = TimerBuilder::on(&runtime).period(Duration::ZERO).start(fired.callback());
     assert_eq!((clock.advance(secs(3600)), runtime.active_timers()), (0, 0));
     assert_eq!(fired.get(), 3);
     drop((neither, zero));
@@ -125,11 +125,11 @@ fn s03_any_duration_is_accepted_and_what_does_not_fit_is_never() {
         let never = [ns(end), ns(end) + ns(1), ns(u64::MAX), ns(u64::MAX) + ns(1), secs(u64::MAX / 2), NEVER];
         for due in never {
             for period in [Duration::ZERO, ns(1), secs(1 << 40), NEVER] {
-                drop(runtime.timer(due, period, |_| {}));
-                let timer = runtime.exclusive_timer(due, period, |_| {});
+                drop(Timer::on(&runtime, due, period, |_| {}));
+                let timer = TimerBuilder::on(&runtime).due(due).period(period).start_exclusive(|_| {});
                 assert_eq!(timer.change(due, period), Changed::WasIdle, "{due:?} is never");
             }
-            drop(runtime.once(due, |_| {}));
+            drop(OnceTimer::on(&runtime, due, |_| {}));
         }
         let (timer, journal) = journal_of(&runtime, ns(end - 1), ns(1));
         assert_eq!(runtime.active_timers(), 1, "the last instant of the clock fits");
@@ -166,7 +166,7 @@ fn s03_a_late_tick_near_the_end_of_the_clock_saturates() {
         let (clock, runtime) = manual();
         let fired = Count::new();
         let timer =
-            runtime.timer_builder().due(ns(5)).period(ns(u64::MAX / 4)).missed_ticks(policy).start(fired.callback());
+            TimerBuilder::on(&runtime).due(ns(5)).period(ns(u64::MAX / 4)).missed_ticks(policy).start(fired.callback());
         clock.stall(NEVER);
         clock.advance(Duration::ZERO);
         let want = if policy == MissedTicks::Burst { 4 } else { 1 };

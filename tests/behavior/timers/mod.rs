@@ -21,7 +21,7 @@ use crate::support::{
     Canary, Count, Gate, Journal, NEVER, OnDrop, PATIENCE, Random, eventually, lock, manual, ms, native, ns, secs, us,
     within,
 };
-use timerqueue::{Changed, ManualClock, MissedTicks, Runtime, Tick, Timer};
+use timerqueue::{Changed, ManualClock, MissedTicks, OnceTimer, Runtime, Tick, Timer, TimerBuilder, WallTimer};
 
 /// Times of the clock when a timer is made: on both sides of the edges of windows (333 ms) and of
 /// groups of 1,024.
@@ -38,7 +38,7 @@ fn at_origin(origin_ns: u64) -> (ManualClock, Runtime) {
 /// Each callback checks its instant.
 fn journal_of(runtime: &Runtime, due: Duration, period: Duration) -> (Timer, Journal<u64>) {
     let journal = Journal::new();
-    let timer = runtime.timer(due, period, {
+    let timer = Timer::on(runtime, due, period, {
         let journal = journal.clone();
         move |tick: &Tick<'_>| {
             let on_time = tick.lateness().is_zero() && tick.missed() == 0 && tick.scheduled() == tick.now();

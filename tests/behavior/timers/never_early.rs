@@ -7,7 +7,7 @@ use super::*;
 fn s04_due_time_zero_never_fires_inside_the_constructor() {
     let (clock, runtime) = manual();
     let fired = Count::new();
-    let timer = runtime.timer(Duration::ZERO, NEVER, fired.callback());
+    let timer = Timer::on(&runtime, Duration::ZERO, NEVER, fired.callback());
     assert_eq!(fired.get(), 0);
     assert_eq!(timer.change(Duration::ZERO, NEVER), Changed::WasWaiting);
     assert_eq!(fired.get(), 0, "nor inside change");
@@ -20,7 +20,7 @@ fn s04_due_time_zero_never_fires_inside_the_constructor() {
         // lock for ever.
         let held = Arc::new(Mutex::new(()));
         let guard = lock(&held);
-        let timer = runtime.once(Duration::ZERO, {
+        let timer = OnceTimer::on(&runtime, Duration::ZERO, {
             let (held, send) = (Arc::clone(&held), send.clone());
             move |_| {
                 drop(lock(&held));
@@ -44,7 +44,7 @@ fn s05_never_early_on_virtual_time() {
         let period = 1 + random.below(700_000_000);
         let earliest = clock.now() + ns(due);
         let early = early.clone();
-        timers.push(runtime.timer(ns(due), ns(period), move |tick| {
+        timers.push(Timer::on(&runtime, ns(due), ns(period), move |tick| {
             let right = tick.now() >= tick.scheduled() && tick.scheduled() >= earliest;
             if !right {
                 early.bump();
@@ -70,7 +70,7 @@ fn s05_never_early_on_real_time_and_near_at_best() {
         let due = us(random.below(150_000));
         let before = (Instant::now(), runtime.now());
         let samples = samples.clone();
-        timers.push(runtime.timer(due, NEVER, move |tick| {
+        timers.push(Timer::on(&runtime, due, NEVER, move |tick| {
             let (instant, now) = (Instant::now(), tick.now());
             let late = instant.checked_duration_since(before.0 + due);
             // No callback is early, by the clock of the runtime or by the clock of the standard
@@ -93,7 +93,7 @@ fn s05_periodic_ticks_are_never_early_on_real_time() {
     let timers: Vec<Timer> = (1..=20)
         .map(|n| {
             let (early, ticks) = (early.clone(), ticks.clone());
-            runtime.timer(us(170 * n), us(330 * n), move |tick| {
+            Timer::on(&runtime, us(170 * n), us(330 * n), move |tick| {
                 let now = tick.now();
                 if now < tick.scheduled() {
                     early.bump();

@@ -8,7 +8,7 @@ fn s09_callbacks_of_one_timer_overlap() {
         let runtime = native();
         let together = Arc::new(Barrier::new(4));
         let met = Count::new();
-        let timer = runtime.timer(ms(1), ms(1), {
+        let timer = Timer::on(&runtime, ms(1), ms(1), {
             let (together, met, entered) = (Arc::clone(&together), met.clone(), Count::new());
             move |_| {
                 // The first four callbacks meet at the barrier, or no callback leaves.
@@ -32,21 +32,22 @@ fn s09_an_exclusive_timer_never_overlaps_and_coalesces() {
     // The captured value is not `Sync`, and the callback is `FnMut`: only exclusiveness makes this
     // sound.
     let mut calls = std::cell::Cell::new(0u64);
-    let timer = runtime.timer_builder().due(us(300)).period(us(300)).missed_ticks(MissedTicks::Skip).start_exclusive({
-        let (inside, overlaps, journal) = (Arc::clone(&inside), overlaps.clone(), journal.clone());
-        move |tick| {
-            if inside.swap(true, Ordering::SeqCst) {
-                overlaps.bump();
+    let timer =
+        TimerBuilder::on(&runtime).due(us(300)).period(us(300)).missed_ticks(MissedTicks::Skip).start_exclusive({
+            let (inside, overlaps, journal) = (Arc::clone(&inside), overlaps.clone(), journal.clone());
+            move |tick| {
+                if inside.swap(true, Ordering::SeqCst) {
+                    overlaps.bump();
+                }
+                *calls.get_mut() += 1;
+                journal.push((nanos(tick.scheduled().as_duration()), tick.missed(), calls.get()));
+                // Longer than two periods, so ticks come due meanwhile.
+                while tick.lateness() < us(800) {
+                    thread::yield_now();
+                }
+                inside.store(false, Ordering::SeqCst);
             }
-            *calls.get_mut() += 1;
-            journal.push((nanos(tick.scheduled().as_duration()), tick.missed(), calls.get()));
-            // Longer than two periods, so ticks come due meanwhile.
-            while tick.lateness() < us(800) {
-                thread::yield_now();
-            }
-            inside.store(false, Ordering::SeqCst);
-        }
-    });
+        });
     eventually("40 calls", || journal.len() >= 40);
     assert_eq!(timer.dispose_and_wait(), timerqueue::Waited::Ended);
     let ticks = journal.take();
@@ -65,17 +66,18 @@ fn s09_ticks_that_come_due_while_an_exclusive_callback_is_blocked_become_one() {
         let runtime = native();
         let (entered, gate) = (Count::new(), Gate::new());
         let journal = Journal::new();
-        let timer = runtime.timer_builder().due(ms(2)).period(ms(2)).missed_ticks(MissedTicks::Skip).start_exclusive({
-            let (entered, gate, journal) = (entered.clone(), gate.clone(), journal.clone());
-            move |tick| {
-                journal.push((tick.scheduled().as_duration(), tick.lateness(), tick.missed()));
-                if entered.bump() == 1 {
-                    gate.wait();
+        let timer =
+            TimerBuilder::on(&runtime).due(ms(2)).period(ms(2)).missed_ticks(MissedTicks::Skip).start_exclusive({
+                let (entered, gate, journal) = (entered.clone(), gate.clone(), journal.clone());
+                move |tick| {
+                    journal.push((tick.scheduled().as_duration(), tick.lateness(), tick.missed()));
+                    if entered.bump() == 1 {
+                        gate.wait();
+                    }
                 }
-            }
-        });
+            });
         eventually("the first call", || entered.get() == 1);
-        let probe = runtime.timer(ms(60), NEVER, {
+        let probe = Timer::on(&runtime, ms(60), NEVER, {
             let gate = gate.clone();
             move |_| gate.open()
         });
@@ -92,7 +94,7 @@ fn s09_ticks_that_come_due_while_an_exclusive_callback_is_blocked_become_one() {
 fn s09_an_exclusive_callback_that_takes_long_on_virtual_time() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
-    let timer = runtime.exclusive_timer(ms(100), ms(100), {
+    let timer = TimerBuilder::on(&runtime).period(ms(100)).start_exclusive({
         let (journal, clock, mut calls) = (journal.clone(), clock.clone(), 0);
         move |tick| {
             calls += 1;
@@ -129,9 +131,9 @@ fn s10_a_timer_is_queued_for_its_next_tick_before_the_callback_starts() {
             }
         };
         let timer = if exclusive {
-            runtime.exclusive_timer(ms(50), ms(400), callback)
+            TimerBuilder::on(&runtime).due(ms(50)).period(ms(400)).start_exclusive(callback)
         } else {
-            runtime.timer(ms(50), ms(400), callback)
+            Timer::on(&runtime, ms(50), ms(400), callback)
         };
         assert_eq!(clock.advance(ms(50 + 4 * 400)), 5);
         assert_eq!(journal.take(), [(Some(ms(400)), 1); 5]);
@@ -144,7 +146,7 @@ fn s10_a_callback_that_blocks_does_not_stop_the_next_tick() {
     within(PATIENCE, "a blocked periodic callback", || {
         let runtime = native();
         let (ticks, gate) = (Count::new(), Gate::new());
-        let timer = runtime.timer(ms(1), ms(1), {
+        let timer = Timer::on(&runtime, ms(1), ms(1), {
             let (ticks, gate) = (ticks.clone(), gate.clone());
             move |_| {
                 if ticks.bump() == 1 {

@@ -15,14 +15,14 @@ fn s12_a_panic_is_caught_counted_and_handed_over() {
         .start()
         .expect("nothing to refuse");
     let calm = Count::new();
-    let neighbour = runtime.timer(ms(10), ms(10), calm.callback());
-    let periodic = runtime.timer(ms(10), ms(10), |tick| panic_any(tick.now().as_duration().as_millis() as u64));
+    let neighbour = Timer::on(&runtime, ms(10), ms(10), calm.callback());
+    let periodic = Timer::on(&runtime, ms(10), ms(10), |tick| panic_any(tick.now().as_duration().as_millis() as u64));
     let mut n = 100;
-    let exclusive = runtime.exclusive_timer(ms(20), ms(20), move |_| {
+    let exclusive = TimerBuilder::on(&runtime).period(ms(20)).start_exclusive(move |_| {
         n += 1;
         panic_any(n as u64);
     });
-    let once = runtime.once(ms(25), |_| panic_any(0u64));
+    let once = OnceTimer::on(&runtime, ms(25), |_| panic_any(0u64));
     assert_eq!(clock.advance(ms(40)), 4 + 4 + 2 + 1, "neither the timer nor the queue stops");
     assert_eq!(handed.take(), [10, 20, 101, 0, 30, 40, 102]);
     assert_eq!((runtime.panics(), calm.get()), (7, 4));
@@ -45,7 +45,7 @@ fn s12_a_panic_stops_no_worker() {
             })
             .start()
             .expect("the system has threads");
-        let timer = runtime.timer(us(100), us(100), {
+        let timer = Timer::on(&runtime, us(100), us(100), {
             let seen = seen.clone();
             move |_| {
                 seen.bump();
@@ -68,7 +68,7 @@ fn s12_a_panicking_handler_does_no_harm() {
         .on_panic(|_| panic!("the handler, too"))
         .start()
         .expect("nothing to refuse");
-    let timer = runtime.timer(ms(1), ms(1), |_| panic!("the callback"));
+    let timer = Timer::on(&runtime, ms(1), ms(1), |_| panic!("the callback"));
     assert_eq!(clock.advance(ms(5)), 5);
     assert_eq!(runtime.panics(), 5);
     drop(timer);
@@ -82,7 +82,7 @@ fn s12_a_panicking_destructor_of_the_panic_handler_does_no_harm() {
         Runtime::builder().manual_clock(&clock).on_panic(move |_| owned.hold()).start().expect("nothing to refuse");
     // The clock has the last reference to the runtime when the callback has ended.
     let last = runtime.clone();
-    let timer = runtime.once(ms(1), move |_| drop(last));
+    let timer = OnceTimer::on(&runtime, ms(1), move |_| drop(last));
     drop(runtime);
     assert_eq!(clock.advance(ms(5)), 1);
     drop(timer);
@@ -94,7 +94,7 @@ fn s12_a_panicking_destructor_of_the_panic_handler_does_no_harm() {
 #[test]
 fn s12_a_panic_payload_whose_destructor_panics_does_no_harm() {
     let (clock, runtime) = manual();
-    let timer = runtime.timer(ms(1), ms(1), |_| panic_any(OnDrop(|| panic!("the payload, too"))));
+    let timer = Timer::on(&runtime, ms(1), ms(1), |_| panic_any(OnDrop(|| panic!("the payload, too"))));
     assert_eq!(clock.advance(ms(5)), 5);
     assert_eq!(runtime.panics(), 5);
     drop(timer);
@@ -124,7 +124,7 @@ fn s12_a_panicking_destructor_of_the_callback_is_told_and_counted() {
     };
     let timer = |due| {
         let bomb = bomb();
-        runtime.timer(due, NEVER, move |_| bomb.hold())
+        Timer::on(&runtime, due, NEVER, move |_| bomb.hold())
     };
     let mut expected = 0;
     let mut check = |what: &str| {
@@ -147,18 +147,18 @@ fn s12_a_panicking_destructor_of_the_callback_is_told_and_counted() {
     check("freed after its only firing");
     // Consumed by the call: a panic of the callback like any other.
     let consumed = bomb();
-    runtime.once(ms(1), move |_| drop(consumed)).detach();
+    OnceTimer::on(&runtime, ms(1), move |_| drop(consumed)).detach();
     assert_eq!(clock.advance(ms(1)), 1);
     check("a callback that is consumed");
     let own = bomb();
-    let ends_itself = runtime.timer(ms(1), ms(1), move |tick| {
+    let ends_itself = Timer::on(&runtime, ms(1), ms(1), move |tick| {
         own.hold();
         tick.dispose();
     });
     assert_eq!(clock.advance(ms(1)), 1);
     check("disposed by its own callback");
     let bombed = bomb();
-    let wall = runtime.wall_timer(clock.wall() + secs(1), move |_| bombed.hold());
+    let wall = WallTimer::on(&runtime, clock.wall() + secs(1), move |_| bombed.hold());
     drop(wall);
     check("a wall timer");
     let left_behind = timer(ms(1));
@@ -178,7 +178,7 @@ fn s12_a_panicking_destructor_is_told_with_the_name_of_its_timer() {
     let (_clock, runtime, told) = with_handler();
     for disposes in [false, true] {
         let owned = OnDrop(|| panic!("dropped"));
-        let timer = runtime.timer_builder().name("mine").due(secs(1)).start(move |_| owned.hold());
+        let timer = TimerBuilder::on(&runtime).name("mine").due(secs(1)).start(move |_| owned.hold());
         if disposes {
             timer.dispose();
         }
@@ -192,7 +192,7 @@ fn s12_a_panicking_destructor_is_told_with_the_name_of_its_timer() {
 fn s12_a_panicking_destructor_after_the_runtime_has_gone_does_no_harm() {
     let (_clock, runtime, told) = with_handler();
     let owned = OnDrop(|| panic!("dropped"));
-    let idle = runtime.timer(NEVER, NEVER, move |_| owned.hold());
+    let idle = Timer::on(&runtime, NEVER, NEVER, move |_| owned.hold());
     drop(runtime);
     drop(idle);
     assert_eq!(told.len(), 0);
@@ -211,7 +211,7 @@ fn s12_a_handler_may_wait_for_the_timer_whose_destructor_has_panicked() {
         });
         let runtime = builder.start().expect("nothing to refuse");
         let owned = OnDrop(|| panic!("dropped"));
-        *lock(&own) = Some(runtime.timer(ms(1), NEVER, move |tick| {
+        *lock(&own) = Some(Timer::on(&runtime, ms(1), NEVER, move |tick| {
             owned.hold();
             tick.dispose();
         }));
@@ -230,7 +230,7 @@ fn s12_what_panics_inside_of_the_handler_is_counted_and_not_told() {
         move |_| {
             let owned = OnDrop(|| panic!("inside of the handler"));
             let runtime = lock(&own).clone().expect("set below");
-            drop(runtime.timer(NEVER, NEVER, move |_| owned.hold()));
+            drop(Timer::on(&runtime, NEVER, NEVER, move |_| owned.hold()));
             assert!(told.bump() < 10, "for ever");
         }
     });
@@ -238,7 +238,7 @@ fn s12_what_panics_inside_of_the_handler_is_counted_and_not_told() {
     *lock(&own) = Some(runtime.clone());
     for round in 1..=2 {
         let owned = OnDrop(|| panic!("dropped"));
-        drop(runtime.timer(NEVER, NEVER, move |_| owned.hold()));
+        drop(Timer::on(&runtime, NEVER, NEVER, move |_| owned.hold()));
         assert_eq!((told.get(), runtime.panics()), (round, 2 * round as u64));
     }
     *lock(&own) = None;

@@ -21,7 +21,7 @@ fn s07_ticks_are_counted_from_the_scheduled_instant() {
     for period in [1, 10, 50, 332, 333, 334, 400] {
         let (clock, runtime) = manual();
         let scheduled = Journal::new();
-        let timer = runtime.timer(ms(period), ms(period), {
+        let timer = Timer::on(&runtime, ms(period), ms(period), {
             let scheduled = scheduled.clone();
             move |tick| scheduled.push((tick.scheduled().as_duration(), tick.missed()))
         });
@@ -44,7 +44,7 @@ fn s07_ticks_are_counted_from_the_scheduled_instant() {
 fn s07_no_drift_on_real_time() {
     let runtime = native();
     let scheduled = Journal::new();
-    let timer = runtime.timer_builder().due(ms(3)).period(ms(2)).missed_ticks(MissedTicks::Skip).start({
+    let timer = TimerBuilder::on(&runtime).due(ms(3)).period(ms(2)).missed_ticks(MissedTicks::Skip).start({
         let scheduled = scheduled.clone();
         move |tick| scheduled.push((tick.scheduled().as_duration(), tick.missed()))
     });
@@ -63,7 +63,7 @@ fn s07_no_drift_on_real_time() {
 fn late_tick(policy: Option<MissedTicks>, exclusive: bool, taken_ms: u64) -> Vec<(u64, u64, u64)> {
     let (clock, runtime) = manual();
     let journal = Journal::new();
-    let builder = runtime.timer_builder().due(ms(100)).period(ms(50));
+    let builder = TimerBuilder::on(&runtime).due(ms(100)).period(ms(50));
     let builder = if let Some(policy) = policy { builder.missed_ticks(policy) } else { builder };
     let callback = {
         let journal = journal.clone();
@@ -136,7 +136,7 @@ fn s08_no_tick_is_unaccounted_for() {
     for policy in [MissedTicks::Rebase, MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay] {
         let (clock, runtime) = manual();
         let journal = Journal::new();
-        let timer = runtime.timer_builder().due(ns(PERIOD)).period(ns(PERIOD)).missed_ticks(policy).start({
+        let timer = TimerBuilder::on(&runtime).due(ns(PERIOD)).period(ns(PERIOD)).missed_ticks(policy).start({
             let journal = journal.clone();
             move |tick| {
                 journal.push((nanos(tick.scheduled().as_duration()), nanos(tick.now().as_duration()), tick.missed()));
@@ -171,7 +171,7 @@ fn s08_no_tick_is_unaccounted_for() {
 fn s08_the_catch_up_tick_of_a_fast_timer_is_a_period_away() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
-    let timer = runtime.timer(us(200), us(200), {
+    let timer = Timer::on(&runtime, us(200), us(200), {
         let journal = journal.clone();
         move |tick| journal.push((tick.now().as_duration().as_micros(), tick.missed()))
     });

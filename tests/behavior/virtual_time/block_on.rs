@@ -11,7 +11,7 @@ fn s57_the_clock_advances_when_every_task_waits_and_only_then() {
         let (clock, runtime, journal) = (clock.clone(), &runtime, journal.clone());
         let task = executor.spawn(async move {
             for _ in 0..3 {
-                runtime.delay(secs(every)).await;
+                Delay::on(runtime, secs(every)).await;
                 journal.push((name, clock.now().as_duration()));
                 // As long as a task can go on, no time passes.
                 let before = clock.now();
@@ -36,7 +36,7 @@ fn s57_the_clock_advances_when_every_task_waits_and_only_then() {
 #[test]
 fn s57_a_future_that_wakes_itself_does_not_wait() {
     let (clock, runtime) = manual();
-    let timer = runtime.once(secs(1), |_| {});
+    let timer = OnceTimer::on(&runtime, secs(1), |_| {});
     clock.block_on(async {
         for _ in 0..10 {
             smol::future::yield_now().await;
@@ -50,7 +50,7 @@ fn s57_a_future_that_wakes_itself_does_not_wait() {
 fn s57_without_auto_advance_the_clock_waits_for_a_thread_that_advances_it() {
     let (clock, runtime) = manual();
     clock.set_auto_advance(false);
-    let mut delay = runtime.delay(secs(5));
+    let mut delay = Delay::on(&runtime, secs(5));
     let (hands, gate) = (clock.clone(), Gate::new());
     let opened = gate.clone();
     let other = thread::spawn(move || {
@@ -67,15 +67,15 @@ fn s57_without_auto_advance_the_clock_waits_for_a_thread_that_advances_it() {
     assert_eq!(clock.now().as_duration(), secs(5));
     assert_eq!(other.join().unwrap(), 1);
     clock.set_auto_advance(true);
-    clock.block_on(runtime.delay(secs(5)));
+    clock.block_on(Delay::on(&runtime, secs(5)));
     assert_eq!(clock.now().as_duration(), secs(10));
 }
 
 #[test]
 fn s57_without_timers_it_waits_for_another_thread_and_the_clock_stands() {
     let (clock, runtime) = manual();
-    let source = runtime.cancellation_source();
-    let never = runtime.delay(NEVER);
+    let source = CancellationTokenSource::on(&runtime);
+    let never = Delay::on(&runtime, NEVER);
     let token = source.token();
     let other = thread::spawn(move || {
         thread::sleep(ms(20));
@@ -92,8 +92,8 @@ fn s57_a_callback_may_run_a_future_on_its_own_clock() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
     let (hands, seen, inner) = (clock.clone(), journal.clone(), runtime.clone());
-    let timer = runtime.once(secs(1), move |_| {
-        hands.block_on(inner.delay(secs(10)));
+    let timer = OnceTimer::on(&runtime, secs(1), move |_| {
+        hands.block_on(Delay::on(&inner, secs(10)));
         seen.push(hands.now().as_duration());
     });
     assert_eq!(clock.advance(secs(2)), 2, "the timer, and the waker of the delay");
@@ -108,10 +108,10 @@ fn s57_callbacks_that_wait_inside_one_another_are_bounded_and_end_last_in_first_
     let (begun, ended) = (Journal::new(), Journal::new());
     let (hands, inner, begins, ends) = (clock.clone(), runtime.clone(), begun.clone(), ended.clone());
     // The next callback begins before the previous callback has waited long enough.
-    let timer = runtime.timer(secs(1), secs(1), move |tick| {
+    let timer = Timer::on(&runtime, secs(1), secs(1), move |tick| {
         let at = tick.scheduled();
         begins.push(at);
-        hands.block_on(inner.delay(ms(1_500)));
+        hands.block_on(Delay::on(&inner, ms(1_500)));
         ends.push(at);
     });
     clock.advance(secs(1));
@@ -122,7 +122,7 @@ fn s57_callbacks_that_wait_inside_one_another_are_bounded_and_end_last_in_first_
     assert_eq!(ended, begun[..100]);
     // And the clock goes on.
     timer.dispose();
-    let later = runtime.once(secs(1), |_| {});
+    let later = OnceTimer::on(&runtime, secs(1), |_| {});
     assert_eq!(clock.advance(secs(1)), 1);
     drop(later);
 }
@@ -132,12 +132,12 @@ fn s57_callbacks_that_wait_inside_one_another_are_bounded_and_end_last_in_first_
 fn s57_a_callback_that_waits_does_not_keep_the_ticks_of_its_timer() {
     let (clock, runtime) = manual();
     let begun = Journal::new();
-    let timer = runtime.timer_builder().due(secs(1)).period(secs(1)).missed_ticks(MissedTicks::Burst).start({
+    let timer = TimerBuilder::on(&runtime).due(secs(1)).period(secs(1)).missed_ticks(MissedTicks::Burst).start({
         let (clock, runtime, begun) = (clock.clone(), runtime.clone(), begun.clone());
         move |tick| {
             begun.push((tick.scheduled().as_duration(), clock.now().as_duration()));
             if tick.scheduled().as_duration() == secs(1) {
-                clock.block_on(runtime.delay(secs(10)));
+                clock.block_on(Delay::on(&runtime, secs(10)));
                 begun.push((secs(0), clock.now().as_duration()));
             }
         }
@@ -159,10 +159,10 @@ fn s57_callbacks_of_two_clocks_that_drive_each_other_are_bounded() {
     let timers: Vec<Timer> = (0..2)
         .map(|side| {
             let ((other, there), running) = (sides[1 - side].clone(), Arc::clone(&running[side]));
-            sides[side].1.timer(secs(1), secs(1), move |_| {
+            Timer::on(&sides[side].1, secs(1), secs(1), move |_| {
                 let now = running.0.fetch_add(1, Ordering::Relaxed) + 1;
                 running.1.fetch_max(now, Ordering::Relaxed);
-                let panicked = catch_unwind(AssertUnwindSafe(|| other.block_on(there.delay(ms(1_500)))));
+                let panicked = catch_unwind(AssertUnwindSafe(|| other.block_on(Delay::on(&there, ms(1_500)))));
                 running.0.fetch_sub(1, Ordering::Relaxed);
                 panicked.map_or_else(|panic| resume_unwind(panic), drop);
             })
@@ -187,13 +187,13 @@ fn s57_in_a_callback_the_clock_goes_as_far_as_it_has_been_told_to() {
     clock.set_auto_advance(false);
     let journal = Journal::new();
     let (hands, seen, inner) = (clock.clone(), journal.clone(), runtime.clone());
-    let timer = runtime.once(secs(1), move |_| {
+    let timer = OnceTimer::on(&runtime, secs(1), move |_| {
         // Within the advance that runs this callback.
-        hands.block_on(inner.delay(secs(1)));
+        hands.block_on(Delay::on(&inner, secs(1)));
         seen.push(hands.now().as_duration());
         // Beyond this advance.
         hands.block_on(async {
-            let delay = inner.delay(secs(5));
+            let delay = Delay::on(&inner, secs(5));
             assert_eq!(hands.advance(secs(5)), 0);
             delay.await;
         });
@@ -209,17 +209,17 @@ fn s57_in_a_callback_the_clock_goes_as_far_as_it_has_been_told_to() {
 fn s57_a_future_in_a_callback_waits_for_timers_due_at_the_same_instant() {
     let (clock, runtime) = manual();
     let (send, receive) = mpsc::channel();
-    let told = runtime.cancellation_source();
+    let told = CancellationTokenSource::on(&runtime);
     let (hands, token) = (clock.clone(), told.token());
-    let first = runtime.once(secs(1), move |tick| {
+    let first = OnceTimer::on(&runtime, secs(1), move |tick| {
         hands.block_on(token.cancelled());
         send.send(tick.now()).expect("the test listens");
     });
     // A timer swept together with the first.
-    let second = runtime.once(secs(1), move |_| {
+    let second = OnceTimer::on(&runtime, secs(1), move |_| {
         told.cancel();
     });
-    let heartbeat = runtime.timer(secs(60), secs(60), |_| {});
+    let heartbeat = Timer::on(&runtime, secs(60), secs(60), |_| {});
     clock.advance(secs(2));
     assert_eq!(receive.try_recv().map(|at| at.as_duration()), Ok(secs(1)), "no time has passed");
     drop((first, second, heartbeat));
@@ -230,9 +230,9 @@ fn s57_a_delay_without_end_has_none_after_a_suspend_either() {
     let clock = ManualClock::new();
     let runtime = Runtime::builder().manual_clock(&clock).clock(RuntimeClock::Boot).start().expect("nothing to refuse");
     clock.suspend(secs(1));
-    let source = runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&runtime);
     source.try_cancel_after(secs(5)).expect("it runs");
-    clock.block_on(runtime.delay(NEVER).with_token(&source.token())).expect_err("cancelled");
+    clock.block_on(Delay::on(&runtime, NEVER).with_token(&source.token())).expect_err("cancelled");
     assert_eq!(clock.now().as_duration(), secs(5));
 }
 
@@ -245,6 +245,6 @@ fn s57_a_clock_that_is_told_to_go_while_a_future_waits_goes() {
         thread::sleep(ms(20));
         hands.set_auto_advance(true);
     });
-    clock.block_on(runtime.delay(secs(5)));
+    clock.block_on(Delay::on(&runtime, secs(5)));
     other.join().unwrap();
 }

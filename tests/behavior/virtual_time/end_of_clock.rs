@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
 
-use timerqueue::{ManualClock, MissedTicks, Runtime, RuntimeClock, Timer, Timestamp};
+use timerqueue::{
+    Delay, Interval, ManualClock, MissedTicks, OnceTimer, Runtime, RuntimeClock, Timer, TimerBuilder, Timestamp,
+};
 
 use crate::support::{Journal, NEVER, PATIENCE, Random, manual, ns, secs, within};
 
@@ -19,16 +21,16 @@ fn s51_an_advance_at_the_end_of_the_clock_returns() {
     within(PATIENCE, "an advance at the end of the clock", || {
         let (clock, runtime) = manual();
         assert_eq!(clock.advance(NEVER), 0);
-        let timer = runtime.once(Duration::ZERO, |_| {});
+        let timer = OnceTimer::on(&runtime, Duration::ZERO, |_| {});
         assert_eq!((clock.advance(Duration::ZERO), clock.advance(NEVER)), (1, 0));
         drop(timer);
     });
     within(PATIENCE, "an advance to the end of the clock, in two steps, past a delay without end", || {
         let (clock, runtime) = manual();
-        let mut delay = runtime.delay(NEVER);
+        let mut delay = Delay::on(&runtime, NEVER);
         assert!(pending(&mut delay));
         assert_eq!(clock.advance(ns(u64::MAX) - secs(100)), 0);
-        let timer = runtime.timer(secs(1), secs(30), |_| {});
+        let timer = Timer::on(&runtime, secs(1), secs(30), |_| {});
         assert_eq!((clock.advance(NEVER), clock.advance(NEVER)), (4, 0));
         assert!(pending(&mut delay));
         drop(timer);
@@ -38,10 +40,10 @@ fn s51_an_advance_at_the_end_of_the_clock_returns() {
 #[test]
 fn s03_never_is_never_at_the_end_of_the_clock_too() {
     let (clock, runtime) = manual();
-    let mut delay = runtime.delay(NEVER);
-    let mut until = runtime.delay_until(clock.now() + NEVER);
-    let mut interval = runtime.interval(NEVER);
-    let timer = runtime.timer(secs(1), NEVER, |_| {});
+    let mut delay = Delay::on(&runtime, NEVER);
+    let mut until = runtime.enter(|| Delay::until(clock.now() + NEVER));
+    let mut interval = Interval::on(&runtime, NEVER);
+    let timer = Timer::on(&runtime, secs(1), NEVER, |_| {});
     assert!(pending(&mut delay) && pending(&mut until) && pending(&mut Box::pin(interval.tick())));
     // The loop of a test.
     let mut fired = 0;
@@ -53,13 +55,13 @@ fn s03_never_is_never_at_the_end_of_the_clock_too() {
     assert!(pending(&mut delay) && pending(&mut until) && pending(&mut Box::pin(interval.tick())));
     assert!(!delay.is_elapsed() && !until.is_elapsed());
     // A timer due after the last instant is never due; a timer due at the last instant fires.
-    let mut second = runtime.delay(secs(1));
-    assert!(pending(&mut second) && pending(&mut Box::pin(runtime.interval(secs(1)).tick())));
-    assert!(!pending(&mut runtime.delay(Duration::ZERO)));
+    let mut second = Delay::on(&runtime, secs(1));
+    assert!(pending(&mut second) && pending(&mut Box::pin(Interval::on(&runtime, secs(1)).tick())));
+    assert!(!pending(&mut Delay::on(&runtime, Duration::ZERO)));
     second.reset(Duration::ZERO);
     assert!(!pending(&mut second));
-    let idle = runtime.timer_builder().due(ns(1)).leeway(secs(1)).start(|_| {});
-    let leeway = runtime.timer_builder().due(Duration::ZERO).leeway(secs(1)).start(|_| {});
+    let idle = TimerBuilder::on(&runtime).due(ns(1)).leeway(secs(1)).start(|_| {});
+    let leeway = TimerBuilder::on(&runtime).due(Duration::ZERO).leeway(secs(1)).start(|_| {});
     assert_eq!((runtime.next_due(), clock.advance(NEVER)), (Some(clock.now()), 1));
     assert_eq!(runtime.active_timers(), 3, "those without end for which a task waits");
     runtime.shutdown(Duration::ZERO).expect("no threads");
@@ -206,14 +208,14 @@ fn program(seed: u64) {
                 let id = model.items.len();
                 let grid = [0, 1_000, 1_000_000_000][random.below(3) as usize];
                 let (journal, clock) = (journal.clone(), clock.clone());
-                let builder = runtime.timer_builder().due(ns(after)).period(every).leeway(ns(grid));
+                let builder = TimerBuilder::on(runtime).due(ns(after)).period(every).leeway(ns(grid));
                 let timer = builder.missed_ticks(MissedTicks::Delay);
                 timers.push((id, timer.start(move |_| journal.push((instant(clock.now()), id)))));
                 model.items.push(Item { boot, due: later(shown, after), period, grid });
             }
             2 => {
                 let id = model.items.len();
-                let mut delay = runtime.delay(ns(after));
+                let mut delay = Delay::on(runtime, ns(after));
                 let waker = Waker::from(Arc::new(Wakes(journal.clone(), clock.clone(), id)));
                 let polled = Pin::new(&mut delay).poll(&mut Context::from_waker(&waker));
                 assert_eq!(polled, if after == 0 { Poll::Ready(()) } else { Poll::Pending }, "seed {seed}");

@@ -8,7 +8,7 @@ fn s58_leeway_delays_to_the_grid_and_the_schedule_stays_exact() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
     let seen = journal.clone();
-    let timer = runtime.timer_builder().due(us(1_300)).period(us(2_500)).leeway(ms(1)).start(move |tick| {
+    let timer = TimerBuilder::on(&runtime).due(us(1_300)).period(us(2_500)).leeway(ms(1)).start(move |tick| {
         seen.push((tick.scheduled().as_duration(), tick.now().as_duration(), tick.missed()));
     });
     assert_eq!(runtime.next_due().map(|at| at.as_duration()), Some(ms(2)), "when it will fire");
@@ -30,7 +30,7 @@ fn s58_timers_with_leeway_share_instants_with_others_and_none_is_early_or_later_
         .map(|_| {
             let (due, leeway) = (us(random.below(1_000_000)), [ms(10), ms(50)][random.below(2) as usize]);
             let (fired, instants) = (fired.callback(), instants.clone());
-            runtime.timer_builder().due(due).leeway(leeway).start(move |tick| {
+            TimerBuilder::on(&runtime).due(due).leeway(leeway).start(move |tick| {
                 assert!(tick.lateness() <= leeway, "late by {:?}", tick.lateness());
                 instants.push(tick.now());
                 fired(tick);
@@ -53,7 +53,7 @@ fn jittered(
 ) -> (Journal<(Duration, Duration, u64)>, Timer) {
     let journal = Journal::new();
     let seen = journal.clone();
-    let timer = runtime.timer_builder().period(period).jitter(width).jitter_seed(seed).start(move |tick| {
+    let timer = TimerBuilder::on(runtime).period(period).jitter(width).jitter_seed(seed).start(move |tick| {
         seen.push((tick.scheduled().as_duration(), tick.lateness(), tick.missed()));
     });
     (journal, timer)
@@ -104,7 +104,7 @@ fn s72_timers_of_a_thread_have_different_seeds() {
     let _timers: Vec<Timer> = (0..64)
         .map(|_| {
             let seen = instants.clone();
-            runtime.timer_builder().due(secs(1)).jitter(secs(1)).start(move |tick| seen.push(tick.now()))
+            TimerBuilder::on(&runtime).due(secs(1)).jitter(secs(1)).start(move |tick| seen.push(tick.now()))
         })
         .collect();
     clock.advance(secs(3));
@@ -126,9 +126,9 @@ fn s73_a_wall_timer_may_have_leeway_jitter_and_a_name() {
             seen.push((tick.scheduled().duration_since(start).unwrap(), tick.now().duration_since(start).unwrap()));
         })
     };
-    let leeway = at(runtime.timer_builder().leeway(secs(1)), ms(4_300));
-    let exact = at(runtime.timer_builder(), ms(4_400));
-    let jitter = at(runtime.timer_builder().jitter(secs(1)).jitter_seed(5), secs(20));
+    let leeway = at(TimerBuilder::on(&runtime).leeway(secs(1)), ms(4_300));
+    let exact = at(TimerBuilder::on(&runtime), ms(4_400));
+    let jitter = at(TimerBuilder::on(&runtime).jitter(secs(1)).jitter_seed(5), secs(20));
     assert_eq!(runtime.dump(3).timers[0].name.as_deref(), Some("of the wall"));
     clock.advance(secs(10));
     assert_eq!(journal.take(), [(ms(4_400), ms(4_400)), (ms(4_300), secs(5))]);
@@ -144,7 +144,7 @@ fn s73_a_wall_timer_may_have_leeway_jitter_and_a_name() {
     assert_eq!(journal.take(), [(ms(30_200), secs(31))]);
     drop((exact, jitter));
     clock.set_wall(start);
-    assert!(runtime.timer_builder().try_start_wall(start, |_| {}).is_ok());
+    assert!(TimerBuilder::on(&runtime).try_start_wall(start, |_| {}).is_ok());
     runtime.shutdown(secs(1)).unwrap();
-    assert!(runtime.timer_builder().try_start_wall(start, |_| {}).is_err());
+    assert!(TimerBuilder::on(&runtime).try_start_wall(start, |_| {}).is_err());
 }

@@ -17,7 +17,7 @@ fn s51_no_threads_and_everything_on_the_callers_thread() {
     let timers: Vec<Timer> = (0..10)
         .map(|i| {
             let ran_on = ran_on.clone();
-            runtime.timer(ms(i), ms(i), move |_| ran_on.push(thread::current().id()))
+            Timer::on(&runtime, ms(i), ms(i), move |_| ran_on.push(thread::current().id()))
         })
         .collect();
     clock.advance(ms(100));
@@ -38,7 +38,7 @@ fn s51_no_threads_and_everything_on_the_callers_thread() {
 #[test]
 fn s51_no_callback_runs_until_the_clock_is_advanced() {
     let (clock, runtime) = manual();
-    let timer = runtime.timer(ms(1), ms(1), |_| {});
+    let timer = Timer::on(&runtime, ms(1), ms(1), |_| {});
     let before = clock.now();
     clock.stall(secs(100));
     assert_eq!((clock.now() - before, runtime.fired()), (secs(100), 0), "a stall moves the clock and runs nothing");
@@ -59,7 +59,7 @@ fn s51_advance_steps_from_due_point_to_due_point() {
         .iter()
         .map(|&due| {
             let (journal, clock) = (journal.clone(), clock.clone());
-            runtime.timer(ns(due), NEVER, move |tick| {
+            Timer::on(&runtime, ns(due), NEVER, move |tick| {
                 assert_eq!(clock.now(), tick.now());
                 journal.push(tick.now().as_duration());
             })
@@ -74,7 +74,7 @@ fn s51_advance_steps_from_due_point_to_due_point() {
 #[test]
 fn s51_advance_arrives_where_it_was_told_to() {
     let (clock, runtime) = manual();
-    let timer = runtime.timer(ms(7), ms(7), |_| {});
+    let timer = Timer::on(&runtime, ms(7), ms(7), |_| {});
     assert_eq!(clock.advance(ms(20)), 2);
     assert_eq!(clock.now().as_duration(), ms(20));
     assert_eq!(clock.advance(ms(1)), 1, "the end of the span belongs to it");
@@ -91,14 +91,13 @@ fn s51_a_timer_armed_within_the_span_fires_within_the_same_advance() {
         let journal = Journal::new();
         fn link(runtime: &Runtime, journal: &Journal<Duration>, step: Duration, left: u32) {
             let (next, journal) = (runtime.clone(), journal.clone());
-            runtime
-                .once(step, move |tick| {
-                    journal.push(tick.now().as_duration());
-                    if left > 0 {
-                        link(&next, &journal, step, left - 1);
-                    }
-                })
-                .detach();
+            OnceTimer::on(runtime, step, move |tick| {
+                journal.push(tick.now().as_duration());
+                if left > 0 {
+                    link(&next, &journal, step, left - 1);
+                }
+            })
+            .detach();
         }
         link(&runtime, &journal, step, 19);
         assert_eq!(clock.advance(20 * step), 20);
@@ -110,9 +109,9 @@ fn s51_a_timer_armed_within_the_span_fires_within_the_same_advance() {
 fn s51_a_change_within_the_span_holds_within_the_same_advance() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
-    let late = Arc::new(runtime.timer(ms(100), NEVER, named(&journal, "late")));
-    let gone = Arc::new(runtime.timer(ms(50), NEVER, named(&journal, "gone")));
-    let first = runtime.once(ms(10), {
+    let late = Arc::new(Timer::on(&runtime, ms(100), NEVER, named(&journal, "late")));
+    let gone = Arc::new(Timer::on(&runtime, ms(50), NEVER, named(&journal, "gone")));
+    let first = OnceTimer::on(&runtime, ms(10), {
         let (late, gone) = (Arc::clone(&late), Arc::clone(&gone));
         move |_| {
             assert_eq!(late.change(ms(5), ms(400)), Changed::WasWaiting);
@@ -129,11 +128,11 @@ fn s51_a_change_within_the_span_holds_within_the_same_advance() {
 fn s51_advance_from_inside_a_callback_makes_the_running_one_go_on() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
-    let first = runtime.once(ms(10), {
+    let first = OnceTimer::on(&runtime, ms(10), {
         let (clock, journal) = (clock.clone(), journal.clone());
         move |_| journal.push(("inside", clock.advance(ms(100))))
     });
-    let second = runtime.timer(ms(50), ms(50), named(&journal, "second"));
+    let second = Timer::on(&runtime, ms(50), ms(50), named(&journal, "second"));
     assert_eq!(clock.advance(ms(20)), 1 + 2);
     assert_eq!(journal.take(), [("inside", 0), ("second", 50), ("second", 100)]);
     assert_eq!(clock.now().as_duration(), ms(120));
@@ -146,7 +145,7 @@ fn s51_a_second_thread_that_advances_waits_for_the_first() {
         let (clock, runtime) = manual();
         let (entered, gate) = (Gate::new(), Gate::new());
         let journal = Journal::new();
-        let first = runtime.once(ms(10), {
+        let first = OnceTimer::on(&runtime, ms(10), {
             let (entered, gate, journal) = (entered.clone(), gate.clone(), journal.clone());
             move |_| {
                 entered.open();
@@ -154,7 +153,7 @@ fn s51_a_second_thread_that_advances_waits_for_the_first() {
                 journal.push(("first", 0));
             }
         });
-        let later = runtime.timer(ms(25), NEVER, named(&journal, "later"));
+        let later = Timer::on(&runtime, ms(25), NEVER, named(&journal, "later"));
         let one = thread::spawn({
             let clock = clock.clone();
             move || clock.advance(ms(20))
@@ -182,7 +181,7 @@ fn s51_the_number_reported_is_the_number_of_callbacks() {
     let clock = ManualClock::new();
     let runtime = on(&clock, 3);
     let fired = Count::new();
-    let timers: Vec<Timer> = (1..=20).map(|i| runtime.timer(ms(i), ms(i), fired.callback())).collect();
+    let timers: Vec<Timer> = (1..=20).map(|i| Timer::on(&runtime, ms(i), ms(i), fired.callback())).collect();
     let mut reported = 0;
     for k in 0..50 {
         if k % 3 == 0 {
@@ -201,7 +200,7 @@ fn s51_a_script_gives_the_same_journal_every_time() {
         let runtime = on(&clock, queues);
         let journal = Journal::new();
         let mut random = Random(1951);
-        let timers: Vec<Timer> = (0..40).map(|i| runtime.timer(NEVER, NEVER, named(&journal, i))).collect();
+        let timers: Vec<Timer> = (0..40).map(|i| Timer::on(&runtime, NEVER, NEVER, named(&journal, i))).collect();
         for _ in 0..1_000 {
             let timer = &timers[random.below(40) as usize];
             match random.below(8) {
@@ -229,8 +228,8 @@ fn s51_an_advance_to_the_end_of_the_clock_runs_what_is_due_there() {
     let (clock, runtime) = manual();
     let last = ns(u64::MAX - 2);
     let count = Count::new();
-    let timers = [last, last - ms(1), last - secs(1)].map(|due| runtime.timer(due, NEVER, count.callback()));
-    let tick = runtime.timer(last - ms(10), ms(6), count.callback());
+    let timers = [last, last - ms(1), last - secs(1)].map(|due| Timer::on(&runtime, due, NEVER, count.callback()));
+    let tick = Timer::on(&runtime, last - ms(10), ms(6), count.callback());
     let hands = clock.clone();
     let fired = within(PATIENCE, "the end of the clock", move || hands.advance(NEVER));
     assert_eq!((fired, count.get()), (5, 5), "the period ends with the clock");

@@ -22,7 +22,10 @@ use std::time::{Duration, Instant};
 
 use crate::support::process::threads_named;
 use crate::support::{Count, Gate, Journal, NEVER, PATIENCE, Random, lock, manual, ms, ns, secs, us, within};
-use timerqueue::{Changed, ManualClock, MissedTicks, Runtime, RuntimeClock, Timer};
+use timerqueue::{
+    CancellationTokenSource, Changed, Delay, ManualClock, MissedTicks, OnceTimer, Runtime, RuntimeClock, Timer,
+    TimerBuilder,
+};
 
 fn on(clock: &ManualClock, queues: usize) -> Runtime {
     Runtime::builder().manual_clock(clock).queues(queues).start().expect("nothing to refuse")

@@ -20,7 +20,7 @@ fn s53_many_timers_over_months_take_seconds() {
             let due = ns(random.below(MONTHS.as_nanos() as u64));
             let at = clock.now() + due;
             let (fired, last, wrong) = (Arc::clone(&fired), Arc::clone(&last), wrong.clone());
-            runtime.timer(due, NEVER, move |tick| {
+            Timer::on(&runtime, due, NEVER, move |tick| {
                 let now = tick.now().as_duration().as_nanos() as u64;
                 if tick.now() != at || last.swap(now, Ordering::Relaxed) > now {
                     wrong.bump();
@@ -30,7 +30,7 @@ fn s53_many_timers_over_months_take_seconds() {
         })
         .collect();
     assert_eq!(runtime.active_timers() as u64, TIMERS);
-    let heartbeat = runtime.timer(secs(60 * 60), secs(60 * 60), |_| {});
+    let heartbeat = Timer::on(&runtime, secs(60 * 60), secs(60 * 60), |_| {});
     assert_eq!(clock.advance(MONTHS), TIMERS + 180 * 24);
     assert_eq!((wrong.get(), runtime.active_timers()), (0, 1), "each at its instant, in order");
     assert!(fired.iter().all(|fired| fired.load(Ordering::Relaxed) == 1), "each once");
@@ -48,7 +48,7 @@ fn s53_a_million_ticks_of_long_lived_timers() {
     let count = TIMERS / 100;
     let ticks = Count::new();
     let timers: Vec<Timer> =
-        (0..count).map(|i| runtime.timer(secs(60 * i % DAY), secs(DAY + i % 7), ticks.callback())).collect();
+        (0..count).map(|i| Timer::on(&runtime, secs(60 * i % DAY), secs(DAY + i % 7), ticks.callback())).collect();
     let days = 100;
     clock.advance(secs(days * DAY));
     let want: u64 = (0..count).map(|i| (days * DAY - 60 * i % DAY) / (DAY + i % 7) + 1).sum();

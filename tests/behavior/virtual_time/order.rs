@@ -24,7 +24,7 @@ fn s14_order_is_by_due_point_then_by_arming() {
         // long.
         let dues = [400, 20, 400, 10, 20, 1_000_000, 20, 10, 400, 333, 1_000_000, 332, 20];
         let timers: Vec<Timer> =
-            dues.iter().enumerate().map(|(i, &due)| runtime.timer(ms(due), NEVER, named(&journal, i))).collect();
+            dues.iter().enumerate().map(|(i, &due)| Timer::on(&runtime, ms(due), NEVER, named(&journal, i))).collect();
         assert_eq!(clock.advance(ms(1_000_000)), dues.len() as u64);
         let mut want: Vec<(usize, u64)> = dues.into_iter().enumerate().collect();
         want.sort_by_key(|&(i, due)| (due, i));
@@ -42,13 +42,13 @@ fn s14_tasks_take_their_place_among_the_callbacks() {
         let (mut timers, mut delays) = (Vec::new(), Vec::new());
         for i in 0..12 {
             if i % 3 == 1 {
-                let mut delay = Box::pin(runtime.delay(ms(10)));
+                let mut delay = Box::pin(Delay::on(&runtime, ms(10)));
                 let waker = Waker::from(Arc::new(Woken(journal.clone(), i)));
                 assert!(delay.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
                 delays.push(delay);
             } else {
                 let journal = journal.clone();
-                timers.push(runtime.timer(ms(10), NEVER, move |_| journal.push(i)));
+                timers.push(Timer::on(&runtime, ms(10), NEVER, move |_| journal.push(i)));
             }
         }
         assert_eq!(clock.advance(ms(10)), 12);
@@ -64,7 +64,7 @@ fn s14_a_late_sweep_keeps_the_order() {
     let mut random = Random(14);
     let dues: Vec<u64> = (0..2_000).map(|_| random.below(700)).collect();
     let timers: Vec<Timer> =
-        dues.iter().enumerate().map(|(i, &due)| runtime.timer(ms(due), NEVER, named(&journal, i))).collect();
+        dues.iter().enumerate().map(|(i, &due)| Timer::on(&runtime, ms(due), NEVER, named(&journal, i))).collect();
     clock.stall(secs(1));
     assert_eq!(clock.advance(Duration::ZERO), 2_000);
     let mut want: Vec<(u64, usize)> = dues.into_iter().enumerate().map(|(i, due)| (due, i)).collect();
@@ -78,7 +78,7 @@ fn s14_a_late_sweep_keeps_the_order() {
 fn s14_a_change_arms_anew() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
-    let timers: Vec<Timer> = (0..5).map(|i| runtime.timer(ms(10), NEVER, named(&journal, i))).collect();
+    let timers: Vec<Timer> = (0..5).map(|i| Timer::on(&runtime, ms(10), NEVER, named(&journal, i))).collect();
     for i in [3, 0, 3] {
         assert_eq!(timers[i].change(ms(10), NEVER), Changed::WasWaiting);
     }
@@ -91,7 +91,7 @@ fn s14_periodic_timers_keep_their_order() {
     let clock = ManualClock::new();
     let runtime = on(&clock, 2);
     let journal = Journal::new();
-    let timers: Vec<Timer> = (0..5).map(|i| runtime.timer(ms(50), ms(50), named(&journal, i))).collect();
+    let timers: Vec<Timer> = (0..5).map(|i| Timer::on(&runtime, ms(50), ms(50), named(&journal, i))).collect();
     clock.advance(ms(500));
     let want: Vec<(usize, u64)> = (1..=10).flat_map(|k| (0..5).map(move |i| (i, 50 * k))).collect();
     assert_eq!(journal.take(), want);
@@ -107,8 +107,8 @@ fn s14_a_burst_takes_its_place_among_the_others() {
         move |tick: &timerqueue::Tick<'_>| journal.push((name, tick.scheduled().as_duration().as_millis() as u64))
     };
     let burst =
-        runtime.timer_builder().due(ms(10)).period(ms(10)).missed_ticks(MissedTicks::Burst).start(record("burst"));
-    let other = runtime.timer(ms(25), NEVER, record("other"));
+        TimerBuilder::on(&runtime).due(ms(10)).period(ms(10)).missed_ticks(MissedTicks::Burst).start(record("burst"));
+    let other = Timer::on(&runtime, ms(25), NEVER, record("other"));
     clock.stall(ms(40));
     clock.advance(Duration::ZERO);
     assert_eq!(journal.take(), [("burst", 10), ("burst", 20), ("other", 25), ("burst", 30), ("burst", 40)]);

@@ -9,9 +9,9 @@ fn s52_runtimes_with_different_clocks_live_side_by_side() {
     let native = crate::support::native();
     let (fast_fired, slow_fired) = (Count::new(), Count::new());
     let (send, receive) = mpsc::channel();
-    let a = fast_runtime.timer(secs(1), secs(1), fast_fired.callback());
-    let b = slow_runtime.timer(secs(1), secs(1), slow_fired.callback());
-    let c = native.once(ms(1), move |tick| {
+    let a = Timer::on(&fast_runtime, secs(1), secs(1), fast_fired.callback());
+    let b = Timer::on(&slow_runtime, secs(1), secs(1), slow_fired.callback());
+    let c = OnceTimer::on(&native, ms(1), move |tick| {
         let _ = send.send(tick.now() >= tick.scheduled());
     });
     assert_eq!((fast.advance(secs(3600)), slow.advance(ms(999))), (3600, 0));
@@ -32,7 +32,7 @@ fn s52_two_runtimes_on_one_clock_run_in_one_order() {
     let mut timers = Vec::new();
     for i in 0..12 {
         let runtime = if i % 2 == 0 { &one } else { &two };
-        timers.push(runtime.timer(ms(400 - 100 * (i / 6)), ms(400), named(&journal, i)));
+        timers.push(Timer::on(runtime, ms(400 - 100 * (i / 6)), ms(400), named(&journal, i)));
     }
     assert_eq!(clock.next_due(), Some(clock.now() + ms(300)));
     assert_eq!(clock.advance(ms(800)), 24);
@@ -53,11 +53,11 @@ fn s52_a_runtime_may_be_made_late_and_by_a_callback() {
     let runtime = on(&clock, 2);
     let late = Arc::new(Mutex::new(None));
     let journal = Journal::new();
-    let timer = runtime.once(ms(333), {
+    let timer = OnceTimer::on(&runtime, ms(333), {
         let (clock, late, journal) = (clock.clone(), Arc::clone(&late), journal.clone());
         move |_| {
             let runtime = on(&clock, 1);
-            runtime.timer(ms(1), NEVER, named(&journal, "late")).detach();
+            Timer::on(&runtime, ms(1), NEVER, named(&journal, "late")).detach();
             *lock(&late) = Some(runtime);
         }
     });

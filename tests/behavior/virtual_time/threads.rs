@@ -4,7 +4,7 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use timerqueue::{CancellationToken, ManualClock, Runtime, Tick};
+use timerqueue::{CancellationToken, CancellationTokenSource, Delay, ManualClock, OnceTimer, Runtime, Tick};
 
 use crate::support::{Count, Gate, NEVER, PATIENCE, eventually, lock, manual, ms, secs, within};
 
@@ -13,7 +13,7 @@ fn s33_shutdown_awaits_a_callback_that_another_thread_runs() {
     within(PATIENCE, "a shutdown beside an advance", || {
         let (clock, runtime) = manual();
         let (entered, gate, ended) = (Gate::new(), Gate::new(), Count::new());
-        let timer = runtime.once(ms(1), {
+        let timer = OnceTimer::on(&runtime, ms(1), {
             let (entered, gate, ended) = (entered.clone(), gate.clone(), ended.clone());
             move |_| {
                 entered.open();
@@ -39,7 +39,7 @@ fn s33_shutdown_inside_of_a_callback_does_not_wait_for_it() {
     let (clock, runtime) = manual();
     let (send, receive) = mpsc::channel();
     let inner = runtime.clone();
-    let timer = runtime.once(ms(1), move |_| {
+    let timer = OnceTimer::on(&runtime, ms(1), move |_| {
         let begun = Instant::now();
         let ended = inner.shutdown(secs(3600));
         send.send((ended.is_ok(), begun.elapsed())).expect("the test listens");
@@ -59,14 +59,13 @@ fn circle(clocks: usize, moves: fn(&ManualClock, &Runtime)) {
     for (i, (clock, runtime)) in clocks.iter().enumerate() {
         let (next, of_next) = clocks[(i + 1) % clocks.len()].clone();
         let (inside, begun) = (inside.clone(), Arc::clone(&begun));
-        runtime
-            .once(ms(1), move |_| {
-                *lock(&begun) += 1;
-                inside[i].open();
-                inside.iter().for_each(Gate::wait);
-                moves(&next, &of_next);
-            })
-            .detach();
+        OnceTimer::on(runtime, ms(1), move |_| {
+            *lock(&begun) += 1;
+            inside[i].open();
+            inside.iter().for_each(Gate::wait);
+            moves(&next, &of_next);
+        })
+        .detach();
         let clock = clock.clone();
         threads.push(thread::spawn(move || clock.advance(ms(1))));
     }
@@ -76,7 +75,7 @@ fn circle(clocks: usize, moves: fn(&ManualClock, &Runtime)) {
     assert_eq!(panics, 1, "the one that would have closed the circle");
     // All of them go on.
     for (clock, runtime) in &clocks {
-        let timer = runtime.once(ms(1), |_| {});
+        let timer = OnceTimer::on(runtime, ms(1), |_| {});
         assert_eq!(clock.advance(ms(1)), 1);
         drop(timer);
     }
@@ -92,9 +91,9 @@ fn s12_clocks_whose_callbacks_advance_each_other_panic_and_do_not_hang() {
 #[test]
 fn s57_clocks_whose_callbacks_run_futures_on_each_other_panic_and_do_not_hang() {
     type Moves = fn(&ManualClock, &Runtime);
-    let blocks: Moves = |next, of_next| next.block_on(of_next.delay(ms(1)));
+    let blocks: Moves = |next, of_next| next.block_on(Delay::on(of_next, ms(1)));
     let waits: Moves = |_, of_next| of_next.enter(|| CancellationToken::none().wait_timeout(ms(1)).expect("no source"));
-    let runs: Moves = |next, of_next| smol::block_on(next.run(of_next.delay(ms(1))));
+    let runs: Moves = |next, of_next| smol::block_on(next.run(Delay::on(of_next, ms(1))));
     for moves in [blocks, waits, runs] {
         for clocks in [2, 3] {
             within(PATIENCE, "clocks that wait for each other", move || circle(clocks, moves));
@@ -107,7 +106,7 @@ fn s57_clocks_whose_callbacks_run_futures_on_each_other_panic_and_do_not_hang() 
 fn s57_a_future_that_another_thread_wakes_may_wait_in_a_circle_of_clocks() {
     within(PATIENCE, "clocks without timers", || {
         let sides = [manual(), manual()];
-        let source = sides[0].1.cancellation_source();
+        let source = CancellationTokenSource::on(&sides[0].1);
         let (entered, both) = (Count::new(), Arc::new(Barrier::new(2)));
         let drivers: Vec<_> = (0..2)
             .map(|side| {
@@ -118,7 +117,7 @@ fn s57_a_future_that_another_thread_wakes_may_wait_in_a_circle_of_clocks() {
                     entered.bump();
                     other.block_on(token.cancelled());
                 };
-                sides[side].1.once(ms(1), callback).detach();
+                OnceTimer::on(&sides[side].1, ms(1), callback).detach();
                 let clock = sides[side].0.clone();
                 thread::spawn(move || clock.advance(ms(1)))
             })
@@ -137,7 +136,7 @@ fn s51_a_callback_that_waits_for_another_clock_that_does_not_wait_for_it_goes_on
         let ((one, first), (other, second)) = (manual(), manual());
         let (entered, gate) = (Gate::new(), Gate::new());
         let (enters, opens) = (entered.clone(), gate.clone());
-        let long = second.once(ms(1), move |_| {
+        let long = OnceTimer::on(&second, ms(1), move |_| {
             enters.open();
             opens.wait();
         });
@@ -146,7 +145,7 @@ fn s51_a_callback_that_waits_for_another_clock_that_does_not_wait_for_it_goes_on
             move || other.advance(ms(1))
         });
         entered.wait();
-        let waits = first.once(ms(1), move |_| {
+        let waits = OnceTimer::on(&first, ms(1), move |_| {
             gate.open();
             assert_eq!(other.advance(Duration::ZERO), 0);
         });

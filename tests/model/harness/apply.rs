@@ -142,7 +142,7 @@ impl Harness {
             Op::Source { slot, runtime } => {
                 let Some((id, runtime)) = self.runtime(runtime) else { return };
                 let id = lock(&self.model).source(id);
-                self.put_source(slot, id, runtime.cancellation_source());
+                self.put_source(slot, id, CancellationTokenSource::on(&runtime));
             }
             Op::Linked { slot, parents } => {
                 let parents: Vec<_> = parents.into_iter().filter_map(|parent| self.source(parent)).collect();

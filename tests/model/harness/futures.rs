@@ -26,9 +26,9 @@ impl Harness {
         let deadline = instant(now, after);
         let flag = Arc::new(AtomicBool::new(false));
         let (future, kind) = match make {
-            Make::Delay => (Future::Delay(runtime.delay(after)), FutureKind::Delay),
+            Make::Delay => (Future::Delay(Delay::on(&runtime, after)), FutureKind::Delay),
             Make::Timeout => {
-                let timeout = runtime.timeout(after, Flag(Arc::clone(&flag)));
+                let timeout = Timeout::on(&runtime, after, Flag(Arc::clone(&flag)));
                 (Future::Timeout(timeout, flag), FutureKind::Timeout { ready: false })
             }
             Make::Cancelled => {
@@ -37,12 +37,12 @@ impl Harness {
             }
             Make::Either => {
                 let Some((source_id, source)) = source else { return };
-                let delay = runtime.delay(after).with_token(&source.token());
+                let delay = Delay::on(&runtime, after).with_token(&source.token());
                 (Future::Either(delay), FutureKind::Either { source: source_id })
             }
             Make::Both => {
                 let Some((source, handle)) = source else { return };
-                let timeout = runtime.timeout(after, Flag(Arc::clone(&flag))).with_token(&handle.token());
+                let timeout = Timeout::on(&runtime, after, Flag(Arc::clone(&flag))).with_token(&handle.token());
                 (Future::Both(timeout, flag), FutureKind::Both { ready: false, source })
             }
             Make::Until => {
@@ -52,7 +52,7 @@ impl Harness {
             }
             Make::Interval(policy) => {
                 let period = self.period(clock, after);
-                let mut interval = runtime.interval(period).missed_ticks(policy);
+                let mut interval = Interval::on(&runtime, period).missed_ticks(policy);
                 let stop = interval.stop_handle();
                 let period = u64::try_from(period.as_nanos()).unwrap_or(NEVER).max(1);
                 let next = reference::later(now, period);

@@ -28,7 +28,7 @@ use std::time::{Duration, SystemTime};
 use timerqueue::{
     CancelReason, CancellableDelay, CancellableTimeout, CancellationTokenSource, CancelledOwned, Delay, DropGuard,
     Interval, ManualClock, MissedTicks, OnceTimer, Registration, RunUntilCancelled, Runtime, RuntimeClock, StopHandle,
-    Tick, Timeout, TimeoutError, Timer, Timestamp, Waited, WallTick, WallTimer,
+    Tick, Timeout, TimeoutError, Timer, TimerBuilder, Timestamp, Waited, WallTick, WallTimer,
 };
 
 use ops::{ByWall, FUTURES, GUARDS, Going, GuardEnd, Make, Op, REGISTRATIONS, RUNTIMES, SOURCES, TIMERS, WALLS};

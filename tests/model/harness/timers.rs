@@ -58,13 +58,15 @@ impl Harness {
         let node = lock(&self.model).create(id, kind, manner, due, period);
         let canary = self.canary('t', node, spiteful);
         let callback = move |tick: &Tick<'_>| canary.harness.tick(canary.id.1, tick, script);
-        let builder = || runtime.timer_builder().due(due).period(period).missed_ticks(policy).leeway(leeway);
+        let builder = || TimerBuilder::on(&runtime).due(due).period(period).missed_ticks(policy).leeway(leeway);
         let plain = (MissedTicks::Rebase, Duration::ZERO);
         let handle = match kind {
-            Kind::Once => Handle::Once(runtime.once(due, callback)),
-            Kind::Overlapping if manner == plain => Handle::Many(runtime.timer(due, period, callback)),
+            Kind::Once => Handle::Once(OnceTimer::on(&runtime, due, callback)),
+            Kind::Overlapping if manner == plain => Handle::Many(Timer::on(&runtime, due, period, callback)),
             Kind::Overlapping => Handle::Many(builder().start(callback)),
-            Kind::Exclusive if manner == plain => Handle::Many(runtime.exclusive_timer(due, period, callback)),
+            Kind::Exclusive if manner == plain => {
+                Handle::Many(TimerBuilder::on(&runtime).due(due).period(period).start_exclusive(callback))
+            }
             Kind::Exclusive => Handle::Many(builder().start_exclusive(callback)),
         };
         lock(&self.real).timers[slot] = Some((node, Arc::new(handle)));
@@ -119,7 +121,7 @@ impl Harness {
         let Some(at) = self.by_wall(clock, at) else { return };
         let node = lock(&self.model).create_wall(id, wall_ns(at));
         let canary = self.canary('t', node, spiteful);
-        let timer = runtime.wall_timer(at, move |tick| canary.harness.wall_tick(canary.id.1, tick, script));
+        let timer = WallTimer::on(&runtime, at, move |tick| canary.harness.wall_tick(canary.id.1, tick, script));
         lock(&self.real).walls[slot] = Some((node, Arc::new(timer)));
     }
 

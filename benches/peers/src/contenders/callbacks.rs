@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use hierarchical_hash_wheel_timer::thread_timer::{TimerRef, TimerWithThread};
 use hierarchical_hash_wheel_timer::{ClosureTimer, OneShotClosureState, PeriodicClosureState, TimerReturn};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use timerqueue::Runtime;
+use timerqueue::{OnceTimer, Runtime, Timer, TimerBuilder};
 
 use super::{Contender, LEEWAY, Once, Tick, small_thread};
 use crate::measure::clock_ns;
@@ -25,11 +25,11 @@ pub(super) struct Ours(pub(super) &'static Runtime);
 
 impl Contender for Ours {
     fn once(&self, after: Duration, run: Once) {
-        self.0.once(after, move |_| run()).detach();
+        OnceTimer::on(self.0, after, move |_| run()).detach();
     }
 
     fn every(&self, first: Duration, period: Duration, tick: Tick) {
-        self.0.timer(first, period, move |_| tick()).detach();
+        Timer::on(self.0, first, period, move |_| tick()).detach();
     }
 }
 
@@ -44,11 +44,11 @@ impl Contender for Leeway {
                 run();
             }
         };
-        self.0.timer_builder().due(after).leeway(LEEWAY).start_exclusive(fire).detach();
+        TimerBuilder::on(self.0).due(after).leeway(LEEWAY).start_exclusive(fire).detach();
     }
 
     fn every(&self, first: Duration, period: Duration, tick: Tick) {
-        self.0.timer_builder().due(first).period(period).leeway(LEEWAY).start(move |_| tick()).detach();
+        TimerBuilder::on(self.0).due(first).period(period).leeway(LEEWAY).start(move |_| tick()).detach();
     }
 }
 

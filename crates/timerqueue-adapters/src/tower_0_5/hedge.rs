@@ -159,7 +159,7 @@ where
         // The service that was found ready takes the request; a clone need not be ready.
         let clone = self.inner.clone();
         let first = mem::replace(&mut self.inner, clone).call(request);
-        HedgeFuture { first: Some(first), spare, due: self.layer.runtime.delay(after), second: None }
+        HedgeFuture { first: Some(first), spare, due: Delay::on(&self.layer.runtime, after), second: None }
     }
 }
 

@@ -116,7 +116,7 @@ where
 
     fn call(&mut self, request: R) -> TimeoutFuture<S::Future> {
         let call = self.inner.call(request);
-        TimeoutFuture { limited: self.layer.runtime.timeout(self.layer.limit, call) }
+        TimeoutFuture { limited: timerqueue::Timeout::on(&self.layer.runtime, self.layer.limit, call) }
     }
 }
 

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use backon::{BlockingRetryable, BlockingSleeper, ConstantBuilder, ExponentialBuilder, Retryable, Sleeper};
-use timerqueue::{ManualClock, Runtime, Timestamp};
+use timerqueue::{Delay, ManualClock, Runtime, TimerBuilder, Timestamp};
 use timerqueue_adapters::backon_1::BackonSleeper;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ fn a_future_is_tried_again_at_exact_instants() {
         instants.push(clock.now());
         let count = instants.len();
         tried.set(instants);
-        let delay = runtime.delay(SECOND / 4); // the attempt itself takes a quarter of a second
+        let delay = Delay::on(&runtime, SECOND / 4); // the attempt itself takes a quarter of a second
         async move {
             delay.await;
             if count < 4 { Err(io::Error::from(io::ErrorKind::ConnectionRefused)) } else { Ok(count) }
@@ -75,7 +75,7 @@ fn dropping_a_retry_removes_its_pause_from_the_queue() {
 #[test]
 fn a_blocking_retry_moves_a_manual_clock_and_runs_what_is_due() {
     let (clock, runtime) = virtual_time();
-    let ticks = runtime.every(SECOND, |_| {});
+    let ticks = TimerBuilder::on(&runtime).period(SECOND).start_exclusive(|_| {});
     let mut attempts = 0;
     let attempt = || {
         attempts += 1;

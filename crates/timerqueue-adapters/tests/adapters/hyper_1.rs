@@ -15,7 +15,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use timerqueue::{ManualClock, Runtime};
+use timerqueue::{Delay, ManualClock, Runtime};
 use timerqueue_adapters::hyper_1::HyperTimer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
@@ -76,7 +76,7 @@ fn a_kept_alive_connection_gets_the_limit_anew_for_each_request() {
     let error = clock.block_on(executor.run(async {
         for _ in 0..5 {
             ask(&mut client).await;
-            runtime.delay(29 * SECOND).await;
+            Delay::on(&runtime, 29 * SECOND).await;
         }
         connection.await.expect_err("the client is idle")
     }));

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
-use timerqueue::{ManualClock, Runtime};
+use timerqueue::{ManualClock, OnceTimer, Runtime, TimerBuilder};
 use timerqueue_adapters::metrics_0_24::Reporter;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -33,8 +33,8 @@ fn a_report_has_the_figures_of_the_runtime() {
     let mut reporter = Reporter::new(&runtime);
     metrics::with_local_recorder(&recorder, || reporter.report());
     assert_eq!(value(&recorder, "timerqueue_callbacks_total"), 0.0);
-    let timer = runtime.every(SECOND, |_| {});
-    let gone = runtime.once(SECOND, |_| {});
+    let timer = TimerBuilder::on(&runtime).period(SECOND).start_exclusive(|_| {});
+    let gone = OnceTimer::on(&runtime, SECOND, |_| {});
     drop(gone);
     clock.advance(5 * SECOND);
     metrics::with_local_recorder(&recorder, || reporter.report());
@@ -58,7 +58,7 @@ fn lateness_is_reported_once_and_in_its_bucket() {
     let ((clock, runtime), recorder) = (manual(), recorder());
     let mut reporter = Reporter::new(&runtime);
     for round in 1..=3 {
-        let timer = runtime.once(SECOND, |_| {});
+        let timer = OnceTimer::on(&runtime, SECOND, |_| {});
         clock.stall(2 * SECOND); // a second late
         clock.advance(Duration::ZERO);
         metrics::with_local_recorder(&recorder, || (0..2).for_each(|_| reporter.report()));
@@ -74,7 +74,7 @@ fn runtimes_are_told_apart_by_a_label() {
     let recorder = recorder();
     for (name, timers) in [("one", 1), ("other", 2)] {
         let (clock, runtime) = manual();
-        let timers: Vec<_> = (0..timers).map(|_| runtime.once(SECOND, |_| {})).collect();
+        let timers: Vec<_> = (0..timers).map(|_| OnceTimer::on(&runtime, SECOND, |_| {})).collect();
         clock.advance(SECOND);
         metrics::with_local_recorder(&recorder, || Reporter::new(&runtime).label("runtime", name).report());
         drop(timers);

@@ -118,7 +118,7 @@ fn on_a_manual_clock_the_next_advance_cancels() {
     drop(link);
 
     // A deadline on virtual time, for a library with tokens of tokio-util.
-    let deadline = runtime.cancellation_source_after(60 * SECOND);
+    let deadline = runtime.enter(|| CancellationTokenSource::after(60 * SECOND));
     let theirs = TokioToken::new();
     let registration = cancel_tokio(&deadline.token(), &theirs);
     clock.block_on(theirs.cancelled());

@@ -32,7 +32,7 @@ fn virtual_time() -> (ManualClock, Runtime) {
 fn slow(runtime: &Runtime) -> impl Service<u64, Response = u64, Error = io::Error, Future: Send> + Clone + use<> {
     let runtime = runtime.clone();
     service_fn(move |seconds| {
-        let delay = runtime.delay(Duration::from_secs(seconds));
+        let delay = Delay::on(&runtime, Duration::from_secs(seconds));
         async move {
             delay.await;
             if seconds == 13 { Err(io::Error::other("thirteen")) } else { Ok(seconds) }
@@ -102,7 +102,7 @@ impl Service<()> for Script {
 
     fn call(&mut self, (): ()) -> Self::Future {
         let (seconds, answer) = self.answers.borrow_mut().pop_front().expect("no further call");
-        let delay = self.runtime.delay(Duration::from_secs(seconds));
+        let delay = Delay::on(&self.runtime, Duration::from_secs(seconds));
         Box::pin(async move {
             delay.await;
             answer
@@ -165,7 +165,7 @@ fn a_second_service_that_fails_to_become_ready_leaves_the_first_request() {
 
         fn call(&mut self, (): ()) -> Self::Future {
             assert!(self.1, "called when it was not ready");
-            let delay = self.0.delay(60 * SECOND);
+            let delay = Delay::on(&self.0, 60 * SECOND);
             Box::pin(async move {
                 delay.await;
                 Ok(())

@@ -23,7 +23,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use timerqueue::Runtime;
+use timerqueue::{OnceTimer, Runtime};
 use timerqueue_scheduler::store::SqliteOptions;
 use timerqueue_scheduler::{Handler, Outcome, Retry, Run, RunEnd, RunRecord, Scheduler, StartError};
 
@@ -221,7 +221,7 @@ pub(crate) fn work(place: &Place, worker: args::Worker, out: &mut Out) -> Result
     let scheduler = start(&runtime, place, &worker, exec, out.is_json())?;
     let tells = TellsOfEnd(messages.clone());
     // Of a timer that waits: an idle one keeps what it owns.
-    let _never = runtime.once(LIFETIME, move |_| drop(tells));
+    let _never = OnceTimer::on(&runtime, LIFETIME, move |_| drop(tells));
     if !worker.quiet {
         note(&format!("timerqueue: worker {} waits for jobs in {place}", std::process::id()));
     }

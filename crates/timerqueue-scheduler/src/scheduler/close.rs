@@ -90,7 +90,7 @@ impl Core {
             return pending;
         }
         let guard = Limit { core: Arc::clone(self), number };
-        let timer = self.runtime.once(limit.min(LONGEST), move |_| drop(guard));
+        let timer = OnceTimer::on(&self.runtime, limit.min(LONGEST), move |_| drop(guard));
         let unused = {
             let mut state = self.state.lock();
             match state.closers.iter_mut().find(|closer| closer.number == number) {

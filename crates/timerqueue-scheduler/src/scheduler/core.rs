@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use timerqueue::{CancellationTokenSource, Runtime, Timer, Timestamp, WallTimer};
+use timerqueue::{CancellationTokenSource, OnceTimer, Runtime, Timer, TimerBuilder, Timestamp, WallTimer};
 
 use super::binding::Rule;
 use super::close::Closer;
@@ -192,7 +192,7 @@ impl Core {
         let by_name = handlers.iter().enumerate().map(|(i, handler)| (Arc::clone(&handler.name), i)).collect();
         let state = State { handshake: Handshake::new(handlers.len()), ..State::default() };
         let core = Arc::new(Self {
-            closing: runtime.cancellation_source(),
+            closing: CancellationTokenSource::on(&runtime),
             state: Mutex::new(state),
             timer: OnceLock::new(),
             behind: OnceLock::new(),
@@ -217,7 +217,7 @@ impl Core {
         };
         // The timers hold the engine weakly: a timer that outlives its scheduler does nothing.
         let (wall, running) = (Arc::downgrade(&core), Arc::downgrade(&core));
-        let behind = core.runtime.exclusive_timer(Duration::MAX, Duration::ZERO, move |_| {
+        let behind = TimerBuilder::on(&core.runtime).start_exclusive(move |_| {
             if let Some(core) = running.upgrade() {
                 // set again at the end of a claim that is under way
                 core.state.lock().behind_at = None;
@@ -230,7 +230,7 @@ impl Core {
         core.store.enter(Arc::new(core.entry(node_name)));
         // The first claim finds the jobs that the store has already.
         let now = core.runtime.wall_now();
-        let _ = core.timer.set(core.runtime.wall_timer(now, move |_| pump(&wall)));
+        let _ = core.timer.set(WallTimer::on(&core.runtime, now, move |_| pump(&wall)));
         core
     }
 
@@ -487,7 +487,7 @@ impl Core {
                 unrun.push(runs::unrun(job.held));
                 continue;
             };
-            let source = Arc::new(self.runtime.cancellation_source());
+            let source = Arc::new(CancellationTokenSource::on(&self.runtime));
             let live =
                 Live { source: Arc::clone(&source), handler, key: Arc::clone(&job.key), begun: now, closing: false };
             let cancelled = {
@@ -579,7 +579,7 @@ impl Core {
         request: u64,
         asked: Timestamp,
     ) -> Result<Begun, Op> {
-        let (source, begun) = (Arc::new(self.runtime.cancellation_source()), self.runtime.now());
+        let (source, begun) = (Arc::new(CancellationTokenSource::on(&self.runtime)), self.runtime.now());
         let live = Live { source: Arc::clone(&source), handler, key: Arc::clone(&job.key), begun, closing: false };
         let (last, cancelled) = {
             let mut state = self.state.lock();
@@ -674,7 +674,7 @@ impl Core {
     /// On a thread of the pool, after a time on the running clock.
     fn later(self: &Arc<Self>, wait: Duration, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
         let core = Arc::clone(self);
-        self.runtime.once(wait, move |_| work(&core)).detach();
+        OnceTimer::on(&self.runtime, wait, move |_| work(&core)).detach();
     }
 
     /// A key for a job without one.

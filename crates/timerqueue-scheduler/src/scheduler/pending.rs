@@ -94,7 +94,7 @@ impl<T> Pending<T> {
         }
         runtime.enter(|| {
             loop {
-                let signal = Arc::new(Signal { source: runtime.cancellation_source() });
+                let signal = Arc::new(Signal { source: CancellationTokenSource::on(&runtime) });
                 let token = signal.source.token();
                 let waker = Waker::from(signal);
                 if let Poll::Ready(answer) = Pin::new(&mut self).poll(&mut Context::from_waker(&waker)) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, UNIX_EPOCH};
 
-use timerqueue::{CancellationTokenSource, Due, Timestamp};
+use timerqueue::{CancellationTokenSource, Delay, Due, Timestamp};
 
 use super::core::{Core, RunKey, run_key};
 use super::job::{BoxFuture, Call, Ended, Failure, Outcome, Run, RunInner, contained, quietly};
@@ -395,7 +395,7 @@ impl Running {
             let (token, runtime, grace) = (self.source.token(), guard.core.runtime.clone(), self.grace);
             Box::pin(async move {
                 token.cancelled().await;
-                runtime.delay(grace).await;
+                Delay::on(&runtime, grace).await;
             })
         });
         overdue.as_mut().poll(context)

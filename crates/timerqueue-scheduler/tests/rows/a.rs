@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use timerqueue::Delay;
 use timerqueue_scheduler::store::MemoryStore;
 use timerqueue_scheduler::{Cancel, Error, Handler, Job, Retry, Run, Scheduler, State};
 
@@ -41,7 +42,7 @@ fn a2_a_typed_payload_reaches_an_async_handler() {
     let scheduler = Scheduler::builder()
         .runtime(&runtime)
         .on_async(move |job: Thumbnail, run: Run| {
-            let (seen, pause) = (Arc::clone(&seen), pause.delay(secs(5)));
+            let (seen, pause) = (Arc::clone(&seen), Delay::on(&pause, secs(5)));
             async move {
                 pause.await;
                 seen.lock().unwrap().push((job.path, job.width, run.key().to_owned()));

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use timerqueue::Delay;
 use timerqueue_scheduler::store::MemoryStore;
 use timerqueue_scheduler::{
     Cancel, Catchup, Clash, Error, Handler, Overlap, Query, Retry, Run, RunEnd, Schedule, Scheduler, State,
@@ -278,7 +279,7 @@ fn c18_a_job_overlaps_itself_only_if_allowed() {
             let (runtime, log) = (runtime.clone(), log.clone());
             let slow = move |_: (), run: Run| {
                 log.add(&runtime, &run);
-                runtime.delay(secs(25))
+                Delay::on(&runtime, secs(25))
             };
             builder.async_handler("slow", slow).spawner(move |future| tasks.spawn(future).detach())
         });

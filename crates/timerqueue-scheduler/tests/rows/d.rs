@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use timerqueue::Delay;
 use timerqueue_scheduler::{Cancel, Error, Job, Placed, Run, Scheduler, State};
 
 use crate::bench::{Bench, DAY, HOUR, clock, expect, secs, wall};
@@ -74,7 +75,7 @@ fn d5_d14_close_ends_all_and_can_be_called_again() {
     let tasks = Arc::clone(&executor);
     let bench = Bench::with(|builder, runtime, _| {
         let runtime = runtime.clone();
-        let slow = move |_: (), _: Run| runtime.delay(secs(20));
+        let slow = move |_: (), _: Run| Delay::on(&runtime, secs(20));
         builder.async_handler("slow", slow).spawner(move |future| tasks.spawn(future).detach())
     });
     let _ = bench.put("waits", HOUR);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
-use timerqueue::Runtime;
+use timerqueue::{CancellationTokenSource, Delay, Runtime};
 use timerqueue_scheduler::{Handler, Overlap, Query, Report, Retry, Revive, Rule, Run, Schedule, Scheduler, State};
 
 use crate::bench::{Bench, HOUR, secs, wall};
@@ -91,7 +91,7 @@ fn a_rule_that_closes_does_not_wait_for_its_own_look() {
 fn a_rule_that_blocks_delays_no_other_job() {
     let bench = Bench::new();
     let (runtime, waits) = (bench.runtime.clone(), AtomicUsize::new(0));
-    let source = bench.runtime.cancellation_source();
+    let source = CancellationTokenSource::on(&bench.runtime);
     let rule = Acts(move || {
         if waits.fetch_add(1, Ordering::Relaxed) == 0 {
             let _ = runtime.enter(|| source.token().wait_timeout(HOUR));
@@ -225,7 +225,7 @@ fn runs_of_a_discarded_recurring_job_leave_with_it() {
     let tasks = Arc::clone(&executor);
     let bench = Bench::with(|builder, runtime, _| {
         let runtime = runtime.clone();
-        let slow = move |_: (), _: Run| runtime.delay(secs(1000));
+        let slow = move |_: (), _: Run| Delay::on(&runtime, secs(1000));
         let slow = Handler::new_async("slow", slow).retry(Retry::never());
         builder.register(slow).spawner(move |future| tasks.spawn(future).detach())
     });

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use timerqueue::OnceTimer;
 use timerqueue_scheduler::store::Invalid;
 use timerqueue_scheduler::{
     Cancel, Change, Clash, Error, Handler, Outcome, Overlap, Placed, Query, Retry, Revive, Run, Schedule, Scheduler,
@@ -25,7 +26,8 @@ fn a_cancelled_run_sees_its_token_and_is_not_repeated() {
     let scheduler = bench.scheduler.clone();
     let answer = Arc::new(Mutex::new(None));
     let seen = Arc::clone(&answer);
-    let canceller = bench.runtime.once(secs(5), move |_| *seen.lock().unwrap() = Some(scheduler.cancel("a").wait()));
+    let canceller =
+        OnceTimer::on(&bench.runtime, secs(5), move |_| *seen.lock().unwrap() = Some(scheduler.cancel("a").wait()));
     bench.clock.advance(10 * HOUR);
     drop(canceller);
     assert_eq!(*answer.lock().unwrap(), Some(Ok(Cancel::Running)));

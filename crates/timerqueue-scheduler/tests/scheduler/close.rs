@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use timerqueue::Delay;
 use timerqueue_scheduler::{Error, Outcome, Pending, Report, Run, State};
 
 use crate::bench::{Bench, HOUR, secs};
@@ -18,7 +19,7 @@ fn a_close_reports_a_run_that_goes_on_and_cancels_its_token() {
         let runtime = runtime.clone();
         let stubborn = move |_: (), run: Run| {
             seen.lock().unwrap().push((run.token().clone(), run.closing()));
-            runtime.delay(HOUR)
+            Delay::on(&runtime, HOUR)
         };
         builder.async_handler("stubborn", stubborn).spawner(move |future| tasks.spawn(future).detach())
     });
@@ -107,7 +108,7 @@ fn several_closes_with_several_limits() {
     let tasks = Arc::clone(&executor);
     let bench = Bench::with(|builder, runtime, _| {
         let runtime = runtime.clone();
-        let slow = move |_: (), _: Run| runtime.delay(secs(20));
+        let slow = move |_: (), _: Run| Delay::on(&runtime, secs(20));
         builder.async_handler("slow", slow).spawner(move |future| tasks.spawn(future).detach())
     });
     let _ = bench.to("slow", "a").send().wait().unwrap();

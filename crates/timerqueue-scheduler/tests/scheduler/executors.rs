@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use timerqueue::Runtime;
+use timerqueue::{Delay, Runtime};
 use timerqueue_scheduler::{Handler, Retry, Run, Scheduler, StartError, State};
 
 use crate::bench::{Bench, secs};
@@ -20,7 +20,7 @@ fn runs_on(spawner: impl Fn(Task) + Send + Sync + 'static) {
     let scheduler = Scheduler::builder()
         .runtime(&runtime)
         .async_handler("h", move |n: u32, run: Run| {
-            let (send, pause) = (send.clone(), own.delay(Duration::from_millis(2)));
+            let (send, pause) = (send.clone(), Delay::on(&own, Duration::from_millis(2)));
             async move {
                 pause.await;
                 assert!(std::time::SystemTime::now() >= run.due());
@@ -64,7 +64,7 @@ fn a_month_on_virtual_time_under_an_executor() {
     let bench = Bench::with(|builder, runtime, log| {
         let (runtime, log) = (runtime.clone(), log.clone());
         let handler = move |_: (), run: Run| {
-            let (pause, runtime, log) = (runtime.delay(secs(90)), runtime.clone(), log.clone());
+            let (pause, runtime, log) = (Delay::on(&runtime, secs(90)), runtime.clone(), log.clone());
             async move {
                 pause.await;
                 log.add(&runtime, &run);
@@ -74,7 +74,7 @@ fn a_month_on_virtual_time_under_an_executor() {
     });
     let daily = timerqueue_scheduler::Schedule::cron("0 6 * * *").build().unwrap();
     let _ = bench.to("slow", "daily").schedule(daily).send().wait().unwrap();
-    let month = bench.runtime.delay(30 * crate::bench::DAY);
+    let month = Delay::on(&bench.runtime, 30 * crate::bench::DAY);
     bench.clock.block_on(executor.run(month));
     assert_eq!(bench.log.seconds(), (0..30).map(|day| day * 86_400 + 6 * 3_600 + 90).collect::<Vec<u64>>());
 }
@@ -230,7 +230,7 @@ fn a_future_that_ignores_its_token_is_dropped_after_its_grace() {
         let hangs = Handler::new_async("h", hangs).parallel(4).limit(secs(5)).retry(Retry::never());
         builder.register(hangs).spawner(move |future| tasks.spawn(future).detach())
     });
-    let advance = |seconds: u64| bench.clock.block_on(executor.run(bench.runtime.delay(secs(seconds))));
+    let advance = |seconds: u64| bench.clock.block_on(executor.run(Delay::on(&bench.runtime, secs(seconds))));
     for n in 0..4 {
         let _ = bench.scheduler.put_to("h", &true).key(&format!("{n}")).send().wait().unwrap();
     }

@@ -6,6 +6,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use timerqueue::{Delay, OnceTimer};
 use timerqueue_scheduler::{
     Cancel, Change, Clash, Handler, Placed, Query, Retry, Rule, Run, Schedule, Scheduler, State,
 };
@@ -143,7 +144,7 @@ fn hooks_tokens_and_wakers_may_call_the_scheduler_and_panic() {
     let _ = slot.set(bench.scheduler.clone());
     let _ = bench.to("long", "a").send().wait().unwrap();
     let scheduler = bench.scheduler.clone();
-    let cancels = bench.runtime.once(secs(1), move |_| _ = scheduler.cancel("a").wait());
+    let cancels = OnceTimer::on(&bench.runtime, secs(1), move |_| _ = scheduler.cancel("a").wait());
     bench.advance(100);
     drop(cancels);
     assert_eq!(bench.stats().done, 1);
@@ -182,7 +183,7 @@ fn a_panic_in_a_callback_a_waker_or_a_destructor_leaks_no_place_and_stops_no_clo
         let stubborn = move |_: (), run: Run| {
             run.token().register(|| panic!("in the callback")).detach();
             run.closing().register(|| panic!("in the callback")).detach();
-            own.delay(secs(100))
+            Delay::on(&own, secs(100))
         };
         let leaves = |_: (), run: &Run| {
             let bomb = Bomb;

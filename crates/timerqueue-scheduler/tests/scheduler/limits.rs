@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use timerqueue::Delay;
 use timerqueue_scheduler::{Handler, Outcome, Retry, Run, Schedule, State};
 
 use crate::bench::{Bench, HOUR, expect, secs};
@@ -15,7 +16,7 @@ fn counted(name: &str, hold: Duration, runtime: &timerqueue::Runtime) -> (Handle
     let now = Arc::new(now);
     let handler = Handler::new_async(name, move |_: serde_json::Value, _: Run| {
         seen.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-        let (rest, now) = (runtime.delay(hold), Arc::clone(&now));
+        let (rest, now) = (Delay::on(&runtime, hold), Arc::clone(&now));
         async move {
             rest.await;
             now.fetch_sub(1, Ordering::SeqCst);
@@ -91,7 +92,7 @@ fn a_run_that_ignores_its_limit_keeps_its_place_for_its_grace() {
         let runtime = runtime.clone();
         let stubborn = Handler::new_async("stubborn", move |_: (), run: Run| {
             seen.lock().unwrap().push(run.token().clone());
-            runtime.delay(secs(100))
+            Delay::on(&runtime, secs(100))
         });
         let stubborn = stubborn.parallel(1).limit(secs(30)).grace(HOUR);
         builder.register(stubborn).spawner(move |future| tasks.spawn(future).detach())

@@ -8,7 +8,7 @@ mod common;
 use std::time::{Duration, SystemTime};
 
 use common::{Arguments, Count, DELAYS, FAR, Late, MANY, PLACES};
-use timerqueue::Runtime;
+use timerqueue::{Runtime, WallTimer};
 use timerqueue_scheduler::store::PostgresStore;
 use timerqueue_scheduler::{Handler, Pending, Placed, Put, Run, Scheduler};
 
@@ -99,7 +99,7 @@ fn late_timers() {
         .into_iter()
         .map(|delay| {
             let (late, due) = (late.clone(), common::micros_now() + delay);
-            runtime.wall_timer(SystemTime::UNIX_EPOCH + Duration::from_micros(due as u64), move |_| late.ran(due))
+            WallTimer::on(runtime, SystemTime::UNIX_EPOCH + Duration::from_micros(due as u64), move |_| late.ran(due))
         })
         .collect();
     assert_eq!(timers.len(), DELAYS);
