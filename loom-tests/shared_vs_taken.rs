@@ -2,7 +2,7 @@
 //! takes it (I7, S27).
 //!
 //! Promise (I7): a shard whose next instant is in the shared alarm is swept when the instant has
-//! come. So with the lock free, the alarm is at or before each instant, or a poller has taken the
+//! come. So with the lock free, an alarm is at or before each instant, or a poller has taken the
 //! instant and sweeps the shard. And one poller gets the shard.
 //!
 //! The bad interleavings:
@@ -20,7 +20,7 @@
 //!                                           sets the alarm to the rest
 //! ```
 //!
-//! [`SharedAlarm`] is real; the alarm of the system is a toy.
+//! [`SharedAlarm`] is real; the two alarms of the system are toys.
 //!
 //! Seen to fail with: the alarm set after the lock is released, in `arm` and in `take`; a `take`
 //! that reads the instants in one section and takes them back in another.
@@ -37,38 +37,42 @@ use crate::time::NEVER;
 
 const FIRST: u64 = 10;
 const SECOND: u64 = 20;
+/// The alarm that is set first.
+const EXPIRED: usize = 1;
 
 struct Toy {
-    shared: SharedAlarm,
-    /// The instant to which the system's alarm is set; [`NEVER`]: it has expired.
-    alarm: AtomicU64,
+    shared: SharedAlarm<2>,
+    /// The instants to which the system's alarms are set; [`NEVER`]: expired.
+    alarms: [AtomicU64; 2],
     /// By shard: how often a poller got it.
     taken: [AtomicU32; 3],
 }
 
 impl Toy {
-    /// The first shard's instant has come, and the alarm has expired.
+    /// The first shard's instant has come, and its alarm has expired.
     fn new() -> Arc<Self> {
         let taken = [const { AtomicU32::new(0) }; 3];
-        let toy = Self { shared: SharedAlarm::new(3), alarm: AtomicU64::new(NEVER), taken };
+        let alarms = [const { NEVER }; 2].map(AtomicU64::new);
+        let toy = Self { shared: SharedAlarm::new(3), alarms, taken };
         toy.arm(0, FIRST);
-        toy.alarm.store(NEVER, Relaxed);
+        assert_eq!(toy.alarms[EXPIRED].load(Relaxed), FIRST);
+        toy.alarms[EXPIRED].store(NEVER, Relaxed);
         Arc::new(toy)
     }
 
     fn arm(&self, shard: usize, at: u64) {
-        self.shared.arm(shard, at, |at| self.alarm.store(at, Relaxed));
+        self.shared.arm(shard, at, |alarm, at| self.alarms[alarm].store(at, Relaxed));
     }
 
     /// A poller was told of the expiry.
     fn take(&self, now: u64) {
-        let set = |at, _| self.alarm.store(at, Relaxed);
-        self.shared.take(|| now, |shard| _ = self.taken[shard].fetch_add(1, Relaxed), set);
+        let set = |alarm: usize, at, _| self.alarms[alarm].store(at, Relaxed);
+        self.shared.take(EXPIRED, || now, |shard| _ = self.taken[shard].fetch_add(1, Relaxed), set);
     }
 
-    /// The shard is swept by a poller, or the alarm is at or before its instant.
+    /// The shard is swept by a poller, or an alarm is at or before its instant.
     fn is_safe(&self, shard: usize, at: u64) -> bool {
-        self.taken[shard].load(Relaxed) == 1 || self.alarm.load(Relaxed) <= at
+        self.taken[shard].load(Relaxed) == 1 || self.alarms.iter().any(|alarm| alarm.load(Relaxed) <= at)
     }
 }
 

@@ -120,7 +120,7 @@ pub(crate) struct TimerFd {
     stall_check: Descriptor,
     timers: Box<[Descriptor]>,
     /// With each timer, if shards share timers; else empty.
-    shared: Box<[SharedAlarm]>,
+    shared: Box<[SharedAlarm<1>]>,
     /// The number of shards that share a timer, but for the last timer, which may have fewer.
     shards_per_timer: usize,
     /// Expires when the wall clock is set. Opened by the first `follow_wall`.
@@ -330,7 +330,7 @@ impl TimerFd {
 
     /// A timer of several shards has expired.
     fn report_shared(&self, timer: usize, report: &mut impl FnMut(Event)) {
-        let set = |at, often_early: bool| {
+        let set = |_, at, often_early: bool| {
             let fd = &self.timers[timer];
             if !often_early {
                 self.set_to(fd, at);
@@ -339,7 +339,7 @@ impl TimerFd {
             }
         };
         let mut due = Vec::new();
-        self.shared[timer].take(|| self.clock.now(), |shard| due.push(shard), set);
+        self.shared[timer].take(0, || self.clock.now(), |shard| due.push(shard), set);
         for shard in due {
             report(Event::Shard(timer * self.shards_per_timer + shard));
         }
@@ -452,7 +452,7 @@ impl Backend for TimerFd {
             return self.set_to(&self.timers[queue], at);
         }
         let (timer, shard) = (queue / self.shards_per_timer, queue % self.shards_per_timer);
-        self.shared[timer].arm(shard, at, |at| self.set_to(&self.timers[timer], at));
+        self.shared[timer].arm(shard, at, |_, at| self.set_to(&self.timers[timer], at));
     }
 
     fn arm_stall_check(&self, after: Duration) {

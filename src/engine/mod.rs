@@ -80,7 +80,7 @@ pub(crate) struct Engine {
     /// `None` on a manual clock.
     native: Option<NativeParts>,
     /// One for each [`shared_alarm::SHARE`] shards, in real time.
-    shared_alarms: Box<[SharedAlarm]>,
+    shared_alarms: Box<[SharedAlarm<{ shared_alarm::ALARMS }>]>,
     /// The place of this engine in the agenda of a manual clock.
     membership: OnceLock<Membership>,
     /// Callbacks that run now on the driver of a manual clock, or on an executor of the program's.

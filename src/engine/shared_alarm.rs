@@ -1,12 +1,12 @@
 //! Shared alarms: shards whose next instants lie on the same grid share a wake-up.
 //!
 //! Ground rules. Timers with leeway and busy shards have their alarms on *shared points*: multiples
-//! of one of [`GRIDS_NS`]. Each [`SHARE`] shards have one alarm of the backend more
-//! ([`SharedAlarm`]). A shard whose next instant is a shared point sets that alarm instead of its
-//! own, with its lock held: then I7 says that the shared alarm is at or before. The poller that
-//! takes the shared alarm sweeps each shard whose point has come. So a point costs the process one
-//! wake-up and one call, and not one for each shard. A deadline off the grids lies on a shared
-//! point by chance only.
+//! of one of [`GRIDS_NS`]. Each [`SHARE`] shards have a [`SharedAlarm`], with [`ALARMS`] alarms of
+//! the backend. A shard whose next instant is a shared point sets it instead of its own alarm, with
+//! its lock held: then I7 says that the shared alarm is at or before. The poller that takes the
+//! shared alarm sweeps each shard whose point has come. So a point costs the process one wake-up
+//! and one call, and not one for each shard. A deadline off the grids lies on a shared point by
+//! chance only.
 //!
 //! A shard that becomes due earlier sets its own alarm, and stays in the shared alarm until its
 //! sweep. The own alarm may be set to a later instant meanwhile, and costs an empty sweep then.
@@ -24,21 +24,22 @@ const POINT_NS: u64 = 100_000;
 /// The shards that share an alarm. One poller sweeps all shards of a point in turn, so more shards
 /// would make the last of them late.
 pub(crate) const SHARE: usize = 8;
+/// The alarms of the backend that such shards have: one for the next instant, one ahead of time.
+pub(super) const ALARMS: usize = 2;
 
 #[inline]
 fn is_shared_point(at: u64) -> bool {
     at % POINT_NS == 0 && at != NEVER && GRIDS_NS.iter().any(|grid| at % grid == 0)
 }
 
-/// The shared alarms of so many shards. A single shard shares with none.
-pub(super) fn shared_alarms(shards: usize) -> Box<[SharedAlarm]> {
-    let groups = if shards > 1 { shards.div_ceil(SHARE) } else { 0 };
-    (0..groups).map(|group| SharedAlarm::new((shards - group * SHARE).min(SHARE))).collect()
+/// The shared alarms of so many shards. (A single one sets alarms ahead, too.)
+pub(super) fn shared_alarms(shards: usize) -> Box<[SharedAlarm<ALARMS>]> {
+    (0..shards.div_ceil(SHARE)).map(|group| SharedAlarm::new((shards - group * SHARE).min(SHARE))).collect()
 }
 
 /// The number of the backend's alarms for so many shards.
 pub(crate) fn alarms(shards: usize) -> usize {
-    shards + shared_alarms(shards).len()
+    shards + shared_alarms(shards).len() * ALARMS
 }
 
 /// Whether a shard has its next instant in the shared alarm.
@@ -74,7 +75,8 @@ impl Engine {
     fn arm_shared(&self, shard: usize, at: u64) {
         if let Some(native) = &self.native {
             let group = shard / SHARE;
-            let set = |at| native.pool.alarms.arm(self.shards.len() + group, at);
+            let first = self.shards.len() + group * ALARMS;
+            let set = |alarm, at| native.pool.alarms.arm(first + alarm, at);
             self.shared_alarms[group].arm(shard % SHARE, at, set);
         }
     }
@@ -82,17 +84,18 @@ impl Engine {
     /// An alarm of the backend has expired that is no shard's own: the shards whose points have
     /// come. Caller: holds no lock.
     pub(super) fn take_shared(&self, alarm: usize) -> impl Iterator<Item = usize> + use<> {
-        let group = alarm - self.shards.len();
+        let (group, alarm) = ((alarm - self.shards.len()) / ALARMS, (alarm - self.shards.len()) % ALARMS);
         let mut bits = 0_u32;
         if let Some(native) = &self.native {
-            let set = |at: u64, often_early: bool| {
+            let first = self.shards.len() + group * ALARMS;
+            let set = |alarm, at: u64, often_early: bool| {
                 let pause = if often_early { PAUSE_NS } else { 0 };
                 if often_early {
                     native.pool.alarms.distrust();
                 }
-                native.pool.alarms.arm(alarm, at.max(self.clock.now().saturating_add(pause)));
+                native.pool.alarms.arm(first + alarm, at.max(self.clock.now().saturating_add(pause)));
             };
-            self.shared_alarms[group].take(|| self.clock.now(), |shard| bits |= 1 << shard, set);
+            self.shared_alarms[group].take(alarm, || self.clock.now(), |shard| bits |= 1 << shard, set);
         }
         (0..SHARE).filter(move |shard| bits >> shard & 1 == 1).map(move |shard| group * SHARE + shard)
     }
@@ -158,9 +161,9 @@ mod tests {
     }
 
     #[test]
-    fn shards_share_alarms_by_eight_and_a_single_shard_with_none() {
-        assert_eq!([0, 1, 2, 8, 9, 19].map(|shards| shared_alarms(shards).len()), [0, 0, 1, 1, 2, 3]);
-        assert_eq!([1, 2, 8, 9, 19].map(alarms), [1, 3, 9, 11, 22]);
+    fn shards_share_alarms_by_eight() {
+        assert_eq!([0, 1, 2, 8, 9, 19].map(|shards| shared_alarms(shards).len()), [0, 1, 1, 1, 2, 3]);
+        assert_eq!([1, 2, 8, 9, 19].map(alarms), [3, 4, 10, 13, 25]);
     }
 
     /// Two of the shards of the second eight, and one of the first.
@@ -178,13 +181,13 @@ mod tests {
         let group = &engine.shared_alarms[1];
         let taken = |now| {
             let mut taken = Vec::new();
-            group.take(|| now, |shard| taken.push(shard), |_, _| {});
+            group.take(0, || now, |shard| taken.push(shard), |_, _, _| {});
             taken
         };
         assert_eq!((taken(far - 1), taken(far), taken(far)), (vec![], vec![0, 1], vec![]));
-        assert_eq!(engine.take_shared(19).count() + engine.take_shared(21).count(), 0);
-        group.arm(7, past, |_| {});
-        assert_eq!(engine.take_shared(20).collect::<Vec<_>>(), [15]);
+        assert_eq!(engine.take_shared(19).count() + engine.take_shared(23).count(), 0);
+        group.arm(7, past, |_, _| {});
+        assert_eq!(engine.take_shared(22).collect::<Vec<_>>(), [15]);
     }
 }
 
