@@ -83,7 +83,7 @@ impl HandedOver {
 impl Drop for HandedOver {
     fn drop(&mut self) {
         if let Some(firing) = self.firing.take() {
-            self.engine.by_hand.begin();
+            self.engine.by_hand.share_begin();
             dispose(&firing.entry);
         }
     }
@@ -120,7 +120,7 @@ impl Firing {
         match engine.me.upgrade() {
             None => dispose(&self.entry),
             Some(mine) => {
-                engine.by_hand.count_claimed(); // the pool has taken the tick, and the executor has it now
+                engine.by_hand.share_other(); // the pool has taken the tick, and the executor has it now
                 let job = HandedOver { engine: mine, firing: Some(self) };
                 contain(engine, || executor(job));
             }

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::panic::Location;
 use std::time::Duration;
 
-use super::observe::{CallbackContext, ThreadNews};
+use super::observe::{CallbackContext, ThreadsChanged};
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
 use crate::sync::Arc;
@@ -68,7 +68,7 @@ pub(crate) struct SlowHandler {
 pub(crate) type ContextHook = dyn Fn() -> Option<CallbackContext> + Send + Sync;
 
 /// Called by a timer on the pool.
-pub(crate) type ThreadsHook = dyn Fn(ThreadNews) + Send + Sync;
+pub(crate) type ThreadsHook = dyn Fn(ThreadsChanged) + Send + Sync;
 
 /// What the program wants to be told.
 #[derive(Default)]

@@ -26,19 +26,18 @@ pub(crate) use self::frames::{inside, is_inside};
 pub(crate) use self::label::{Hooks, Label, Panicked, Settings, Slow, SlowHandler};
 use self::number::EngineNumber;
 use self::observe::PoolNews;
-pub use self::observe::{CallbackContext, ObservedCallback};
+pub use self::observe::{CallbackContext, ObservedCallback, ThreadsChanged};
 pub(crate) use self::outlook::{Outline, soonest};
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;
 pub(crate) use self::shard::{Notice, Rescheduled, Shard};
 use self::shard::{ShardRef, ShardState};
-pub(crate) use self::tally::{ByHand, Tally};
 pub(crate) use self::waits::Waits;
 pub(crate) use self::waker_entry::{Looked, WakerEntry};
 use self::wall_registry::WallRegistry;
 pub(crate) use self::wall_registry::{WallEntry, WallFiring};
 use crate::alarm::{Backend, Clock, SharedAlarm};
-use crate::pool::{BATCH, Pool, Ran, Tick};
+use crate::pool::{BATCH, Counts, Metrics, Pool, Ran, Tick};
 use crate::sync::unmodelled::{self, AtomicUsize, OnceLock, fence};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::sys::cpu;
@@ -63,7 +62,6 @@ mod outlook;
 mod shard;
 pub(crate) mod shared_alarm;
 mod sweep;
-mod tally;
 mod waiters;
 mod waits;
 mod waker_entry;
@@ -91,7 +89,7 @@ pub(crate) struct Engine {
     pool_news: PoolNews,
     panics: AtomicU64,
     /// The firings on the driver of a manual clock, or on an executor of the program's.
-    by_hand: ByHand,
+    by_hand: Counts,
     closed: AtomicBool,
     /// The alarms are lost, and a thread is being started to end the runtime ([`lost`]).
     loss_found: AtomicBool,
@@ -143,7 +141,7 @@ impl Engine {
                 hooks,
                 pool_news: PoolNews::default(),
                 panics: AtomicU64::new(0),
-                by_hand: ByHand::default(),
+                by_hand: Counts::default(),
                 closed: AtomicBool::new(false),
                 loss_found: AtomicBool::new(false),
                 loss_told: AtomicBool::new(false),
@@ -224,22 +222,22 @@ impl Engine {
     /// The number of callbacks that have returned, and of wakers that have been called.
     pub(crate) fn fired(&self) -> u64 {
         let pool = self.native.as_ref().map_or(0, |native| native.pool.useful());
-        pool + self.by_hand.fired()
+        pool + self.by_hand.useful()
     }
 
-    /// The operations of all shards, each read under its own lock, and the wakers that no shard has
-    /// counted.
-    pub(crate) fn tally(&self) -> Tally {
-        let mut sum = Tally { claimed: self.by_hand.claimed(), ..Tally::default() };
-        for shard in self.shards() {
-            sum += shard.lock().tally;
-        }
-        sum.alarms += self.shared_alarms.iter().map(SharedAlarm::sets).sum::<u64>();
-        sum
-    }
-
-    pub(crate) fn by_hand(&self) -> &ByHand {
-        &self.by_hand
+    /// See [`Runtime::metrics`](crate::Runtime::metrics).
+    pub(crate) fn metrics(&self) -> Metrics {
+        let now = self.clock.now();
+        let mut sum = self.native.as_ref().map(|native| native.pool.metrics(now)).unwrap_or_default();
+        self.by_hand.add_to(&mut sum);
+        // The ticks that have begun are read before those that were claimed: so a tick that is
+        // claimed and begins meanwhile is not counted as begun alone.
+        self.shards().for_each(|shard| shard.lock().tally.add_to(&mut sum));
+        let timers = self.native.as_ref().map_or(0, |native| native.pool.alarms.timers());
+        sum.alarms_set += self.shared_alarms.iter().map(SharedAlarm::sets).sum::<u64>();
+        sum.callbacks = sum.callbacks.saturating_sub(sum.wakers);
+        sum.waiting = if self.is_closed() { 0 } else { (sum.waiting as i64).max(0) as u64 };
+        Metrics { panics: self.panics(), active: self.active(), kernel_timers: timers.min(self.shards.len()), ..sum }
     }
 
     /// The queue of the CPU that the calling thread runs on; `None` on a manual clock, where CPUs
@@ -343,7 +341,7 @@ impl Engine {
         let Some(first) = wakers.next() else { return };
         for waker in wakers {
             if self.native.is_some() && !self.is_closed() && !self.is_forked() {
-                self.by_hand.count_claimed();
+                self.by_hand.share_other();
                 self.submit(Expired::Waker(waker));
             } else {
                 self.wake(waker);
@@ -422,7 +420,7 @@ impl Engine {
     pub(crate) fn run_by_hand(&self, tick: InOrder, mut put: impl FnMut(InOrder)) -> bool {
         let InOrder { scheduled, expired, .. } = tick;
         let late = self.clock.now().saturating_sub(scheduled);
-        self.by_hand.begin();
+        self.by_hand.share_begin();
         self.running_by_hand.fetch_add(1, Ordering::Relaxed);
         // pairs with `wait_for_driver`: either its thread sees the count, or this thread sees the
         // end
@@ -439,7 +437,7 @@ impl Engine {
             }
         };
         if ran != Ran::Void {
-            self.by_hand.ran(late, ran == Ran::Waker);
+            self.by_hand.share_ran(ran, late);
         }
         self.running_by_hand.fetch_sub(1, Ordering::Release);
         ran != Ran::Void

@@ -13,19 +13,25 @@ use std::time::{Duration, Instant};
 use super::entry::{OwnJob, change};
 use super::label::{Hooks, Label};
 use super::{Engine, EntryRef, Firing, OwnedEntry};
-use crate::pool::PoolMetrics;
+use crate::pool::ThreadMetrics;
 use crate::queue::MissedTicks;
 use crate::sync::unmodelled::{AtomicI64, AtomicU64, OnceLock};
 use crate::sync::{Arc, Ordering};
 use crate::unwind::discard;
 
-/// Threads of the pool that were added or refused.
-pub(crate) struct ThreadNews {
-    pub(crate) added: u64,
-    pub(crate) refused: u64,
-    /// Of the last refusal.
-    pub(crate) error: Option<io::Error>,
-    pub(crate) pool: PoolMetrics,
+/// Threads of a pool that were added or refused: see
+/// [`Observer::threads_changed`](crate::Observer::threads_changed).
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ThreadsChanged {
+    /// Threads added since the last call.
+    pub added: u64,
+    /// Threads refused by the system since the last call.
+    pub refused: u64,
+    /// The reason for the last of these refusals, if the system gave one.
+    pub error: Option<io::Error>,
+    /// The threads *now*.
+    pub threads: ThreadMetrics,
 }
 
 thread_local! {
@@ -191,7 +197,8 @@ impl PoolNews {
                 0 => None,
                 code => Some(io::Error::from_raw_os_error(code as i32)).filter(|_| refused > 0),
             };
-            hook(ThreadNews { added, refused, error, pool: native.pool.metrics() });
+            let threads = native.pool.metrics(engine.clock.now()).threads;
+            hook(ThreadsChanged { added, refused, error, threads });
         }
     }
 }

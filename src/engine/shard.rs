@@ -24,12 +24,11 @@ use super::entry::{Entry, EntryMeta, EntryRef};
 use super::lead::Lead;
 use super::number::EngineNumber;
 use super::shared_alarm::Shares;
-use super::tally::Tally;
 use super::waiters::Waiters;
 use super::wall_registry::WallList;
 use super::{Engine, Expired, Firing};
 use crate::alarm::{Clock, PAUSE_NS};
-use crate::pool::BATCH;
+use crate::pool::{BATCH, Metrics};
 use crate::queue::node::Location;
 use crate::queue::state::{Claim, Rearm};
 use crate::queue::{Kind, Schedule, TimerWheel, next_tick};
@@ -72,6 +71,32 @@ pub(crate) struct ShardState {
     /// The wall timers that belong to this queue and wait.
     pub(crate) walls: WallList,
     pub(crate) tally: Tally,
+}
+
+/// The operations of a shard since its start.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) created: u64,
+    pub(crate) changed: u64,
+    /// Disposed while queued.
+    pub(crate) disposed: u64,
+    /// Claimed ticks, and wakers taken out.
+    pub(super) claimed: u64,
+    /// Saturates: a tick may have missed as many as the count holds.
+    pub(super) missed_ticks: u64,
+    /// Alarms set.
+    pub(super) alarms: u64,
+}
+
+impl Tally {
+    pub(super) fn add_to(&self, sum: &mut Metrics) {
+        sum.created += self.created;
+        sum.changed += self.changed;
+        sum.disposed += self.disposed;
+        sum.waiting = sum.waiting.wrapping_add(self.claimed);
+        sum.missed_ticks = sum.missed_ticks.saturating_add(self.missed_ticks);
+        sum.alarms_set += self.alarms;
+    }
 }
 
 impl Shard {

@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use super::sleep::SearchToken;
-use super::{Counts, Driver, LocalQueue, Tick, worker};
+use super::{Driver, LocalQueue, Tick, worker};
 use crate::sync::{Arc, AtomicUsize, Ordering};
 use crate::time::NEVER;
 
@@ -176,10 +176,9 @@ pub(super) fn run_jobs<W: Driver>(work: &W, local: &LocalQueue<W::Tick>, first: 
         }
         let counts = &local.shared.counts;
         counts.begin(begins.take().unwrap_or_else(|| pool.now()));
-        Counts::add(&counts.jobs, 1);
         let useful = run(work, local, job);
-        Counts::add(&counts.jobs, 1);
-        Counts::add(&counts.useful, u64::from(useful));
+        counts.count_edges(1);
+        counts.count_useful(useful);
         local.pace.count();
     }
     if let Some(job) = next {
@@ -228,9 +227,9 @@ fn run<W: Driver>(work: &W, local: &LocalQueue<W::Tick>, job: Job<W::Tick>) -> b
         }
         Job::Batch(mut batch) => {
             let counts = &local.shared.counts;
-            let before = counts.useful.load(Ordering::Relaxed);
+            let before = counts.useful();
             let useful = run_batch(work, local, &batch);
-            let more = counts.useful.load(Ordering::Relaxed) - before;
+            let more = counts.useful() - before;
             counts.record_lateness(batch.batch.earliest, more + u64::from(useful));
             // The last thread to have the batch: firing allocates no memory.
             if Arc::get_mut(&mut batch).is_some() {
@@ -296,9 +295,8 @@ fn continues<W: Driver>(work: &W, local: &LocalQueue<W::Tick>, useful: bool) -> 
     local.turn.set(local.pace.is_fair_turn(|| pool.now()));
     let continues = !local.turn.get() && !pool.is_stopping();
     if continues {
-        let counts = &local.shared.counts;
-        Counts::add(&counts.jobs, 2);
-        Counts::add(&counts.useful, u64::from(useful));
+        local.shared.counts.count_edges(2);
+        local.shared.counts.count_useful(useful);
         local.pace.count();
     }
     continues

@@ -45,9 +45,8 @@ use crossbeam_utils::CachePadded;
 use self::inbox::Inbox;
 use self::jobs::Job;
 pub(crate) use self::jobs::{BATCH, Batch, Ran};
-use self::metrics::Counts;
-pub(crate) use self::metrics::PoolMetrics;
-pub use self::metrics::ThreadMetrics;
+pub(crate) use self::metrics::Counts;
+pub use self::metrics::{Metrics, ThreadMetrics};
 use self::sleep::{Notified, SearchToken, Sleep};
 use self::stall::{Moment, Sample, StallRules};
 use self::stall_check::StallCheck;
@@ -202,7 +201,7 @@ pub(crate) struct Pool<W: Driver> {
     /// Raised by each change of `workers`.
     workers_version: AtomicUsize,
     /// The statistics of threads that have ended. A leaf lock.
-    ended: Mutex<PoolMetrics>,
+    ended: Mutex<Metrics>,
     /// The number of threads that the system has refused.
     refused: AtomicU64,
     stopping: AtomicBool,
@@ -364,16 +363,17 @@ impl<W: Driver> Pool<W> {
     pub(crate) fn useful(&self) -> u64 {
         // With the lock held no leaving thread adds its count to `ended`.
         let workers = self.workers.lock();
-        let now: u64 = workers.iter().map(|worker| worker.counts.useful.load(Ordering::Relaxed)).sum();
-        now + self.ended.lock().useful
+        let now: u64 = workers.iter().map(|worker| worker.counts.useful()).sum();
+        now + self.ended.lock().callbacks
     }
 
-    pub(crate) fn metrics(&self) -> PoolMetrics {
+    /// The threads, and the sum of their counts: see [`Counts::add_to`].
+    pub(crate) fn metrics(&self, now: u64) -> Metrics {
         let mut metrics = {
             // With the lock held no leaving thread adds its counts to `ended`.
             let workers = self.workers.lock();
             let mut metrics = self.ended.lock().clone();
-            workers.iter().for_each(|worker| metrics.add_alive(&worker.counts));
+            workers.iter().for_each(|worker| worker.counts.add_alive_to(&mut metrics, now));
             metrics
         };
         let refused = self.refused.load(Ordering::Relaxed);
@@ -442,10 +442,9 @@ impl<W: Driver> Pool<W> {
     fn threads_to_add(&self, local: &LocalQueue<W::Tick>) -> usize {
         let workers = Arc::clone(&self.workers.lock());
         // An exchange reads the newest number; a plain load need not.
-        let job = |counts: &Counts| counts.jobs.fetch_add(0, Ordering::Relaxed);
         let others = || workers.iter().filter(|worker| !Arc::ptr_eq(worker, &local.shared));
         let samples: Vec<Sample> =
-            others().map(|worker| Sample { thread: worker.serial, job: job(&worker.counts) }).collect();
+            others().map(|worker| Sample { thread: worker.serial, job: worker.counts.edges() }).collect();
         let busy = samples.iter().filter(|sample| sample.job % 2 == 1).count();
         let threads = self.threads.load(Ordering::Relaxed);
         let moment = Moment {
@@ -523,7 +522,7 @@ impl<W: Driver> Pool<W> {
         let last = others.is_empty() && self.is_stopping();
         *workers = Arc::new(others);
         self.workers_version.fetch_add(1, Ordering::Release);
-        self.ended.lock().add(&local.shared.counts);
+        local.shared.counts.add_to(&mut self.ended.lock());
         last
     }
 
@@ -596,10 +595,10 @@ impl<W: Driver> Pool<W> {
         let mut candidates = from.iter().chain(before).filter(has_jobs);
         // Stealing may run closures of other crates, which may block: the stall check takes the
         // theft for a job.
-        Counts::add(&local.shared.counts.jobs, 1);
+        local.shared.counts.count_edges(1);
         let job = candidates.find_map(|worker| Self::steal_from(|| steal(worker)));
         local.shared.counts.count_other();
-        Counts::add(&local.shared.counts.jobs, 1);
+        local.shared.counts.count_edges(1);
         job
     }
 

@@ -604,5 +604,5 @@ fn all_sleep(pool: &Pool<Notes>, looks: &LocalQueue<u32>) -> bool {
     workers
         .iter()
         .filter(|worker| !Arc::ptr_eq(worker, &looks.shared))
-        .all(|worker| worker.counts.jobs.load(Ordering::Relaxed) % 2 == 1 && worker.thread.sleeps() != Some(false))
+        .all(|worker| worker.counts.edges() % 2 == 1 && worker.thread.sleeps() != Some(false))
 }

@@ -210,8 +210,8 @@ fn live<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Tick>) {
 
 /// Code of this thread has panicked. Its registration as a poller stays; a search ends.
 fn recover<W: Driver>(work: &W, local: &LocalQueue<W::Tick>) {
-    let (pool, jobs) = (work.pool(), &local.shared.counts.jobs);
-    Counts::add(jobs, jobs.load(Ordering::Relaxed) % 2);
+    let (pool, counts) = (work.pool(), &local.shared.counts);
+    counts.count_edges(counts.edges() % 2);
     if let Some(token) = local.token.take() {
         pool.idle.stop_searching(token);
     }

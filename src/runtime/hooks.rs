@@ -2,13 +2,11 @@
 
 use std::any::Any;
 use std::fmt;
-use std::io;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ThreadMetrics;
-use crate::engine::{CallbackContext, Hooks, Label, Panicked, Slow, SlowHandler};
+use crate::engine::{CallbackContext, Hooks, Label, Panicked, Slow, SlowHandler, ThreadsChanged};
 use crate::unwind::{catch_all, discard};
 
 /// A panic that the runtime has caught: see
@@ -255,20 +253,6 @@ pub trait Observer: Send + Sync + 'static {
     }
 }
 
-/// Threads of a pool that were added or refused: see [`Observer::threads_changed`].
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct ThreadsChanged {
-    /// Threads added since the last call.
-    pub added: u64,
-    /// Threads refused by the system since the last call.
-    pub refused: u64,
-    /// The reason for the last of these refusals, if the system gave one.
-    pub error: Option<io::Error>,
-    /// The threads *now*.
-    pub threads: ThreadMetrics,
-}
-
 /// Tells the observer too.
 pub(super) fn observe(hooks: &mut Hooks, observer: Arc<dyn Observer>) {
     let (told, handler) = (Arc::clone(&observer), hooks.panicked.take());
@@ -294,13 +278,5 @@ pub(super) fn observe(hooks: &mut Hooks, observer: Arc<dyn Observer>) {
     }
     let told = Arc::clone(&observer);
     hooks.context = Some(Box::new(move || told.timer_created()));
-    hooks.threads = Some(Box::new(move |news| {
-        let threads = news.pool.threads;
-        observer.threads_changed(&ThreadsChanged {
-            added: news.added,
-            refused: news.refused,
-            error: news.error,
-            threads,
-        });
-    }));
+    hooks.threads = Some(Box::new(move |change| observer.threads_changed(&change)));
 }

@@ -13,7 +13,6 @@ mod hand_over;
 mod handle;
 mod hooks;
 mod manual_clock;
-mod metrics;
 pub(crate) mod wait;
 
 use std::fmt;
@@ -26,13 +25,13 @@ pub use self::dump::{PendingTimer, TimerDump};
 pub use self::error::{RuntimeError, ShutdownError, StartError};
 pub use self::hand_over::CallbackJob;
 pub(crate) use self::handle::{CoreRefs, RuntimeHandle};
-pub use self::hooks::{CallbackPanic, Observer, SlowCallback, ThreadsChanged};
+pub use self::hooks::{CallbackPanic, Observer, SlowCallback};
 use self::manual_clock::LOOK_AGAIN;
 pub use self::manual_clock::ManualClock;
-pub use self::metrics::{Metrics, ThreadMetrics};
 use crate::alarm::{Backend, Loss};
-pub use crate::engine::{CallbackContext, ObservedCallback};
+pub use crate::engine::{CallbackContext, ObservedCallback, ThreadsChanged};
 use crate::engine::{CoreRef, Engine, Firing, Once, OwnedEntry};
+pub use crate::pool::{Metrics, ThreadMetrics};
 use crate::queue::MissedTicks;
 use crate::sync::Arc;
 use crate::time::{NEVER, Timestamp};
@@ -316,6 +315,28 @@ impl Runtime {
     #[doc(hidden)]
     pub fn check(&self) {
         self.owner.engine.shards().for_each(crate::engine::Shard::check);
+    }
+
+    /// What the runtime has done so far, and what it does now. Locks each queue for some
+    /// nanoseconds, and copies some kilobytes: for a display or a scrape, not for a hot path.
+    /// Counting is always on, and writes no memory that threads share.
+    ///
+    /// # Examples
+    ///
+    /// A line in the log for callbacks that hold up others:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    ///
+    /// let metrics = Runtime::global().metrics();
+    /// if metrics.threads.alive == metrics.threads.limit && metrics.longest_running > Duration::from_secs(1) {
+    ///     println!("callbacks block\n{metrics}");
+    /// }
+    /// ```
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.engine().metrics()
     }
 
     /// Whether the runtime was shut down: timers do not fire any more, and for delays, timeouts and
