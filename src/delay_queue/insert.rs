@@ -6,9 +6,8 @@ use std::hash::{BuildHasher, Hash};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::item_wheel::ItemRef;
 use super::shared::{SharedQueue, hash_of};
-use super::state::{Body, Keyed, QueueEntry, parts};
+use super::state::New;
 use super::types::{Axis, due_at, wall_instant};
 use super::{Due, Refusal, Refused};
 use crate::budget;
@@ -24,17 +23,9 @@ pub(super) enum IfOccupied {
     Replace,
 }
 
-/// An entry on its way into the queue.
-pub(super) struct New<K, V> {
-    entry: QueueEntry<K, V>,
-    due: (Axis, u64),
-}
-
 impl<K, V> New<K, V> {
-    pub(super) fn refused(self, reason: Refusal) -> Refused<K, V> {
-        let due = due_at(self.due);
-        let (key, value) = parts(self.entry);
-        Refused { key, value, due, reason }
+    fn refused(self, reason: Refusal) -> Refused<K, V> {
+        Refused { key: self.key, value: self.value, due: due_at(self.due), reason }
     }
 }
 
@@ -46,10 +37,6 @@ impl<K, V> SharedQueue<K, V> {
             Due::At(at) => (Axis::Running, at.as_ns().min(crate::time::END)),
             Due::Wall(at) => (Axis::Wall, wall_instant(at)),
         }
-    }
-
-    pub(super) fn new_entry(&self, hash: u64, key: K, value: V, due: (Axis, u64)) -> New<K, V> {
-        New { entry: ItemRef::new(Keyed { hash, key }, Body::new(value), self.policy), due }
     }
 
     /// Whether the entry is refused as overdue.
@@ -76,10 +63,9 @@ impl<K: Eq, V> SharedQueue<K, V> {
     /// As [`Self::put`], also of an overdue entry. Where it is not inserted, or `Eq` panics, it
     /// stays in `new`.
     fn put_any(&self, new: &mut Option<New<K, V>>, now: u64, occupied: IfOccupied) -> Result<Option<V>, Refusal> {
-        let here = new.as_ref().expect("a new entry");
-        let (due, keyed) = (here.due, here.entry.shared());
+        let &New { hash, ref key, due, .. } = new.as_ref().expect("a new entry");
         let mut section = self.lock();
-        let found = section.find(keyed.hash, &keyed.key);
+        let found = section.find(hash, key);
         if section.closed || self.has_ended() {
             return Err(Refusal::Closed);
         }
@@ -87,14 +73,14 @@ impl<K: Eq, V> SharedQueue<K, V> {
             if section.is_full() {
                 return Err(Refusal::Full);
             }
-            section.link(new.take().expect("seen above").entry, due, now);
+            section.link(new.take().expect("seen above"), now);
             section.settle_for(due);
             return Ok(None);
         };
         if occupied == IfOccupied::Refuse {
             return Err(Refusal::Occupied);
         }
-        let (key, value) = parts(new.take().expect("seen above").entry);
+        let New { key, value, .. } = new.take().expect("seen above");
         let before = std::mem::replace(section.value(&found), value);
         section.reschedule(&found, due, now);
         drop(found);
@@ -110,11 +96,11 @@ impl<K: Eq, V> SharedQueue<K, V> {
         while entries.peek().is_some() {
             let mut section = self.lock();
             for new in entries.by_ref().take(AT_ONCE) {
-                let known = section.first_with(new.entry.shared().hash).is_some();
+                let known = section.first_with(new.hash).is_some();
                 if known || section.closed || section.is_full() || self.refuses_overdue || self.has_ended() {
                     slow.push(new);
                 } else {
-                    section.link(new.entry, new.due, now);
+                    section.link(new, now);
                 }
             }
             section.settle();
@@ -145,7 +131,7 @@ impl<'a, K, V> InsertWait<'a, K, V> {
         let now = queue.clock.now();
         let due = queue.instant_of(due, now);
         let overdue = queue.is_refused(due, now);
-        let new = queue.new_entry(hash_of(hasher, &key), key, value, due);
+        let new = New { hash: hash_of(hasher, &key), key, value, due };
         Self { queue, new: Some(new), ticket: None, overdue }
     }
 

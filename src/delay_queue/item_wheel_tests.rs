@@ -1,4 +1,4 @@
-//! Tests of item wheels: references and adoption.
+//! Tests of item wheels: references and owners.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,9 +23,9 @@ fn due(wheel: &mut ItemWheel<u32, u32>, now: u64) -> Vec<u32> {
     let mut found = Vec::new();
     loop {
         match wheel.next_due(now, &mut 4) {
-            NextItem::Due(item) => found.push(*item.shared()),
-            NextItem::Nothing => return found,
-            NextItem::Exhausted => {}
+            Next::Due(item) => found.push(*item.shared()),
+            Next::Nothing => return found,
+            Next::Exhausted => {}
         }
     }
 }
@@ -35,8 +35,7 @@ fn filled(dues: &[(u32, u64)]) -> (ItemWheel<u32, u32>, Vec<ItemRef<u32, u32>>) 
     let items = dues
         .iter()
         .map(|&(name, due)| {
-            let item = ItemRef::new(name, 0, policy());
-            wheel.adopt(&item);
+            let item = wheel.item(name, 0, policy());
             wheel.insert(item.clone(), due, 0);
             item
         })
@@ -60,10 +59,8 @@ fn both_parts_leave_with_the_last_reference_alone() {
     let (mut wheel, items) = filled(&[(7, 10)]);
     let item = items.into_iter().next().expect("one");
     *wheel.body(&item) += 9;
-    let item = item.into_parts().expect_err("adopted");
-    drop(wheel.unlink(&item));
-    wheel.disown(&item);
-    let second = item.clone();
+    let item = item.into_parts().expect_err("in the wheel");
+    let second = wheel.unlink(&item);
     let item = item.into_parts().expect_err("a second reference");
     drop(second);
     assert_eq!(item.into_parts().ok(), Some((7, 9)));
@@ -74,8 +71,7 @@ fn a_dropped_wheel_drops_its_items_once() {
     let drops = Rc::new(Cell::new(0));
     let mut wheel = ItemWheel::new();
     for i in 0..100 {
-        let item = ItemRef::new((), Counted(Rc::clone(&drops)), policy());
-        wheel.adopt(&item);
+        let item = wheel.item((), Counted(Rc::clone(&drops)), policy());
         wheel.insert(item, i * 1_000_000_000_000, 0);
     }
     drop(wheel);
@@ -87,5 +83,5 @@ fn an_item_of_another_wheel_is_refused() {
     let (mut wheel, _) = filled(&[]);
     let (_other, items) = filled(&[(1, 1)]);
     assert!(catch_unwind(AssertUnwindSafe(|| _ = wheel.unlink(&items[0]))).is_err());
-    assert!(catch_unwind(AssertUnwindSafe(|| wheel.adopt(&items[0]))).is_err());
+    assert!(catch_unwind(AssertUnwindSafe(|| wheel.insert(items[0].clone(), 1, 0))).is_err());
 }

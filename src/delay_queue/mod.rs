@@ -29,7 +29,7 @@ pub use self::insert::InsertWait;
 pub use self::receive::Expirations;
 pub use self::receive::Recv;
 use self::shared::{Section, SharedQueue, hash_of};
-use self::state::{SECTION, parts};
+use self::state::{New, SECTION, parts};
 use self::types::{Axis, due_at, wall_instant};
 pub use self::types::{Due, Expired, Pending, RecvTimeoutError, Refusal, Refused, TryRecvError};
 use crate::runtime::wait::{NO_LIMIT, wait};
@@ -436,8 +436,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     fn put(&self, key: K, value: V, due: Due, occupied: IfOccupied) -> Result<Option<V>, Refused<K, V>> {
         let shared = self.shared();
         let now = shared.clock.now();
-        let hash = hash_of(&self.hasher, &key);
-        let new = shared.new_entry(hash, key, value, shared.instant_of(due, now));
+        let new = New { hash: hash_of(&self.hasher, &key), key, value, due: shared.instant_of(due, now) };
         shared.put(new, now, occupied)
     }
 
@@ -501,7 +500,8 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
         let shared = self.shared();
         let now = shared.clock.now();
         let new = |(key, value, due): (K, V, D)| {
-            shared.new_entry(hash_of(&self.hasher, &key), key, value, shared.instant_of(due.into(), now))
+            let hash = hash_of(&self.hasher, &key);
+            New { hash, key, value, due: shared.instant_of(due.into(), now) }
         };
         shared.put_many(entries.into_iter().map(new).collect(), now)
     }

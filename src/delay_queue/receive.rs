@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::shared::{Section, SharedQueue};
-use super::state::{Take, Taken, parts};
+use super::state::{Taken, parts};
 use super::types::due_at;
 use super::{Expired, TryRecvError};
 use crate::budget;
+use crate::queue::Next;
 use crate::unwind::contain_drop;
 
 impl<K, V> Taken<K, V> {
@@ -34,24 +35,24 @@ impl<K, V> SharedQueue<K, V> {
         loop {
             let now = self.clock.now();
             let mut section = self.lock();
-            let taken = if self.has_ended() { Take::Nothing } else { section.take(&self.clock, now) };
+            let taken = if self.has_ended() { Next::Nothing } else { section.take(&self.clock, now) };
             match taken {
-                Take::Exhausted => continue,
-                Take::Taken(taken) => {
+                Next::Exhausted => continue,
+                Next::Due(taken) => {
                     self.leave(section, ticket);
                     contain_drop(&self.runtime, waker);
                     return Poll::Ready(Some(taken.into_expired()));
                 }
-                Take::Nothing if section.is_over() || self.has_ended() => {
+                Next::Nothing if section.is_over() || self.has_ended() => {
                     self.leave(section, ticket);
                     contain_drop(&self.runtime, waker);
                     return Poll::Ready(None);
                 }
-                Take::Nothing if section.receivers.sleeps_with(*ticket, context.waker()) => {
+                Next::Nothing if section.receivers.sleeps_with(*ticket, context.waker()) => {
                     section.settle();
                     return Poll::Pending;
                 }
-                Take::Nothing => {}
+                Next::Nothing => {}
             }
             // Cloning runs code of the executor: not under the lock.
             let Some(fresh) = waker.take() else {
@@ -85,13 +86,13 @@ impl<K, V> SharedQueue<K, V> {
             let now = self.clock.now();
             let mut section = self.lock();
             match section.take(&self.clock, now) {
-                Take::Exhausted => {}
-                Take::Taken(taken) => {
+                Next::Exhausted => {}
+                Next::Due(taken) => {
                     section.settle();
                     return Ok(taken.into_expired());
                 }
-                Take::Nothing if section.is_over() => return Err(TryRecvError::Closed),
-                Take::Nothing => return Err(TryRecvError::Empty),
+                Next::Nothing if section.is_over() => return Err(TryRecvError::Closed),
+                Next::Nothing => return Err(TryRecvError::Empty),
             }
         }
     }

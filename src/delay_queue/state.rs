@@ -26,10 +26,11 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::alarms::Alarms;
-use super::item_wheel::{ItemRef, ItemWheel, NextItem};
+use super::item_wheel::{ItemRef, ItemWheel};
 use super::types::{AXES, Axis, due_at, wall_instant};
 use super::wait_list::WaitList;
 use crate::alarm::Clock;
+use crate::queue::Next;
 use crate::queue::tick_policy::TickPolicy;
 use crate::time::{END, LAST};
 
@@ -57,15 +58,9 @@ pub(super) struct Body<K, V> {
     is_ready: bool,
 }
 
-impl<K, V> Body<K, V> {
-    pub(super) fn new(value: V) -> Self {
-        Self { value, next: None, axis: Axis::Running, due: END, number: 0, is_ready: false }
-    }
-}
-
 pub(super) type QueueEntry<K, V> = ItemRef<Keyed<K>, Body<K, V>>;
 
-/// Key and value of an entry that is new or has left the queue. Called without the lock.
+/// Key and value of an entry that has left the queue. Called without the lock.
 pub(super) fn parts<K, V>(entry: QueueEntry<K, V>) -> (K, V) {
     let Ok((keyed, body)) = entry.into_parts() else { unreachable!("references are made under the lock") };
     (keyed.key, body.value)
@@ -108,6 +103,14 @@ impl Outbox {
     }
 }
 
+/// An entry on its way into the queue.
+pub(super) struct New<K, V> {
+    pub(super) hash: u64,
+    pub(super) key: K,
+    pub(super) value: V,
+    pub(super) due: (Axis, u64),
+}
+
 /// An entry taken by a receiver.
 pub(super) struct Taken<K, V> {
     pub(super) entry: QueueEntry<K, V>,
@@ -118,18 +121,9 @@ pub(super) struct Taken<K, V> {
 /// An entry that has left the queue, its due point, and its number of insertion.
 type Popped<K, V> = (QueueEntry<K, V>, (Axis, u64), u64);
 
-/// Outcome of [`QueueState::take`].
-pub(super) enum Take<K, V> {
-    Taken(Taken<K, V>),
-    /// No entry is due.
-    Nothing,
-    /// The work of a lock section is used up.
-    Exhausted,
-}
-
 /// See the module's ground rules.
 pub(super) struct QueueState<K, V> {
-    /// All entries by adoption; in the wheel, those that wait by the runtime's clock.
+    /// Owns the bodies of all entries; in the wheel, those that wait by the runtime's clock.
     entries: ItemWheel<Keyed<K>, Body<K, V>>,
     /// Entries that wait by the wall clock.
     on_wall: InOrder<K, V>,
@@ -201,10 +195,11 @@ impl<K, V> QueueState<K, V> {
         Some(entry)
     }
 
-    /// Puts a free entry into table and queue.
-    pub(super) fn link(&mut self, entry: QueueEntry<K, V>, due: (Axis, u64), now: u64) {
-        self.entries.adopt(&entry);
-        if let Some(second) = self.table.insert(entry.shared().hash, entry.clone()) {
+    /// Makes an entry, and puts it into table and queue.
+    pub(super) fn link(&mut self, New { hash, key, value, due }: New<K, V>, now: u64) {
+        let body = Body { value, next: None, axis: due.0, due: due.1, number: 0, is_ready: false };
+        let entry = self.entries.item(Keyed { hash, key }, body, self.policy);
+        if let Some(second) = self.table.insert(hash, entry.clone()) {
             self.entries.body(&entry).next = Some(second);
         }
         self.len += 1;
@@ -277,10 +272,9 @@ impl<K, V> QueueState<K, V> {
         self.leave(entry);
     }
 
-    /// Makes an entry that has left wheel and map the caller's own.
+    /// Makes an entry that has left wheel and map the caller's own: its reference is the last.
     fn leave(&mut self, entry: &QueueEntry<K, V>) {
         self.unlink_key(entry);
-        self.entries.disown(entry);
         self.len -= 1;
         if !self.inserters.is_empty() {
             self.admit(1);
@@ -336,9 +330,9 @@ impl<K, V> QueueState<K, V> {
         loop {
             let entry = match axis {
                 Axis::Running => match self.entries.next_due(now, work) {
-                    NextItem::Due(entry) => entry,
-                    NextItem::Nothing => return true,
-                    NextItem::Exhausted => return false,
+                    Next::Due(entry) => entry,
+                    Next::Nothing => return true,
+                    Next::Exhausted => return false,
                 },
                 // The end of the clock does not come.
                 Axis::Wall if self.first_on_wall() > now.min(LAST) => return true,
@@ -354,14 +348,14 @@ impl<K, V> QueueState<K, V> {
     }
 
     /// Takes the entry that is due first.
-    pub(super) fn take(&mut self, clock: &Clock, now: u64) -> Take<K, V> {
+    pub(super) fn take(&mut self, clock: &Clock, now: u64) -> Next<Taken<K, V>> {
         let mut work = SECTION;
         let mut nows = [None; 2];
         for axis in AXES {
             nows[axis as usize] = self.now(axis, clock, now);
             if let Some(now) = nows[axis as usize] {
                 if !self.pull(axis, now, &mut work) {
-                    return Take::Exhausted;
+                    return Next::Exhausted;
                 }
             }
         }
@@ -376,11 +370,11 @@ impl<K, V> QueueState<K, V> {
                 best = best.max(Some((now.saturating_sub(due), std::cmp::Reverse(number), axis as usize)));
             }
         }
-        let Some((lateness, _, axis)) = best else { return Take::Nothing };
-        let Some((_, entry)) = self.ready[axis].pop_first() else { return Take::Nothing };
+        let Some((lateness, _, axis)) = best else { return Next::Nothing };
+        let Some((_, entry)) = self.ready[axis].pop_first() else { return Next::Nothing };
         let due = self.release(&entry);
         self.fresh = self.fresh.saturating_sub(1);
-        Take::Taken(Taken { entry, due, lateness: Duration::from_nanos(lateness) })
+        Next::Due(Taken { entry, due, lateness: Duration::from_nanos(lateness) })
     }
 
     /// As [`Self::leave`], for an entry that was taken out of wheel or map by their order. Returns

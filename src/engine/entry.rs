@@ -37,7 +37,7 @@ use crate::queue::state::Dispose;
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Node, Period, Schedule};
 use crate::sync::unmodelled::AtomicUsize;
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
 use crate::time::instant;
 use crate::unwind::{Payload, contain};
 
@@ -498,35 +498,6 @@ impl Drop for OwnedEntry {
 }
 
 // ---------------------------------------------------------------- references
-
-impl Entry {
-    /// Gives back a reference; true: the last reference, and the caller frees the entry (I15).
-    ///
-    /// Release publishes the caller's use of the entry to the thread that frees the entry; the
-    /// acquire load there pairs with all these releases. (An acquire load instead of a fence, since
-    /// race detectors understand loads.) The owner of the only reference need not count down.
-    ///
-    /// The argument is a pointer: a `&Node` would have to stay valid until this returns, but
-    /// another thread may free the entry right after the subtraction.
-    ///
-    /// # Safety
-    /// The caller owns the reference. After `false` the caller uses the entry by a further
-    /// reference, or not at all.
-    #[must_use]
-    pub(crate) unsafe fn release(node: NonNull<Self>) -> bool {
-        // SAFETY: the caller's reference keeps the entry alive up to the subtraction. Only the
-        // atomic is borrowed.
-        let refs = unsafe { &(*node.as_ptr()).refs };
-        if refs.load(Ordering::Acquire) == 1 {
-            return true;
-        }
-        let last = refs.fetch_sub(1, Ordering::Release) == 1;
-        if last {
-            refs.load(Ordering::Acquire);
-        }
-        last
-    }
-}
 
 /// A counted reference to an entry.
 pub(crate) struct EntryRef(NonNull<Entry>);

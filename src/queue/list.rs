@@ -11,6 +11,8 @@
 //! single chain waits for memory at each step: only a loaded node tells where its successor is. Of
 //! several chains the processor fetches the next nodes side by side.
 
+#![allow(unsafe_code)] // the links are raw pointers by design
+
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::ptr::NonNull;
@@ -67,7 +69,6 @@ impl<X> Linked<'_, X> {
 impl<X> std::ops::Deref for Linked<'_, X> {
     type Target = Node<X>;
 
-    #[allow(unsafe_code)]
     fn deref(&self) -> &Node<X> {
         // SAFETY: linked for as long as this value lives, hence alive (condition of `push`).
         unsafe { self.node.as_ref() }
@@ -122,7 +123,6 @@ impl<X> List<X> {
     /// # Safety
     /// `node` is alive, stays alive until it is unlinked, and is linked in no list.
     #[inline]
-    #[allow(unsafe_code)] // the links are raw pointers by design
     pub(crate) unsafe fn push(&mut self, node: NonNull<Node<X>>, key: &Key) {
         let head = &mut self.heads[stripe(node)];
         // SAFETY: the caller says that `node` is alive; the callers of earlier pushes say the same
@@ -143,7 +143,6 @@ impl<X> List<X> {
     /// # Safety
     /// `node` is linked in this list, or in a [`TakenList`] in which it is no head (I16).
     #[inline]
-    #[allow(unsafe_code)] // the links are raw pointers by design
     pub(crate) unsafe fn unlink(&mut self, node: NonNull<Node<X>>, key: &Key) -> bool {
         // SAFETY: linked, so the node and both neighbours are alive (condition of `push`).
         unsafe {
@@ -230,7 +229,6 @@ impl<X> TakenList<X> {
 
     /// Unlinks `node`, the head of `stripe`, and prefetches its successor.
     #[inline]
-    #[allow(unsafe_code)] // the links are raw pointers by design
     fn pop_head(&mut self, stripe: usize, node: NonNull<Node<X>>, key: &Key) {
         debug_assert_eq!(self.heads[stripe % STRIPES], Some(node));
         // SAFETY: linked here, hence alive (condition of `push`).
@@ -258,7 +256,6 @@ impl<X> TakenList<X> {
 }
 
 #[cfg(all(test, not(timerqueue_loom)))]
-#[allow(unsafe_code)]
 mod tests {
     use super::*;
 

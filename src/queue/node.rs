@@ -11,6 +11,8 @@
 //! The header is 64 bytes on 64-bit systems with two words of `extra`: one cache line, with the
 //! callback right behind.
 
+#![allow(unsafe_code)] // the end of a node is its owner's
+
 use std::cell::Cell;
 use std::marker::PhantomPinned;
 use std::ptr::NonNull;
@@ -96,7 +98,7 @@ pub(crate) struct Node<X> {
     location: Cell<Location>,
     rule: u8,
     kind_and_seed: u8,
-    pub(crate) refs: AtomicU32,
+    refs: AtomicU32,
     links: Links<X>,
     due: AtomicU64,
     period: Cell<Period>,
@@ -230,6 +232,33 @@ impl<X> Node<X> {
         if before > MOST_REFS {
             std::process::abort();
         }
+    }
+
+    /// Gives back a reference; true: the last reference, and the caller frees the node (I15).
+    ///
+    /// Release publishes the caller's use of the node to the thread that frees the node; the
+    /// acquire load there pairs with all these releases. (An acquire load instead of a fence, since
+    /// race detectors understand loads.) The owner of the only reference need not count down.
+    ///
+    /// The argument is a pointer: a `&Node` would have to stay valid until this returns, but
+    /// another thread may free the node right after the subtraction.
+    ///
+    /// # Safety
+    /// The caller owns the reference. After `false` the caller uses the node by a further
+    /// reference, or not at all.
+    #[must_use]
+    pub(crate) unsafe fn release(node: NonNull<Self>) -> bool {
+        // SAFETY: the caller's reference keeps the node alive up to the subtraction. Only the
+        // atomic is borrowed.
+        let refs = unsafe { &(*node.as_ptr()).refs };
+        if refs.load(Ordering::Acquire) == 1 {
+            return true;
+        }
+        let last = refs.fetch_sub(1, Ordering::Release) == 1;
+        if last {
+            refs.load(Ordering::Acquire);
+        }
+        last
     }
 
     /// Edge 1 of the state word. Caller: holds the lock, and owns a reference.

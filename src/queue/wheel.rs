@@ -47,6 +47,8 @@
 //! that is too early. That costs an alarm for nothing in each turn of the level (97 h), and
 //! [`TimerWheel::earliest_due`] would have to walk the slot for each answer.
 
+#![allow(unsafe_code)] // contract of the lists
+
 use std::ops::ControlFlow;
 use std::ptr::NonNull;
 
@@ -88,9 +90,9 @@ fn end_of(window: u64) -> u64 {
 /// Outcome of [`TimerWheel::next_due`].
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next<X> {
+pub(crate) enum Next<T> {
     /// This node is due and has been unlinked.
-    Due(NonNull<Node<X>>),
+    Due(T),
     /// No further timer is due.
     Nothing,
     /// The work allowed for this batch is used up; more timers may be due.
@@ -200,7 +202,6 @@ impl<X> TimerWheel<X> {
     /// # Safety
     /// `node` is alive, is in no queue, and stays alive until this queue has unlinked or emitted
     /// it. Meanwhile no further queue inserts `node`.
-    #[allow(unsafe_code)] // contract of the lists
     #[inline]
     pub(crate) unsafe fn insert(&mut self, node: NonNull<Node<X>>) -> u64 {
         // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
@@ -211,7 +212,6 @@ impl<X> TimerWheel<X> {
     ///
     /// # Safety
     /// As [`Self::insert`].
-    #[allow(unsafe_code)] // contract of the lists
     #[inline]
     pub(crate) unsafe fn insert_at(&mut self, node: NonNull<Node<X>>, at: u64) -> u64 {
         self.len += 1;
@@ -223,7 +223,6 @@ impl<X> TimerWheel<X> {
     ///
     /// # Safety
     /// As [`Self::insert`].
-    #[allow(unsafe_code)] // contract of the lists
     unsafe fn place_again(&mut self, node: NonNull<Node<X>>) {
         // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
         let _ = unsafe { self.place(node, node.as_ref().fires_at(&Key::new())) };
@@ -234,7 +233,6 @@ impl<X> TimerWheel<X> {
     ///
     /// # Safety
     /// As [`Self::insert`].
-    #[allow(unsafe_code)] // contract of the lists
     unsafe fn place(&mut self, node: NonNull<Node<X>>, at: u64) -> u64 {
         debug_assert_ne!(at, NEVER, "an idle timer is not queued");
         let window = at / WINDOW_NS;
@@ -263,7 +261,6 @@ impl<X> TimerWheel<X> {
     /// # Safety
     /// As [`Self::insert`].
     #[inline(always)] // so that the level is known
-    #[allow(unsafe_code)] // contract of the lists
     unsafe fn link(&mut self, level: usize, position: u64, node: NonNull<Node<X>>, at: u64) -> u64 {
         let (key, slot) = (&Key::new(), LEVELS[level].slot(position));
         // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
@@ -279,7 +276,6 @@ impl<X> TimerWheel<X> {
     ///
     /// # Safety
     /// `node` is alive and in no queue but this.
-    #[allow(unsafe_code)] // contract of the lists
     pub(crate) unsafe fn unlink(&mut self, node: NonNull<Node<X>>) -> bool {
         let key = &Key::new();
         // SAFETY: the caller says that `node` is alive.
@@ -303,7 +299,6 @@ impl<X> TimerWheel<X> {
     /// # Safety
     /// `node` is alive and in no queue but this.
     #[inline]
-    #[allow(unsafe_code)] // contract of the lists
     pub(crate) unsafe fn reschedule_lazily(&mut self, node: NonNull<Node<X>>, due: u64) -> Option<u64> {
         let key = &Key::new();
         // SAFETY: the caller says that `node` is alive.
@@ -364,8 +359,7 @@ impl<X> TimerWheel<X> {
     /// An emitted node is unlinked and still has its due point. The caller may insert the node
     /// again at once, later than `now`.
     #[inline] // the only caller is a loop
-    #[allow(unsafe_code)] // contract of the lists
-    pub(crate) fn next_due(&mut self, now: u64, work: &mut usize) -> Next<X> {
+    pub(crate) fn next_due(&mut self, now: u64, work: &mut usize) -> Next<NonNull<Node<X>>> {
         loop {
             match Self::cascade_next(&mut self.expiring, now, work) {
                 Cascaded::Due(node) => return self.emit(node),
@@ -385,8 +379,7 @@ impl<X> TimerWheel<X> {
     /// The rest of [`Self::next_due`], where `expiring` is empty. `None`: a chain has been taken
     /// into `expiring`.
     #[inline(never)] // so that the loop over a crowded slot is short
-    #[allow(unsafe_code)] // contract of the lists
-    fn expire_next(&mut self, now: u64, work: &mut usize) -> Option<Next<X>> {
+    fn expire_next(&mut self, now: u64, work: &mut usize) -> Option<Next<NonNull<Node<X>>>> {
         loop {
             if self.len == 0 {
                 self.front[SHORT] = self.cursor().max(now >> SLOT_SHIFT);
@@ -419,7 +412,6 @@ impl<X> TimerWheel<X> {
 
     /// Cascades timers due soon, `work` nodes at most, while the present sweep still finds due
     /// timers. Else the timers of the next window would be late for the burst in this window.
-    #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn cascade_ahead(&mut self, now: u64, mut work: usize) {
         // With a cursor further behind, the short level has no room for the next window (I5).
         if now.saturating_sub(self.cursor() << SLOT_SHIFT) > WINDOW_NS {
@@ -441,7 +433,6 @@ impl<X> TimerWheel<X> {
 
     /// Pops a node, for a unit of work.
     #[inline(always)] // into both loops
-    #[allow(unsafe_code)] // contract of the lists
     fn cascade_next(chain: &mut TakenList<X>, now: u64, work: &mut usize) -> Cascaded<X> {
         let key = &Key::new();
         if *work == 0 {
@@ -456,8 +447,7 @@ impl<X> TimerWheel<X> {
 
     /// Marks a popped node as idle and no longer counts it.
     #[inline]
-    #[allow(unsafe_code)] // contract of the lists
-    fn emit(&mut self, node: NonNull<Node<X>>) -> Next<X> {
+    fn emit(&mut self, node: NonNull<Node<X>>) -> Next<NonNull<Node<X>>> {
         // SAFETY: linked until now, hence alive (promise of the caller of `insert`).
         unsafe { node.as_ref().set_location(Location::IDLE, &Key::new()) };
         self.len -= 1;
@@ -469,7 +459,6 @@ impl<X> TimerWheel<X> {
     ///
     /// # Safety
     /// As [`Self::insert`], but the node is counted already.
-    #[allow(unsafe_code)] // contract of the lists
     unsafe fn put_back(&mut self, node: NonNull<Node<X>>, at: u64) {
         // SAFETY: the caller says that `node` is alive.
         let location = unsafe { node.as_ref() }.location(&Key::new());
@@ -570,7 +559,6 @@ impl<X> TimerWheel<X> {
     }
 
     /// Inserts the nodes of a slot again.
-    #[allow(unsafe_code)] // contract of the lists
     fn insert_again(&mut self, mut chain: TakenList<X>) {
         while let Some(node) = chain.pop(&Key::new()) {
             // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
@@ -580,7 +568,6 @@ impl<X> TimerWheel<X> {
 
     /// Inserts the nodes of the taken chains again, for a unit of `work` each. `None`: the work is
     /// used up.
-    #[allow(unsafe_code)] // contract of the lists
     fn finish_chains(&mut self, work: &mut usize) -> Option<()> {
         let key = &Key::new();
         while !(self.expiring.is_empty() && self.cascading.is_empty()) {
@@ -598,7 +585,6 @@ impl<X> TimerWheel<X> {
     }
 
     /// Unlinks and returns any node at all: for the end of a queue's life.
-    #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn pop_any(&mut self) -> Option<NonNull<Node<X>>> {
         let key = &Key::new();
         let node = loop {
@@ -764,7 +750,6 @@ impl<X> TimerWheel<X> {
 }
 
 // Nodes pass from thread to thread together with the lock.
-#[allow(unsafe_code)]
 // SAFETY: the queue reaches its nodes only through `&self` or `&mut self`, hence under the lock of
 // its shard; `X` is shared and sent along with them, and the bound says that `X` allows both.
 unsafe impl<X: Send + Sync> Send for TimerWheel<X> {}
