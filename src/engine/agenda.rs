@@ -24,25 +24,52 @@
 //! each of the eight places that arm would have to release it before code of the program runs after
 //! the section, which may drive this clock. A list leaves nothing to release.
 //!
-//! The locks here are leaves. The lock of the entries may be taken with the lock of a queue held,
-//! or of the clock's driver.
+//! The locks of the entries and of the due ticks are leaves. They may be taken with the lock of a
+//! queue held, or that of the driver.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Weak;
+use std::task::Waker;
 
-use super::Engine;
+use super::current::{Owner, Scope};
+use super::{Engine, InOrder};
 use crate::alarm::virtual_time::VirtualTime;
-use crate::sync::{Arc, Mutex, MutexGuard};
+use crate::queue::state::whole_number;
+use crate::sync::unmodelled::AtomicBool;
+use crate::sync::{Arc, Mutex, MutexGuard, ThreadId};
 use crate::time::{END, NEVER};
 
+/// The capacity for swept ticks that is kept between instants.
+const ROOM: usize = 256;
+
 /// See the module's ground rules.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Agenda {
     pub(crate) virtual_time: std::sync::Arc<VirtualTime>,
     entries: Mutex<Entries>,
+    pub(crate) driver: Mutex<Driver>,
+    /// The clock does not advance automatically.
+    pub(crate) stands_still: AtomicBool,
+    /// Swept ticks that are about to run, in order. Shared, since a callback may run a future,
+    /// which drives in turn.
+    pub(crate) due: Mutex<BinaryHeap<Due>>,
 }
 
-#[derive(Debug)]
+/// The thread that drives the clock, and its progress.
+#[derive(Default)]
+pub(crate) struct Driver {
+    pub(crate) thread: Option<ThreadId>,
+    /// The end of the running advance.
+    pub(crate) target: u64,
+    /// The number of callbacks run by the running advance, with nested callbacks.
+    pub(crate) run: u64,
+    /// The number of callbacks that wait for a future, each inside the previous.
+    pub(crate) depth: usize,
+    /// The wakers of the threads that wait to drive.
+    pub(crate) waiting: Vec<Waker>,
+}
+
 struct Entries {
     /// The runtimes on this clock.
     members: BTreeMap<u64, Member>,
@@ -67,7 +94,6 @@ impl Default for Entries {
     }
 }
 
-#[derive(Debug)]
 struct Member {
     engine: Weak<Engine>,
     boot: bool,
@@ -222,9 +248,94 @@ impl Agenda {
         }
     }
 
+    /// The wall clock has been set: aims all wall timers again.
+    pub(crate) fn follow_wall(&self) {
+        self.engines().iter().for_each(|engine| engine.walls().follow(engine));
+    }
+
+    /// Runs all due callbacks, ordered by due point and arming. Returns their number.
+    pub(crate) fn run_due(&self) -> u64 {
+        let mut swept = Vec::new();
+        while let Some((engine, queue)) = self.take_due() {
+            engine.sweep_by_hand(queue, &mut swept);
+            self.put(&engine, swept.drain(..));
+        }
+        let (mut run, mut scope) = (0, None::<(Arc<Engine>, Scope)>);
+        loop {
+            let next = self.due.lock().pop();
+            let Some(Due { engine, tick, .. }) = next else {
+                self.due.lock().shrink_to(ROOM); // an instant may have had many due timers
+                return run;
+            };
+            // A callback that names no runtime uses its own.
+            if !scope.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, &engine)) {
+                drop(scope.take());
+                scope = Some((Arc::clone(&engine), Scope::enter(Owner::of(&engine).core())));
+            }
+            // A further tick of the same timer takes its place in the order; the callback may wait,
+            // and it runs meanwhile.
+            run += u64::from(engine.run_by_hand(tick, |deferred| self.put(&engine, [deferred])));
+        }
+    }
+
+    /// Gives swept ticks and wakers their place among those that are about to run.
+    fn put(&self, engine: &Arc<Engine>, swept: impl IntoIterator<Item = InOrder>) {
+        let next = self.virtual_time.armed();
+        self.due.lock().extend(swept.into_iter().map(|due| Due::new(engine, due, next)));
+    }
+
+    /// The earliest due point of all queues, exactly, on the clock which stands still in suspend;
+    /// [`NEVER`]: no timer comes due.
+    pub(crate) fn earliest_due(&self) -> u64 {
+        while let Some((at, engine, queue)) = self.first_queue() {
+            // `earliest_due_of` moves the entry of the queue, if too early.
+            if engine.clock().on_monotonic(engine.earliest_due_of(queue)) <= at {
+                return at;
+            }
+        }
+        NEVER
+    }
+
     /// The address that identifies the driving of the clock, for [`super::inside`].
     pub(crate) fn address(&self) -> *const () {
         std::ptr::from_ref(self).cast()
+    }
+}
+
+/// A claimed tick or a waker, ordered by instant and arming. (The order is read once: a change by
+/// another thread may alter the arming number.)
+pub(crate) struct Due {
+    order: Reverse<(u64, u64)>,
+    engine: Arc<Engine>,
+    tick: InOrder,
+}
+
+impl Due {
+    /// `next`: the arming number to be given next.
+    fn new(engine: &Arc<Engine>, due: InOrder, next: u64) -> Self {
+        let number = whole_number(due.number(), next);
+        let order = Reverse((engine.clock().on_monotonic(due.scheduled), number));
+        Self { order, engine: Arc::clone(engine), tick: due }
+    }
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order.cmp(&other.order)
     }
 }
 

@@ -9,6 +9,7 @@
 //! runtime is to be used, and that its clock is the usual clock.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Weak;
 
 use super::Engine;
 use crate::sync::Arc;
@@ -23,6 +24,45 @@ pub(crate) struct CoreRef {
 impl CoreRef {
     pub(crate) fn new(engine: &Arc<Engine>) -> Arc<Self> {
         Arc::new(Self { engine: Arc::clone(engine) })
+    }
+}
+
+/// The state that the handles of a runtime share. The last handle closes the engine.
+pub(crate) struct Owner {
+    pub(crate) engine: Arc<Engine>,
+    /// A reference for each queue of the engine.
+    refs: Box<[Arc<CoreRef>]>,
+}
+
+impl Owner {
+    /// The first owner of an engine.
+    pub(crate) fn new(engine: Arc<Engine>) -> std::sync::Arc<Self> {
+        let owner = std::sync::Arc::new(Self::beside(&engine));
+        let before = engine.owner.set(std::sync::Arc::downgrade(&owner));
+        debug_assert!(before.is_ok(), "an engine has one owner");
+        owner
+    }
+
+    /// The owner of an engine; if the last handle is gone, and the engine closed, a further one.
+    pub(crate) fn of(engine: &Arc<Engine>) -> std::sync::Arc<Self> {
+        let owner = engine.owner.get().and_then(Weak::upgrade);
+        owner.unwrap_or_else(|| std::sync::Arc::new(Self::beside(engine)))
+    }
+
+    fn beside(engine: &Arc<Engine>) -> Self {
+        Self { engine: Arc::clone(engine), refs: engine.shards().map(|_| CoreRef::new(engine)).collect() }
+    }
+
+    /// A reference to the engine, counted on the core of the calling thread.
+    #[inline]
+    pub(crate) fn core(&self) -> Arc<CoreRef> {
+        Arc::clone(&self.refs[self.engine.current_queue().unwrap_or(0)])
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.engine.close();
     }
 }
 
@@ -75,5 +115,39 @@ impl Scope {
 impl Drop for Scope {
     fn drop(&mut self) {
         drop(replace(self.before.take()));
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Delay, Runtime};
+
+    /// S35. A reference made on a core is counted there; no two queues count on the same cache
+    /// line.
+    #[test]
+    fn a_delay_counts_on_the_core_on_which_it_is_made() {
+        let runtime = Runtime::builder().start().expect("the system has threads");
+        let owner = Owner::of(runtime.engine());
+        let refs = &owner.refs;
+        let places: BTreeSet<_> = refs.iter().map(|core| Arc::as_ptr(core).addr() / align_of::<CoreRef>()).collect();
+        assert_eq!((places.len(), align_of::<CoreRef>()), (runtime.queues(), 128));
+        for core in core_affinity::get_core_ids().unwrap_or_default() {
+            let runtime = &runtime;
+            let made = move || {
+                if !core_affinity::set_for_current(core) {
+                    return; // the system does not allow this core
+                }
+                let queue = runtime.engine().current_queue().expect("no manual clock");
+                let sources: Vec<_> = (0..10).map(|_| runtime.core()).collect();
+                let counts: Vec<usize> = refs.iter().map(Arc::strong_count).collect();
+                assert!(counts.iter().enumerate().all(|(i, &count)| count == if i == queue { 11 } else { 1 }));
+                drop((sources, Delay::on(runtime, Duration::ZERO)));
+            };
+            std::thread::scope(|scope| scope.spawn(made).join().expect("no panic"));
+        }
     }
 }

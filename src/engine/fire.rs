@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use super::current::{Owner, Scope};
 use super::entry::{Firing, finish_disposal};
 use super::{Engine, EntryRef, dispose, inside, observe};
 use crate::pool::{Ran, Tick};
@@ -69,13 +70,11 @@ pub(crate) struct HandedOver {
 }
 
 impl HandedOver {
-    pub(crate) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
-    }
-
+    /// Runs the callback on the calling thread. One that names no runtime uses its own.
     pub(crate) fn run(mut self) {
         let Some(firing) = self.firing.take() else { return };
         let engine = &self.engine;
+        let _scope = Scope::enter(Owner::of(engine).core());
         inside(engine.address(), || engine.run_by_hand(firing.into(), |deferred| engine.submit(deferred.expired)));
     }
 }

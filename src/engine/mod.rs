@@ -7,14 +7,13 @@
 //! (which the running callback takes over), each waiter 1 (I15). The state word
 //! ([`crate::queue::state`]) decides which thread may run or drop the callback.
 
-use std::any::Any;
 use std::sync::Weak;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-pub(crate) use self::agenda::Agenda;
 use self::agenda::Membership;
-pub(crate) use self::current::CoreRef;
+pub(crate) use self::agenda::{Agenda, Driver};
+pub(crate) use self::current::{CoreRef, Owner};
 pub(crate) use self::deadline_wait::DeadlineWait;
 use self::entry::EntryMeta;
 pub(crate) use self::entry::{
@@ -27,6 +26,7 @@ pub(crate) use self::label::{Hooks, Label, Panicked, Settings, Slow, SlowHandler
 use self::number::EngineNumber;
 use self::observe::PoolNews;
 pub use self::observe::{CallbackContext, ObservedCallback, ThreadsChanged};
+pub use self::outlook::PendingTimer;
 pub(crate) use self::outlook::{Outline, soonest};
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;
@@ -95,8 +95,8 @@ pub(crate) struct Engine {
     loss_found: AtomicBool,
     loss_told: AtomicBool,
     me: Weak<Self>,
-    /// The layer above: the state that the handles of the runtime share.
-    owner: OnceLock<Weak<dyn Any + Send + Sync>>,
+    /// The state that the handles of the runtime share; gone with the last of them.
+    owner: OnceLock<Weak<Owner>>,
     /// The instant at which closing began; [`NEVER`] before. Stored before the first shard is
     /// closed. A std atomic, since no other access pairs with it: a model need not explore its
     /// reads.
@@ -187,17 +187,6 @@ impl Engine {
         self.is_inherited() && self.native.is_some()
     }
 
-    /// Called once, by the layer above.
-    pub(crate) fn set_owner(&self, owner: Weak<dyn Any + Send + Sync>) {
-        let before = self.owner.set(owner);
-        debug_assert!(before.is_ok(), "an engine has one owner");
-    }
-
-    /// `None`: the last handle is gone, and the engine closed.
-    pub(crate) fn owner(&self) -> Option<std::sync::Arc<dyn Any + Send + Sync>> {
-        self.owner.get()?.upgrade()
-    }
-
     /// The registry of wall timers.
     pub(crate) fn walls(&self) -> &WallRegistry {
         &self.walls
@@ -263,6 +252,11 @@ impl Engine {
     pub(crate) fn join_agenda(&self, membership: Membership) {
         let before = self.membership.set(membership);
         debug_assert!(before.is_ok(), "an engine is on one clock");
+    }
+
+    /// The agenda of the manual clock that this engine is on.
+    pub(crate) fn agenda(&self) -> Option<&std::sync::Arc<Agenda>> {
+        self.membership.get().map(|membership| &membership.agenda)
     }
 
     /// Sets the alarm of a queue earlier. Caller: holds the lock of the queue.
@@ -490,7 +484,7 @@ impl Engine {
     fn wait_for_others(&self, begun: Instant, limit: Duration, pause: Duration, inside: bool) -> bool {
         let discounted = || if inside { self.waiting_by_hand.load(Ordering::Relaxed) } else { 0 };
         while self.running_by_hand.load(Ordering::Acquire) > discounted() {
-            if self.membership.get().is_some_and(|membership| is_inside(membership.agenda.address())) {
+            if self.agenda().is_some_and(|agenda| is_inside(agenda.address())) {
                 return true;
             }
             let left = limit.saturating_sub(begun.elapsed());

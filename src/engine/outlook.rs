@@ -3,15 +3,17 @@
 //! Ground rules. A walk changes nothing. It holds the lock of one shard at a time, and looks at
 //! [`LOOKED_AT`] timers there at most.
 
-use std::collections::BinaryHeap;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::panic::Location;
 
 use super::entry::label_of;
 use super::{Engine, EntryMeta, EntryRef, Label};
 use crate::queue::Kind;
 use crate::queue::list::Linked;
 use crate::sync::Arc;
-use crate::time::END;
+use crate::time::{END, Timestamp};
 
 /// The timers of a shard that a walk looks at: some hundred microseconds.
 const LOOKED_AT: usize = 4096;
@@ -40,73 +42,63 @@ impl Outline {
     }
 }
 
-/// A queued timer.
-pub(crate) struct Queued {
-    pub(crate) due: u64,
-    pub(crate) queue: usize,
-    pub(crate) is_future: bool,
-    pub(crate) label: Option<Arc<Label>>,
-}
-
-/// A timer of the walk, ordered by due point.
-struct Found<'a> {
-    due: u64,
-    linked: Linked<'a, EntryMeta>,
-}
-
-impl PartialEq for Found<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.due == other.due
-    }
-}
-
-impl Eq for Found<'_> {}
-
-impl PartialOrd for Found<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Found<'_> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.due.cmp(&other.due)
-    }
+/// A timer that waits: a part of a [`TimerDump`](crate::TimerDump).
+///
+/// # Examples
+///
+/// See [`Runtime::dump`](crate::Runtime::dump).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PendingTimer {
+    /// The due point, without leeway.
+    pub due: Timestamp,
+    /// The number of its queue.
+    pub queue: usize,
+    /// The entry of a future ([`Delay`](crate::Delay), timeout, interval), and not a timer with a
+    /// callback.
+    pub is_future: bool,
+    /// The [name](crate::TimerBuilder::name) of the timer.
+    pub name: Option<String>,
+    /// The place in the source at which the timer was named.
+    pub site: Option<&'static Location<'static>>,
 }
 
 /// The `n` timers that are due first, in order. False: some queue has too many timers to look
 /// at, and an earlier one may be missing.
-pub(crate) fn soonest(engine: &Engine, n: usize) -> (Vec<Queued>, bool) {
+pub(crate) fn soonest(engine: &Engine, n: usize) -> (Vec<PendingTimer>, bool) {
     let (mut all, mut complete) = (Vec::new(), true);
     for (queue, shard) in engine.shards().enumerate() {
         let state = shard.lock();
-        // The latest on top.
-        let found = std::cell::RefCell::new(BinaryHeap::<Found<'_>>::new());
+        // By due point, and by the order in which they were found.
+        let found = RefCell::new(BTreeMap::<(u64, usize), Linked<'_, EntryMeta>>::new());
         let mut looked_at = 0;
         let ends = |instant: u64| {
             let found = found.borrow();
-            found.len() >= n && found.peek().is_none_or(|last| last.due <= instant)
+            found.len() >= n && found.last_key_value().is_none_or(|(&(last, _), _)| last <= instant)
         };
         complete &= state.queue.walk(ends, |linked| {
             looked_at += 1;
             let due = linked.due(state.queue.key());
             let mut found = found.borrow_mut();
-            if due < END && n > 0 {
-                found.push(Found { due, linked });
+            if due < END {
+                found.insert((due, looked_at), linked);
                 if found.len() > n {
-                    found.pop();
+                    found.pop_last();
                 }
             }
             if looked_at < LOOKED_AT { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        all.extend(found.into_inner().into_iter().map(|Found { due, linked }| Queued {
-            due,
-            queue,
-            is_future: linked.kind() == Kind::Waker,
-            label: label_of(linked, &state),
-        }));
+        let found = found.into_inner().into_iter();
+        all.extend(found.map(|((due, _), linked)| (due, queue, linked.kind(), label_of(linked, &state))));
     }
-    all.sort_by_key(|queued| queued.due);
+    all.sort_by_key(|&(due, ..)| due);
     all.truncate(n);
-    (all, complete)
+    let timer = |(due, queue, kind, label): (u64, usize, Kind, Option<Arc<Label>>)| PendingTimer {
+        due: Timestamp::from_ns(due),
+        queue,
+        is_future: kind == Kind::Waker,
+        name: label.as_ref().map(|label| label.name.to_string()),
+        site: label.map(|label| label.site),
+    };
+    (all.into_iter().map(timer).collect(), complete)
 }

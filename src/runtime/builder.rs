@@ -12,7 +12,7 @@ use super::hooks::observe;
 use super::{CallbackPanic, ManualClock, Observer, Runtime, SlowCallback, StartError};
 use crate::alarm::{AlarmSet, Clock, SystemClock};
 use crate::engine::shared_alarm::alarms;
-use crate::engine::{Engine, Executor, Hooks, NativeParts, SlowHandler};
+use crate::engine::{Engine, Executor, Hooks, NativeParts, Owner, SlowHandler};
 use crate::pool::{Pool, PoolConfig, Timing};
 use crate::sync::Arc;
 use crate::sys::topology::Cores;
@@ -328,7 +328,7 @@ impl RuntimeBuilder {
             let ticking = Clock::Manual { virtual_time: agenda.virtual_time.clone(), boot };
             let engine = Engine::new(queues, &[], ticking, None, self.take_hooks());
             engine.join_agenda(agenda.join(&engine, boot));
-            return Ok(Runtime::of(engine, Some(clock)));
+            return Ok(Runtime { owner: Owner::new(engine) });
         }
         let cores = Cores::of_process();
         let processors = match (self.queues, self.workers) {
@@ -368,7 +368,7 @@ impl RuntimeBuilder {
             self.failed = Some(engine);
             return Err(StartError::Thread(error));
         }
-        Ok(Runtime::of(engine, None))
+        Ok(Runtime { owner: Owner::new(engine) })
     }
 }
 

@@ -13,13 +13,10 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
-use super::{
-    ManualClock, Owner, Runtime, RuntimeBuilder, RuntimeError, RuntimeHandle, ShutdownError, StartError, usable,
-};
-use crate::engine::Engine;
+use super::{ManualClock, Runtime, RuntimeBuilder, RuntimeError, RuntimeHandle, ShutdownError, StartError, usable};
 use crate::engine::current::Scope;
 use crate::sync::unmodelled::{AtomicU8, Mutex, MutexGuard, OnceLock};
-use crate::sync::{Arc, Ordering};
+use crate::sync::Ordering;
 
 static GLOBAL: OnceLock<DefaultRuntime> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
@@ -420,15 +417,3 @@ impl UnwindSafe for Runtime {}
 impl RefUnwindSafe for Runtime {}
 impl UnwindSafe for ManualClock {}
 impl RefUnwindSafe for ManualClock {}
-
-impl Runtime {
-    /// A handle of the runtime of this engine.
-    pub(super) fn of_engine(engine: &Arc<Engine>) -> Self {
-        match engine.owner().map(|owner| owner.downcast::<Owner>()) {
-            Some(Ok(owner)) => Self { owner },
-            // The last handle is gone, so the runtime has ended or is about to end: this handle
-            // closes it once more.
-            _ => Self { owner: std::sync::Arc::new(Owner::new(Arc::clone(engine), None)) },
-        }
-    }
-}

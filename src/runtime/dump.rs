@@ -1,32 +1,11 @@
 //! The timers that are due next.
 
 use std::fmt;
-use std::panic::Location;
 
 use super::Runtime;
+pub use crate::engine::PendingTimer;
 use crate::engine::soonest;
 use crate::time::Timestamp;
-
-/// A timer that waits: a part of a [`TimerDump`].
-///
-/// # Examples
-///
-/// See [`Runtime::dump`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct PendingTimer {
-    /// The due point, without leeway.
-    pub due: Timestamp,
-    /// The number of its queue.
-    pub queue: usize,
-    /// The entry of a future ([`Delay`](crate::Delay), timeout, interval), and not a timer with a
-    /// callback.
-    pub is_future: bool,
-    /// The [name](crate::TimerBuilder::name) of the timer.
-    pub name: Option<String>,
-    /// The place in the source at which the timer was named.
-    pub site: Option<&'static Location<'static>>,
-}
 
 /// The timers that are due next: see [`Runtime::dump`].
 ///
@@ -87,17 +66,7 @@ impl Runtime {
     /// ```
     #[must_use]
     pub fn dump(&self, n: usize) -> TimerDump {
-        let (queued, complete) = soonest(self.engine(), n);
-        let timers = queued
-            .into_iter()
-            .map(|queued| PendingTimer {
-                due: Timestamp::from_ns(queued.due),
-                queue: queued.queue,
-                is_future: queued.is_future,
-                name: queued.label.as_ref().map(|label| label.name.to_string()),
-                site: queued.label.map(|label| label.site),
-            })
-            .collect();
+        let (timers, complete) = soonest(self.engine(), n);
         TimerDump { timers, complete, now: self.now() }
     }
 }

@@ -6,9 +6,8 @@
 
 use std::fmt;
 
-use super::{Runtime, RuntimeBuilder};
+use super::RuntimeBuilder;
 use crate::engine::HandedOver;
-use crate::engine::current::Scope;
 
 /// A due callback, to be run by an executor of the program's; see
 /// [`RuntimeBuilder::callback_executor`].
@@ -46,7 +45,6 @@ impl CallbackJob {
     /// runtime has ended. A panic of the callback is caught and counted. The runtime of the timer
     /// is the [current](Runtime::current) one meanwhile.
     pub fn run(self) {
-        let _scope = Scope::enter(Runtime::of_engine(self.job.engine()).core());
         self.job.run();
     }
 }

@@ -8,7 +8,7 @@
 use super::default::settle_clock;
 use super::{ManualClock, Runtime, RuntimeError, usable};
 use crate::alarm::{Clock, SystemClock};
-use crate::engine::{CoreRef, Engine, current};
+use crate::engine::{CoreRef, Engine, Owner, current};
 use crate::sync::Arc;
 use crate::time::{At, Deadline};
 use crate::unwind::{Payload, Tell, discard};
@@ -50,14 +50,17 @@ impl RuntimeHandle {
     pub(crate) fn runtime(&self) -> Runtime {
         match self {
             Self::Global => Runtime::global().clone(),
-            Self::Engine(core) => Runtime::of_engine(&core.engine),
+            Self::Engine(core) => Runtime { owner: Owner::of(&core.engine) },
         }
     }
 
     /// The clock that the program moves, if the runtime is on one. (The default runtime on such a
     /// clock is no [`Self::Global`].)
     pub(super) fn manual_clock(&self) -> Option<ManualClock> {
-        self.is_manual().then(|| self.runtime().manual_clock().cloned()).flatten()
+        match self {
+            Self::Global => None, // never on a manual clock
+            Self::Engine(core) => core.engine.agenda().map(ManualClock::of),
+        }
     }
 
     /// Whether the program moves the clock.
@@ -156,58 +159,9 @@ impl Tell for RuntimeHandle {
     }
 }
 
-/// A [`CoreRef`] for each queue of an engine.
-pub(crate) struct CoreRefs(Box<[Arc<CoreRef>]>);
-
-impl CoreRefs {
-    pub(crate) fn new(engine: &Arc<Engine>) -> Self {
-        Self(engine.shards().map(|_| CoreRef::new(engine)).collect())
-    }
-
-    /// A reference counted on the core of the calling thread.
-    #[inline]
-    pub(crate) fn here(&self, engine: &Engine) -> Arc<CoreRef> {
-        Arc::clone(&self.0[engine.current_queue().unwrap_or(0)])
-    }
-}
-
 #[cfg(all(test, timerqueue_loom))]
 impl From<&Arc<Engine>> for RuntimeHandle {
     fn from(engine: &Arc<Engine>) -> Self {
-        Self::Engine(CoreRefs::new(engine).here(engine))
-    }
-}
-
-#[cfg(all(test, not(timerqueue_loom)))]
-mod tests {
-    use std::collections::BTreeSet;
-    use std::time::Duration;
-
-    use super::*;
-    use crate::Delay;
-
-    /// S35. A reference made on a core is counted there; no two queues count on the same cache
-    /// line.
-    #[test]
-    fn a_delay_counts_on_the_core_on_which_it_is_made() {
-        let runtime = Runtime::builder().start().expect("the system has threads");
-        let CoreRefs(refs) = CoreRefs::new(runtime.engine());
-        let places: BTreeSet<_> = refs.iter().map(|core| Arc::as_ptr(core).addr() / align_of::<CoreRef>()).collect();
-        assert_eq!((places.len(), align_of::<CoreRef>()), (runtime.queues(), 128));
-        for core in core_affinity::get_core_ids().unwrap_or_default() {
-            let runtime = &runtime;
-            let made = move || {
-                if !core_affinity::set_for_current(core) {
-                    return; // the system does not allow this core
-                }
-                let queue = runtime.engine().current_queue().expect("no manual clock");
-                let refs = CoreRefs::new(runtime.engine());
-                let sources: Vec<_> = (0..10).map(|_| refs.here(runtime.engine())).collect();
-                let counts: Vec<usize> = refs.0.iter().map(Arc::strong_count).collect();
-                assert!(counts.iter().enumerate().all(|(i, &count)| count == if i == queue { 11 } else { 1 }));
-                drop((sources, Delay::on(runtime, Duration::ZERO)));
-            };
-            std::thread::scope(|scope| scope.spawn(made).join().expect("no panic"));
-        }
+        Self::Engine(CoreRef::new(engine))
     }
 }

@@ -1,23 +1,17 @@
 //! The manual clock: virtual time, moved by calls.
 //!
-//! Ground rules. A clock has weak references to the engines on it. The driver is the thread that
-//! moves the clock and runs the engines' callbacks; only a single thread drives at a time. The
-//! [`Agenda`] says which queue is to be swept next. No lock is held while callbacks run.
+//! Ground rules. A clock is an [`Agenda`], which says which queue is to be swept next. The driver
+//! is the thread that moves the clock and runs the engines' callbacks; only a single thread drives
+//! at a time. No lock is held while callbacks run.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::task::{Poll, Waker};
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
-use super::Runtime;
 use super::wait::{NO_LIMIT, park_on, poll_on};
-use crate::engine::current::Scope;
-use crate::engine::{Agenda, Engine, InOrder, Waits, inside};
-use crate::queue::state::whole_number;
-use crate::sync::unmodelled::AtomicBool;
-use crate::sync::{Arc, Mutex, MutexGuard, Ordering as AtomicOrdering, ThreadId, park_timeout, thread_id};
+use crate::engine::{Agenda, Driver, Waits, inside};
+use crate::sync::{MutexGuard, Ordering, park_timeout, thread_id};
 use crate::time::Timestamp;
 use crate::time::{At, Deadline, LAST, NEVER};
 
@@ -51,18 +45,7 @@ use crate::time::{At, Deadline, LAST, NEVER};
 #[doc(alias = "mock")]
 #[derive(Clone, Default)]
 pub struct ManualClock {
-    pub(super) inner: std::sync::Arc<ManualInner>,
-}
-
-#[derive(Default)]
-pub(super) struct ManualInner {
-    pub(super) agenda: std::sync::Arc<Agenda>,
-    driver: Mutex<Driver>,
-    /// The clock does not advance automatically.
-    stands_still: AtomicBool,
-    /// Swept ticks that are about to run, in order. Shared, since a callback may run a future,
-    /// which drives in turn.
-    due: Mutex<BinaryHeap<Due>>,
+    pub(super) inner: std::sync::Arc<Agenda>,
 }
 
 /// The period at which `block_on` looks again while it has nothing to run: another thread may have
@@ -73,113 +56,15 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// stack.
 const DEEPEST: usize = 100;
 
-/// The capacity for swept ticks that is kept between instants.
-const ROOM: usize = 256;
-
-/// The thread that drives the clock, and its progress.
-#[derive(Default)]
-struct Driver {
-    thread: Option<ThreadId>,
-    /// The end of the running advance.
-    target: u64,
-    /// The number of callbacks run by the running advance, with nested callbacks.
-    run: u64,
-    /// The number of callbacks that wait for a future, each inside the previous.
-    depth: usize,
-    /// The wakers of the threads that wait to drive.
-    waiting: Vec<Waker>,
-}
-
-impl ManualInner {
-    /// The wall clock has been set: aims all wall timers again.
-    fn follow_wall(&self) {
-        self.agenda.engines().iter().for_each(|engine| engine.walls().follow(engine));
-    }
-
-    /// Runs all due callbacks, ordered by due point and arming. Returns their number.
-    fn run_due(&self) -> u64 {
-        let mut swept = Vec::new();
-        while let Some((engine, queue)) = self.agenda.take_due() {
-            engine.sweep_by_hand(queue, &mut swept);
-            self.put(&engine, swept.drain(..));
-        }
-        let mut run = 0;
-        loop {
-            let next = self.due.lock().pop();
-            let Some(Due { engine, tick, .. }) = next else {
-                self.due.lock().shrink_to(ROOM); // an instant may have had many due timers
-                return run;
-            };
-            // A callback that names no runtime uses its own.
-            let scope = Scope::enter(Runtime::of_engine(&engine).core());
-            // A further tick of the same timer takes its place in the order; the callback may wait,
-            // and it runs meanwhile.
-            let ran = engine.run_by_hand(tick, |deferred| self.put(&engine, [deferred]));
-            drop(scope);
-            run += u64::from(ran);
-        }
-    }
-
-    /// Gives swept ticks and wakers their place among those that are about to run.
-    fn put(&self, engine: &Arc<Engine>, swept: impl IntoIterator<Item = InOrder>) {
-        let next = self.agenda.virtual_time.armed();
-        self.due.lock().extend(swept.into_iter().map(|due| Due::new(engine, due, next)));
-    }
-
-    /// The earliest due point of all queues, exactly, on the clock which stands still in suspend;
-    /// [`NEVER`]: no timer comes due.
-    fn earliest_due(&self) -> u64 {
-        while let Some((at, engine, queue)) = self.agenda.first_queue() {
-            // `earliest_due_of` moves the entry of the queue, if too early.
-            if engine.clock().on_monotonic(engine.earliest_due_of(queue)) <= at {
-                return at;
-            }
-        }
-        NEVER
-    }
-}
-
-/// A claimed tick or a waker, ordered by instant and arming. (The order is read once: a change by
-/// another thread may alter the arming number.)
-struct Due {
-    order: Reverse<(u64, u64)>,
-    engine: Arc<Engine>,
-    tick: InOrder,
-}
-
-impl Due {
-    /// `next`: the arming number to be given next.
-    fn new(engine: &Arc<Engine>, due: InOrder, next: u64) -> Self {
-        let number = whole_number(due.number(), next);
-        let order = Reverse((engine.clock().on_monotonic(due.scheduled), number));
-        Self { order, engine: Arc::clone(engine), tick: due }
-    }
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.order == other.order
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.order.cmp(&other.order)
-    }
-}
-
 impl ManualClock {
+    /// The clock with this agenda.
+    pub(super) fn of(inner: &std::sync::Arc<Agenda>) -> Self {
+        Self { inner: std::sync::Arc::clone(inner) }
+    }
+
     /// The agenda of the runtimes on this clock.
     pub(crate) fn agenda(&self) -> &std::sync::Arc<Agenda> {
-        &self.inner.agenda
+        &self.inner
     }
 
     /// A new clock, at zero.
@@ -189,7 +74,7 @@ impl ManualClock {
 
     /// The present reading of the clock.
     pub fn now(&self) -> Timestamp {
-        Timestamp::from_ns(self.inner.agenda.virtual_time.now())
+        Timestamp::from_ns(self.inner.virtual_time.now())
     }
 
     /// Moves the clock by `by`, from due point to due point, and runs every callback that comes due
@@ -254,7 +139,7 @@ impl ManualClock {
     pub fn advance_to(&self, at: impl Into<Deadline>) -> u64 {
         let at = match at.into().0 {
             At::Timestamp(at) => at.as_ns(),
-            At::Instant(at) => self.inner.agenda.virtual_time.origin().ns(at),
+            At::Instant(at) => self.inner.virtual_time.origin().ns(at),
         };
         self.drive_from(|from| at.max(from))
     }
@@ -289,7 +174,7 @@ impl ManualClock {
 
     /// The number of timers armed on this clock so far.
     pub(crate) fn armed(&self) -> u64 {
-        self.inner.agenda.virtual_time.armed()
+        self.inner.virtual_time.armed()
     }
 
     /// Drives the clock up to the instant that `target` computes from the present one, or from the
@@ -305,7 +190,7 @@ impl ManualClock {
             drop(driver);
             driver = self.wait_to_drive();
         }
-        let target = target(inner.agenda.virtual_time.now()).min(LAST);
+        let target = target(inner.virtual_time.now()).min(LAST);
         self.drive(driver, target)
     }
 
@@ -319,7 +204,7 @@ impl ManualClock {
             if driver.thread.is_none() {
                 return Poll::Ready(Some(driver));
             }
-            waits = waits.take().or_else(|| Waits::begin(inner.agenda.address()));
+            waits = waits.take().or_else(|| Waits::begin(inner.address()));
             if waits.is_none() {
                 return Poll::Ready(None);
             }
@@ -334,18 +219,18 @@ impl ManualClock {
         let inner = &*self.inner;
         (driver.thread, driver.target, driver.run, driver.depth) = (Some(thread_id()), target, 0, 0);
         drop(driver);
-        inside(inner.agenda.address(), || {
+        inside(inner.address(), || {
             loop {
                 let run = inner.run_due();
                 let mut driver = inner.driver.lock();
                 driver.run += run;
-                if inner.agenda.virtual_time.now() >= driver.target {
+                if inner.virtual_time.now() >= driver.target {
                     // A thread may be about to arm a timer by an earlier reading of the clock.
                     drop(driver);
-                    inner.agenda.wait_for_arming();
+                    inner.wait_for_arming();
                     driver = inner.driver.lock();
                 }
-                let (now, next) = (inner.agenda.virtual_time.now(), inner.agenda.first());
+                let (now, next) = (inner.virtual_time.now(), inner.first());
                 if next > driver.target && now >= driver.target {
                     driver.thread = None;
                     // The wakers are of threads: they may be called with the lock held.
@@ -354,7 +239,7 @@ impl ManualClock {
                     }
                     return driver.run;
                 }
-                inner.agenda.virtual_time.set(next.min(driver.target).max(now));
+                inner.virtual_time.set(next.min(driver.target).max(now));
             }
         })
     }
@@ -424,8 +309,8 @@ impl ManualClock {
         let next = inner.earliest_due();
         let mut driver = inner.driver.lock();
         let inside = driver.thread == Some(thread_id());
-        let now = inner.agenda.virtual_time.now();
-        let goes = !inner.stands_still.load(AtomicOrdering::Relaxed);
+        let now = inner.virtual_time.now();
+        let goes = !inner.stands_still.load(Ordering::Relaxed);
         // Inside a callback the clock goes up to the target of the running advance in any case.
         let limit = if inside { now.max(driver.target) } else { now };
         let waits = next == NEVER || (next > limit && !goes);
@@ -442,7 +327,7 @@ impl ManualClock {
         }
         if !inside {
             drop(driver);
-            let Some(_waits) = Waits::begin(inner.agenda.address()) else {
+            let Some(_waits) = Waits::begin(inner.address()) else {
                 panic!("this wait would never end: the driver of the manual clock waits for the calling callback");
             };
             rest();
@@ -454,9 +339,9 @@ impl ManualClock {
         }
         driver.depth += 1;
         if !swept {
-            inner.agenda.virtual_time.set(next.max(now));
+            inner.virtual_time.set(next.max(now));
         }
-        driver.target = driver.target.max(inner.agenda.virtual_time.now());
+        driver.target = driver.target.max(inner.virtual_time.now());
         drop(driver);
         let run = inner.run_due();
         let mut driver = inner.driver.lock();
@@ -492,7 +377,7 @@ impl ManualClock {
     #[doc(alias = "pause")]
     #[doc(alias = "resume")]
     pub fn set_auto_advance(&self, on: bool) {
-        self.inner.stands_still.store(!on, AtomicOrdering::Relaxed);
+        self.inner.stands_still.store(!on, Ordering::Relaxed);
     }
 
     /// Moves the clock by `by` at once, as if the process had been stopped: no callback runs on the
@@ -518,13 +403,13 @@ impl ManualClock {
     pub fn stall(&self, by: Duration) {
         let inner = &*self.inner;
         let _driver = inner.driver.lock();
-        inner.agenda.virtual_time.set(crate::time::instant(inner.agenda.virtual_time.now(), by).min(LAST));
+        inner.virtual_time.set(crate::time::instant(inner.virtual_time.now(), by).min(LAST));
     }
 
     /// The wall clock that goes with this clock. It shows [`SystemTime::UNIX_EPOCH`] at first, and
     /// advances with this clock and in [`suspend`](Self::suspend).
     pub fn wall(&self) -> SystemTime {
-        self.inner.agenda.virtual_time.wall()
+        self.inner.virtual_time.wall()
     }
 
     /// Sets the wall clock, forward or back. Timers that count elapsed time do not notice (S55). A
@@ -549,7 +434,7 @@ impl ManualClock {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn set_wall(&self, wall: SystemTime) {
-        self.inner.agenda.virtual_time.set_wall(wall);
+        self.inner.virtual_time.set_wall(wall);
         self.inner.follow_wall();
     }
 
@@ -579,7 +464,7 @@ impl ManualClock {
     pub fn suspend(&self, by: Duration) {
         {
             let _driver = self.inner.driver.lock();
-            self.inner.agenda.virtual_time.suspend(u64::try_from(by.as_nanos()).unwrap_or(LAST));
+            self.inner.virtual_time.suspend(u64::try_from(by.as_nanos()).unwrap_or(LAST));
         }
         self.inner.follow_wall();
     }

@@ -16,7 +16,6 @@ mod manual_clock;
 pub(crate) mod wait;
 
 use std::fmt;
-use std::sync::Weak;
 use std::time::{Duration, Instant, SystemTime};
 
 pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock};
@@ -24,13 +23,13 @@ pub use self::default::Scoped;
 pub use self::dump::{PendingTimer, TimerDump};
 pub use self::error::{RuntimeError, ShutdownError, StartError};
 pub use self::hand_over::CallbackJob;
-pub(crate) use self::handle::{CoreRefs, RuntimeHandle};
+pub(crate) use self::handle::RuntimeHandle;
 pub use self::hooks::{CallbackPanic, Observer, SlowCallback};
 use self::manual_clock::LOOK_AGAIN;
 pub use self::manual_clock::ManualClock;
 use crate::alarm::{Backend, Loss};
 pub use crate::engine::{CallbackContext, ObservedCallback, ThreadsChanged};
-use crate::engine::{CoreRef, Engine, Firing, Once, OwnedEntry};
+use crate::engine::{CoreRef, Engine, Firing, Once, OwnedEntry, Owner};
 pub use crate::pool::{Metrics, ThreadMetrics};
 use crate::queue::MissedTicks;
 use crate::sync::Arc;
@@ -77,36 +76,7 @@ fn usable(engine: &Engine) -> Result<(), RuntimeError> {
     }
 }
 
-/// Closes the engine when the last handle is dropped.
-struct Owner {
-    engine: Arc<Engine>,
-    /// For futures: references made on different cores write to no shared cache line.
-    refs: CoreRefs,
-    /// The clock that the program moves, if the runtime is on one.
-    manual: Option<ManualClock>,
-}
-
-impl Owner {
-    fn new(engine: Arc<Engine>, manual: Option<ManualClock>) -> Self {
-        let refs = CoreRefs::new(&engine);
-        Self { engine, refs, manual }
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        self.engine.close();
-    }
-}
-
 impl Runtime {
-    fn of(engine: Arc<Engine>, manual: Option<ManualClock>) -> Self {
-        let owner = std::sync::Arc::new(Owner::new(engine, manual));
-        let weak: Weak<Owner> = std::sync::Arc::downgrade(&owner);
-        owner.engine.set_owner(weak);
-        Self { owner }
-    }
-
     /// Settings for a new runtime.
     ///
     /// # Examples
@@ -141,12 +111,7 @@ impl Runtime {
 
     /// A reference counted on the core of the calling thread.
     pub(crate) fn core(&self) -> Arc<CoreRef> {
-        self.owner.refs.here(&self.owner.engine)
-    }
-
-    /// The clock that the program moves, if the runtime is on one.
-    pub(crate) fn manual_clock(&self) -> Option<&ManualClock> {
-        self.owner.manual.as_ref()
+        self.owner.core()
     }
 
     /// The clock of this runtime, read now.
