@@ -292,11 +292,10 @@ impl CancellationTokenSource {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn try_cancel_after(&self, after: Duration) -> Result<(), RuntimeError> {
-        if self.is_cancelled() {
-            return Ok(());
-        }
         if after.is_zero() {
             self.cancel_for(CancelReason::Timeout);
+        }
+        if self.is_cancelled() {
             return Ok(());
         }
         let mut timed = self.handle.timed.lock();
@@ -304,35 +303,23 @@ impl CancellationTokenSource {
         if !never && self.handle.source.is_forked() {
             return Err(RuntimeError::Forked);
         }
-        let mut ended = None;
-        match &timed.timer {
-            Some(timer) => {
-                let changed = engine::change(timer, after, Duration::ZERO);
-                if changed == Rescheduled::Refused {
-                    // An ended runtime fires no timer, also none armed before: see `begin_timed`.
-                    // Or an executor of the program's has dropped the job of this timer.
-                    timed.armed = false;
-                    if never {
-                        return Ok(());
-                    }
-                    let next = self.timer(after)?;
-                    ended = timed.timer.replace(next);
-                } else {
-                    timed.begun |= timed.armed && changed == Rescheduled::WasIdle;
-                }
-                timed.armed = !never;
-            }
-            None if never => return Ok(()),
-            None => {
-                timed.timer = Some(self.timer(after)?);
-                timed.armed = true;
-            }
+        let changed =
+            timed.timer.as_ref().map_or(Rescheduled::Refused, |timer| engine::change(timer, after, Duration::ZERO));
+        timed.begun |= timed.armed && changed == Rescheduled::WasIdle;
+        timed.armed = false;
+        let mut refused = None;
+        if changed == Rescheduled::Refused && !never {
+            // There is no timer. Or its runtime has ended, and fires no timer, also none armed
+            // before: see `begin_timed`. Or an executor of the program's has dropped its job.
+            let next = self.timer(after)?;
+            refused = timed.timer.replace(next);
         }
+        timed.armed = !never;
         // A canceller that ran meanwhile has taken no timer, or an older timer. This timer would
         // fire in vain.
         let leftover = if self.is_cancelled() { timed.timer.take() } else { None };
         drop(timed);
-        drop((leftover, ended));
+        drop((leftover, refused));
         Ok(())
     }
 

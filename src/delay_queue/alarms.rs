@@ -126,11 +126,10 @@ impl Alarms {
     }
 
     fn arm_running(&mut self, engine: &Engine, at: u64, now: u64) -> Looked {
-        let looked = match &mut self.running {
+        let looked = match &self.running {
             None => {
-                let (entry, looked) = WakerEntry::start(engine, MissedTicks::Skip.into(), &self.waker, at, now);
-                self.running = Some(entry);
-                looked
+                let policy = MissedTicks::Skip.into();
+                WakerEntry::start(&mut self.running, engine, policy, &self.waker, at, now)
             }
             Some(entry) => {
                 // The timer may be queued, or have fired while a thread is about to ring: `reset`
@@ -152,14 +151,6 @@ impl Alarms {
         if self.wall_at != NEVER {
             self.wall_at = NEVER;
             drop(self.wall.take());
-        }
-    }
-}
-
-impl Drop for Alarms {
-    fn drop(&mut self) {
-        if let Some(entry) = self.running.take() {
-            entry.abandon();
         }
     }
 }

@@ -36,8 +36,8 @@ use crate::queue::node::Location;
 use crate::queue::state::Dispose;
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Node, Period, Schedule};
-use crate::sync::unmodelled::AtomicUsize;
 use crate::sync::Arc;
+use crate::sync::unmodelled::AtomicUsize;
 use crate::time::instant;
 use crate::unwind::{Payload, contain};
 
@@ -570,14 +570,6 @@ impl EntryRef {
     /// The address that identifies the entry, for [`inside`].
     pub(crate) fn address(&self) -> *const () {
         self.0.as_ptr().cast_const().cast()
-    }
-
-    /// Turns the reference into a pointer without counting: the caller passes on the ownership.
-    #[inline]
-    pub(crate) fn into_raw(self) -> NonNull<Entry> {
-        let node = self.0;
-        std::mem::forget(self);
-        node
     }
 }
 

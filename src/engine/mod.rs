@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use self::agenda::Membership;
 pub(crate) use self::agenda::{Agenda, Driver};
 pub(crate) use self::current::{CoreRef, Owner};
-pub(crate) use self::deadline_wait::DeadlineWait;
 use self::entry::EntryMeta;
 pub(crate) use self::entry::{
     EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, OwnedEntry, change, dispose, restart,
@@ -49,7 +48,6 @@ use crate::unwind::{Payload, Tell, catch_all, contain, contain_drop, discard};
 mod agenda;
 mod coalesce;
 pub(crate) mod current;
-mod deadline_wait;
 mod entry;
 mod fire;
 mod frames;

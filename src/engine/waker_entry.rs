@@ -7,6 +7,7 @@
 #![allow(unsafe_code)] // the payload behind the header
 
 use std::cell::UnsafeCell;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::task::Waker;
 
@@ -125,18 +126,19 @@ pub(crate) enum Looked {
 }
 
 /// The entry that a pending future owns.
-pub(crate) struct WakerEntry(EntryRef);
+pub(crate) struct WakerEntry(ManuallyDrop<EntryRef>);
 
 impl WakerEntry {
-    /// Makes an entry and puts it into the queue of the CPU that the calling thread runs on. `now`
-    /// was read shortly before.
+    /// Makes an entry, `own`, and puts it into the queue of the CPU that the calling thread runs
+    /// on. `now` was read shortly before.
     pub(crate) fn start(
+        own: &mut Option<Self>,
         engine: &Engine,
         tick_policy: TickPolicy,
         waker: &Waker,
         deadline: u64,
         now: u64,
-    ) -> (Self, Looked) {
+    ) -> Looked {
         let payload = Waiting { waker: UnsafeCell::new(Some(waker.clone())), abandoned: AtomicBool::new(false) };
         let mut has_come = false;
         let (entry, is_open) = entry::start_as(engine, tick_policy, (), payload, |state, entry| {
@@ -147,9 +149,8 @@ impl WakerEntry {
             // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
             unsafe { state.insert_or_claim(shard, entry.as_ptr(), Schedule::once(deadline), now) }
         });
-        let entry = Self(entry);
-        let looked = if is_open && !has_come { Looked::Waits } else { entry.look(waker, deadline, now) };
-        (entry, looked)
+        let entry = own.insert(Self(ManuallyDrop::new(entry)));
+        if is_open && !has_come { Looked::Waits } else { entry.look(waker, deadline, now) }
     }
 
     /// A poll: if the deadline has come, removes the waker; else stores the latest waker, and
@@ -289,14 +290,16 @@ impl WakerEntry {
         }
         waker
     }
+}
 
+impl Drop for WakerEntry {
     /// The future does not wait any more: the entry leaves the queue, and is freed with its waker.
     #[inline]
-    pub(crate) fn abandon(mut self) {
+    fn drop(&mut self) {
         if self.has_fired() {
             // The thread that swept has written the entry, perhaps on another core: only the line
             // of its first words is read here.
-            let entry = self.0.into_raw();
+            let entry = self.0.as_ptr();
             // SAFETY: alive, and used by this thread alone: see `has_fired`.
             debug_assert!(unsafe { waiting(entry) }.is_none(), "the waker was taken with the entry");
             // SAFETY: `start` made the entry with this payload, and the only reference is given up
@@ -307,6 +310,7 @@ impl WakerEntry {
         // SAFETY: alive by the future's reference; this atomic needs no lock, and stays readable
         // until the entry is freed.
         unsafe { payload_of(self.0.as_ptr()) }.abandoned.store(true, Ordering::Relaxed);
-        dispose_last(self.0);
+        // SAFETY: taken once: the future's reference is being dropped.
+        dispose_last(unsafe { ManuallyDrop::take(&mut self.0) });
     }
 }

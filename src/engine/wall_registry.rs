@@ -166,7 +166,7 @@ impl WallRegistry {
             inner.touch(shard);
             let aim = Aim::new(self, shard);
             for _ in 0..section {
-                let Some((node, at)) = inner.walls.next_behind(aim.by) else { break };
+                let Some((node, at)) = inner.walls.next_behind(&aim) else { break };
                 // SAFETY: in the list, so alive and of this shard, whose lock is held. A disposed
                 // timer is refused; the disposing thread will take the timer out.
                 let left = unsafe { inner.aim_again(shard, node, aim.by.due(at), aim.by.now) };
@@ -274,7 +274,7 @@ fn change(entry: &EntryRef, at: SystemTime) -> Rescheduled {
     if rescheduled == Rescheduled::Refused {
         return rescheduled;
     }
-    let waited = inner.walls.aimed(entry, at, aim.by);
+    let waited = inner.walls.aimed(entry, at, &aim);
     let look = wants_look(&inner, &aim);
     hand_over(inner, left);
     if let Some(engine) = look {
@@ -299,7 +299,7 @@ fn has_come(entry: &EntryRef) -> Option<SystemTime> {
     let aim = Aim::new(inner.engine()?.walls(), shard);
     // SAFETY: alive by the job's reference, and of this shard, whose lock is held.
     let left = unsafe { inner.aim_again(shard, entry.as_ptr(), aim.by.due(at), aim.by.now) };
-    inner.walls.aimed(entry, at, aim.by);
+    inner.walls.aimed(entry, at, &aim);
     hand_over(inner, left);
     None
 }
@@ -361,7 +361,8 @@ pub(crate) struct WallList {
     /// comes from the end. So neither is left out.
     behind: usize,
     /// The lowest offset of the wall clock among the readings by which timers were aimed since the
-    /// last walk began. Not updated when a timer leaves, so it may be lower than of any timer.
+    /// last walk began. Not updated when a timer leaves, so it may be lower than of any timer; nor
+    /// where the system reports steps, and no thread compares it.
     lowest: i128,
 }
 
@@ -380,11 +381,18 @@ impl WallList {
     }
 
     /// The next timer of the walk, which the caller aims by this reading.
-    fn next_behind(&mut self, by: Reading) -> Option<(NonNull<Entry>, SystemTime)> {
+    fn next_behind(&mut self, aim: &Aim) -> Option<(NonNull<Entry>, SystemTime)> {
         self.behind = self.behind.checked_sub(1)?;
-        self.lowest = self.lowest.min(by.offset());
+        self.note(aim);
         let WaitingTimer { entry, at } = &self.blocks[self.behind / BLOCK][self.behind % BLOCK];
         Some((entry.as_ptr(), *at))
+    }
+
+    /// A timer is aimed by this reading.
+    fn note(&mut self, aim: &Aim) {
+        if !aim.told {
+            self.lowest = self.lowest.min(aim.by.offset());
+        }
     }
 
     /// Whether some timer may have been aimed when the wall clock was less far ahead than `offset`
@@ -407,8 +415,11 @@ impl WallList {
 
     /// The timer has been aimed at `at`, by this reading of the clocks, with the lock held. Returns
     /// whether the timer waited before.
-    fn aimed(&mut self, entry: &EntryRef, at: SystemTime, by: Reading) -> bool {
-        self.lowest = if self.is_empty() { by.offset() } else { self.lowest.min(by.offset()) };
+    fn aimed(&mut self, entry: &EntryRef, at: SystemTime, aim: &Aim) -> bool {
+        if self.is_empty() {
+            self.lowest = i128::MAX;
+        }
+        self.note(aim);
         if let Some(found) = self.get_mut(entry) {
             found.at = at;
             return true;
@@ -568,7 +579,7 @@ impl WallEntry {
             let shard = entry.shard();
             inner.touch(shard);
             let aim = Aim::new(engine.walls(), shard);
-            inner.walls.aimed(entry, at, aim.by);
+            inner.walls.aimed(entry, at, &aim);
             // SAFETY: just made, so alive and idle; a reference is for `schedule`. `start` holds
             // the lock.
             let left =

@@ -7,14 +7,14 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::cancellable_delay::CancellableDelay;
 use crate::alarm::Clock;
 use crate::budget;
 use crate::cancellation::CancellationToken;
-use crate::engine::{DeadlineWait, Looked, WakerEntry};
+use crate::engine::{Looked, WakerEntry};
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
@@ -115,11 +115,12 @@ const FAR_NS: u64 = 100_000_000;
 #[doc(alias = "Sleep")]
 #[must_use = "a delay does nothing until it is awaited or polled"]
 pub struct Delay {
+    /// From the first pending poll on. Dropped before the runtime: see `entry::free`.
+    entry: Option<WakerEntry>,
     source: RuntimeHandle,
     /// [`END`] for a delay that never ends: its entry is in the queue too, so that the end of the
     /// runtime finds the delay.
     deadline: u64,
-    wait: DeadlineWait,
     stage: Stage,
     /// The leeway.
     tick_policy: TickPolicy,
@@ -224,7 +225,7 @@ impl Delay {
         Self {
             source,
             deadline: deadline.min(END),
-            wait: DeadlineWait::default(),
+            entry: None,
             stage: Stage::New,
             tick_policy: MissedTicks::Skip.into(),
         }
@@ -316,7 +317,7 @@ impl Delay {
     /// # Errors
     /// As for [`try_wait`](Self::try_wait).
     pub fn poll_try_wait(&mut self, context: &mut Context<'_>) -> Poll<Result<(), RuntimeError>> {
-        if self.wait.entry.is_none() && !self.is_done() { self.poll_first(context) } else { self.poll_again(context) }
+        if self.entry.is_none() && !self.is_done() { self.poll_first(context) } else { self.poll_again(context) }
     }
 
     /// A poll of a delay that has no entry and was not ready. A function of its own, as the next
@@ -325,7 +326,14 @@ impl Delay {
     fn poll_first(&mut self, context: &mut Context<'_>) -> Found {
         let now = self.reading();
         if now < self.deadline {
-            let found = self.start(context.waker(), now);
+            let found = match self.source.engine() {
+                Err(error) => Poll::Ready(Err(error)),
+                Ok(engine) => {
+                    let (waker, deadline) = (context.waker(), self.deadline);
+                    let looked = WakerEntry::start(&mut self.entry, engine, self.tick_policy, waker, deadline, now);
+                    self.found(looked)
+                }
+            };
             return self.keep(found);
         }
         if self.stage != Stage::Waited {
@@ -339,12 +347,12 @@ impl Delay {
     fn poll_again(&mut self, context: &mut Context<'_>) -> Found {
         // A sweep has read the clock before it took the entry out. Since the last poll the deadline
         // was not moved.
-        let has_fired = self.stage == Stage::Waited && self.wait.entry.as_mut().is_some_and(WakerEntry::has_fired);
+        let has_fired = self.stage == Stage::Waited && self.entry.as_mut().is_some_and(WakerEntry::has_fired);
         let now = if has_fired { self.deadline } else { self.reading() };
         if (self.is_done() || now >= self.deadline) && self.stage != Stage::Waited {
             ready!(budget::spend(context));
         }
-        let found = match &self.wait.entry {
+        let found = match &self.entry {
             Some(entry) if self.stage != Stage::Ready && !has_fired => {
                 let looked = entry.look(context.waker(), self.deadline, now);
                 self.found(looked)
@@ -436,7 +444,7 @@ impl Delay {
     #[inline]
     fn restart(&mut self, before: Option<u64>, deadline: impl Fn(Option<&Clock>) -> u64) {
         self.stage = Stage::New;
-        self.deadline = match &self.wait.entry {
+        self.deadline = match &self.entry {
             None => deadline(None).min(END),
             Some(entry) => entry.reset(before, |clock| deadline(Some(clock))),
         };
@@ -470,16 +478,6 @@ impl Delay {
         if self.source.was_there(self.deadline) { Ok(()) } else { Err(RuntimeError::Ended) }
     }
 
-    /// The first pending poll: makes an entry.
-    fn start(&mut self, waker: &Waker, now: u64) -> Found {
-        let engine = match self.source.engine() {
-            Ok(engine) => engine,
-            Err(error) => return Poll::Ready(Err(error)),
-        };
-        let looked = self.wait.start(engine, self.tick_policy, waker, self.deadline, now);
-        self.found(looked)
-    }
-
     fn found(&self, looked: Looked) -> Found {
         match looked {
             Looked::Waits => Poll::Pending,
@@ -490,7 +488,7 @@ impl Delay {
 
     /// Wakes the waiting task, if any, so that the task polls again.
     pub(crate) fn wake_task(&self) {
-        if let Some(waker) = self.wait.entry.as_ref().and_then(WakerEntry::take_waker) {
+        if let Some(waker) = self.entry.as_ref().and_then(WakerEntry::take_waker) {
             waker.wake();
         }
     }
@@ -499,7 +497,7 @@ impl Delay {
     /// further poll makes a new entry.
     #[inline]
     pub(crate) fn withdraw(&mut self) {
-        self.wait.withdraw();
+        self.entry = None;
     }
 }
 
@@ -529,7 +527,7 @@ impl fmt::Debug for Delay {
         f.debug_struct("Delay")
             .field("deadline", &format_args!("{}", self.deadline()))
             .field("elapsed", &self.is_elapsed())
-            .field("waiting", &self.wait.entry.is_some())
+            .field("waiting", &self.entry.is_some())
             .finish_non_exhaustive()
     }
 }

@@ -15,8 +15,8 @@ use pin_project_lite::pin_project;
 
 use super::{ManualClock, Runtime, RuntimeBuilder, RuntimeError, RuntimeHandle, ShutdownError, StartError, usable};
 use crate::engine::current::Scope;
-use crate::sync::unmodelled::{AtomicU8, Mutex, MutexGuard, OnceLock};
 use crate::sync::Ordering;
+use crate::sync::unmodelled::{AtomicU8, Mutex, MutexGuard, OnceLock};
 
 static GLOBAL: OnceLock<DefaultRuntime> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::RuntimeHandle;
-use crate::engine::{DeadlineWait, Looked};
+use crate::engine::{Looked, WakerEntry};
 use crate::queue::MissedTicks;
 use crate::sync::{Arc, AtomicBool, Ordering, Thread, current, park_until};
 use crate::time::{END, instant};
@@ -99,7 +99,7 @@ pub(crate) fn wait<T>(own: &RuntimeHandle, limit: Option<Duration>, future: impl
     let deadline = limit.filter(|_| !counts.is_monotonic()).map(|limit| instant(counts.now(), limit).min(END));
     let until = limit.filter(|_| !counts.is_manual()).and_then(|limit| Instant::now().checked_add(limit));
     // Dropped also when a callback that the wait runs, or the wait itself, panics.
-    let mut limiting = DeadlineWait::default();
+    let mut limiting = None;
     let limited = poll_fn(|context| match (future.as_mut().poll(context), deadline) {
         (Poll::Ready(value), _) => Poll::Ready(Some(value)),
         (Poll::Pending, Some(deadline)) if has_come(&mut limiting, counts, deadline, context.waker()) => {
@@ -116,12 +116,12 @@ pub(crate) fn wait<T>(own: &RuntimeHandle, limit: Option<Duration>, future: impl
 
 /// Whether the limit has come, on a clock other than that of a parked thread, or never will, since
 /// the runtime has ended. If not, the waker is called then.
-fn has_come(limiting: &mut DeadlineWait, counts: &RuntimeHandle, deadline: u64, waker: &Waker) -> bool {
+fn has_come(limiting: &mut Option<WakerEntry>, counts: &RuntimeHandle, deadline: u64, waker: &Waker) -> bool {
     let (Ok(engine), now) = (counts.engine(), counts.now()) else { return true };
-    let looked = match &limiting.entry {
+    let looked = match &limiting {
         _ if now >= deadline => Looked::HasCome,
         Some(entry) => entry.look(waker, deadline, now),
-        None => limiting.start(engine, MissedTicks::Skip.into(), waker, deadline, now),
+        None => WakerEntry::start(limiting, engine, MissedTicks::Skip.into(), waker, deadline, now),
     };
     looked != Looked::Waits
 }
