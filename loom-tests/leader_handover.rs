@@ -100,7 +100,7 @@ impl Stage {
     fn end(&self, mut all: Vec<Event>) {
         let mut reported = std::mem::take(&mut *self.reported.lock().unwrap());
         let place = |event: &Event| match event {
-            Event::Shard(queue) => *queue,
+            Event::Alarm(queue) => *queue,
             Event::StallCheck => usize::MAX - 1,
             _ => usize::MAX,
         };
@@ -139,7 +139,7 @@ fn an_alarm_set_while_a_thread_waits_is_taken() {
             stage.alarms.arm(0, SOON);
             stage.pass(SOON);
             join([poller]);
-            stage.end(vec![Event::Shard(0)]);
+            stage.end(vec![Event::Alarm(0)]);
         });
     }
 }
@@ -157,7 +157,7 @@ fn an_alarm_that_was_moved_later_is_taken_then() {
         stage.pass(SOON);
         stage.pass(LATE);
         join([poller]);
-        stage.end(vec![Event::Shard(0)]);
+        stage.end(vec![Event::Alarm(0)]);
     });
 }
 
@@ -171,7 +171,7 @@ fn alarms_that_expire_together_are_taken_by_two() {
         stage.alarms.arm_stall_check(Duration::from_nanos(SOON));
         stage.pass(SOON);
         join(pollers);
-        stage.end(vec![Event::Shard(1), Event::StallCheck]);
+        stage.end(vec![Event::Alarm(1), Event::StallCheck]);
     });
 }
 
@@ -185,7 +185,7 @@ fn the_next_leader_waits_for_the_next_alarm() {
         stage.pass(SOON);
         stage.pass(LATE);
         join(pollers);
-        stage.end(vec![Event::Shard(0), Event::Shard(1)]);
+        stage.end(vec![Event::Alarm(0), Event::Alarm(1)]);
     });
 }
 
@@ -200,7 +200,7 @@ fn an_alarm_that_is_set_when_no_thread_leads_is_taken() {
         stage.alarms.arm(1, LATE);
         stage.pass(LATE);
         join(pollers);
-        stage.end(vec![Event::Shard(0), Event::Shard(1)]);
+        stage.end(vec![Event::Alarm(0), Event::Alarm(1)]);
     });
 }
 
@@ -236,7 +236,7 @@ fn a_wake_and_an_alarm_are_taken_by_two() {
             }
             stage.pass(SOON);
             join(pollers);
-            stage.end(vec![Event::Shard(0), Event::Wake]);
+            stage.end(vec![Event::Alarm(0), Event::Wake]);
         });
     }
 }
@@ -251,7 +251,7 @@ fn an_alarm_that_is_set_while_another_thread_wakes_is_taken() {
         stage.pass(SOON);
         join(pollers);
         join([waker]);
-        stage.end(vec![Event::Shard(0), Event::Wake]);
+        stage.end(vec![Event::Alarm(0), Event::Wake]);
     });
 }
 
@@ -267,6 +267,6 @@ fn a_lone_poller_takes_all_events() {
         stage.alarms.arm(1, LATE);
         stage.pass(LATE);
         join([poller]);
-        stage.end(vec![Event::Shard(0), Event::Shard(1), Event::Wake]);
+        stage.end(vec![Event::Alarm(0), Event::Alarm(1), Event::Wake]);
     });
 }

@@ -121,7 +121,7 @@ impl Backend for Alarms {
             let mut events = self.events.lock();
             loop {
                 if std::mem::take(&mut events.alarm) {
-                    break Event::Shard(0);
+                    break Event::Alarm(0);
                 }
                 if std::mem::take(&mut events.wake) {
                     break Event::Wake;

@@ -174,7 +174,7 @@ pub(super) fn an_alarm_expires_once_and_not_early<R: Rig>() {
         let at = rig.after(Duration::from_micros(micros));
         rig.alarms().arm(0, at);
         rig.pass(Duration::from_micros(micros));
-        let told = pollers.expect(Event::Shard(0));
+        let told = pollers.expect(Event::Alarm(0));
         assert!(told >= at, "{} ns early", at - told);
     }
     pollers.expect_nothing(ms(30));
@@ -186,7 +186,7 @@ pub(super) fn an_instant_that_has_passed_expires_at_once<R: Rig>() {
     for at in [rig.now(), rig.now().saturating_sub(1), 1, 0] {
         rig.alarms().arm(0, at);
         rig.pass(ms(0));
-        pollers.expect(Event::Shard(0));
+        pollers.expect(Event::Alarm(0));
     }
     pollers.expect_nothing(ms(10));
     pollers.end();
@@ -201,7 +201,7 @@ pub(super) fn the_latest_call_wins<R: Rig>() {
         let at = rig.after(ms(5));
         rig.alarms().arm(0, at);
         rig.pass(ms(5));
-        assert!(pollers.expect(Event::Shard(0)) >= at);
+        assert!(pollers.expect(Event::Alarm(0)) >= at);
         // Later: the earlier setting is not reported, unless the alarm has expired before the new
         // setting.
         let first = rig.after(ms(40));
@@ -210,9 +210,9 @@ pub(super) fn the_latest_call_wins<R: Rig>() {
         rig.alarms().arm(0, second);
         let in_time = rig.now() < first;
         rig.pass(ms(60));
-        let mut told = pollers.expect(Event::Shard(0));
+        let mut told = pollers.expect(Event::Alarm(0));
         if !in_time && told < second {
-            told = pollers.expect(Event::Shard(0));
+            told = pollers.expect(Event::Alarm(0));
         }
         assert!(told >= second, "{} ns early", second - told);
         later_won += u64::from(in_time);
@@ -232,7 +232,7 @@ pub(super) fn an_earlier_alarm_wakes_a_poller<R: Rig>() {
             let at = rig.after(ms(3));
             rig.alarms().arm(queue, at);
             rig.pass(ms(3));
-            assert!(pollers.expect(Event::Shard(queue)) >= at);
+            assert!(pollers.expect(Event::Alarm(queue)) >= at);
         }
         pollers.end();
     }
@@ -244,7 +244,7 @@ pub(super) fn an_alarm_can_be_set_again_and_again<R: Rig>() {
         let at = rig.after(Duration::from_micros(200));
         rig.alarms().arm(0, at);
         rig.pass(Duration::from_micros(200));
-        assert!(pollers.expect(Event::Shard(0)) >= at);
+        assert!(pollers.expect(Event::Alarm(0)) >= at);
     }
     pollers.end();
 }
@@ -256,7 +256,7 @@ pub(super) fn an_expiry_waits_for_a_poller<R: Rig>() {
     rig.pass(ms(15));
     let pollers = Pollers::of(&rig, 1);
     let both = [pollers.next().event, pollers.next().event];
-    assert!(both.contains(&Event::Shard(1)) && both.contains(&Event::StallCheck), "{both:?}");
+    assert!(both.contains(&Event::Alarm(1)) && both.contains(&Event::StallCheck), "{both:?}");
     pollers.expect_nothing(ms(10));
     pollers.end();
 }
@@ -267,7 +267,7 @@ pub(super) fn queues_are_told_apart<R: Rig>() {
     for queue in (0..QUEUES).rev() {
         rig.alarms().arm(queue, rig.after(ms(2)));
         rig.pass(ms(2));
-        pollers.expect(Event::Shard(queue));
+        pollers.expect(Event::Alarm(queue));
     }
     pollers.end();
 }
@@ -286,7 +286,7 @@ pub(super) fn many_alarms_at_one_instant_are_all_reported<R: Rig>() {
             for _ in 0..=QUEUES {
                 let report = pollers.next();
                 match report.event {
-                    Event::Shard(queue) => {
+                    Event::Alarm(queue) => {
                         assert!(report.at >= at);
                         seen[queue] += 1;
                     }
@@ -354,10 +354,10 @@ pub(super) fn wakes_and_expiries_do_not_hide_each_other<R: Rig>() {
             rig.pass(Duration::from_micros(10 * round));
             let mut seen = [pollers.next().event, pollers.next().event, pollers.next().event];
             seen.sort_by_key(|event| match event {
-                Event::Shard(queue) => *queue,
+                Event::Alarm(queue) => *queue,
                 _ => 2,
             });
-            assert_eq!(seen, [Event::Shard(0), Event::Shard(1), Event::Wake]);
+            assert_eq!(seen, [Event::Alarm(0), Event::Alarm(1), Event::Wake]);
         }
         pollers.end();
     }
@@ -380,7 +380,7 @@ pub(super) fn each_expiry_goes_to_exactly_one_poller<R: Rig>() {
             let report = pollers.next();
             by[report.poller] += 1;
             match report.event {
-                Event::Shard(queue) => seen[queue] += 1,
+                Event::Alarm(queue) => seen[queue] += 1,
                 other => panic!("{other:?}"),
             }
         }
@@ -409,7 +409,7 @@ pub(super) fn alarms_set_by_many_threads_are_all_reported<R: Rig>() {
     // After each report, the arming thread may set the shard's alarm again.
     let (hand_back, handed): (Vec<_>, Vec<_>) = (0..QUEUES).map(|_| channel::<u64>()).unzip();
     let hand_back = move |rig: &R, event| {
-        if let Event::Shard(queue) = event {
+        if let Event::Alarm(queue) = event {
             let _ = hand_back[queue].send(rig.now());
         }
     };
@@ -443,7 +443,7 @@ pub(super) fn an_alarm_can_be_set_while_events_are_reported<R: Rig>() {
     let rig = Arc::new(R::new(2));
     let sweep = |rig: &R, event| {
         // Each expiry of shard 0 sets the alarm of shard 1.
-        if event == Event::Shard(0) {
+        if event == Event::Alarm(0) {
             rig.alarms().arm(1, rig.now());
             rig.alarms().arm_stall_check(Duration::from_micros(1));
             rig.alarms().wake();
@@ -455,7 +455,7 @@ pub(super) fn an_alarm_can_be_set_while_events_are_reported<R: Rig>() {
     rig.pass(ms(1));
     let mut seen: Vec<String> = (0..4).map(|_| format!("{:?}", pollers.next().event)).collect();
     seen.sort();
-    assert_eq!(seen, ["Shard(0)", "Shard(1)", "StallCheck", "Wake"]);
+    assert_eq!(seen, ["Alarm(0)", "Alarm(1)", "StallCheck", "Wake"]);
     pollers.end();
 }
 
@@ -464,7 +464,7 @@ pub(super) fn a_busy_poller_does_not_delay_its_peer<R: Rig>() {
     let (open, gate) = channel::<()>();
     let gate = Arc::new(std::sync::Mutex::new(gate));
     let busy = move |events: &[Event]| {
-        if events.contains(&Event::Shard(0)) {
+        if events.contains(&Event::Alarm(0)) {
             let _ = gate.lock().expect("no panic").recv_timeout(PATIENCE);
         }
     };
@@ -475,12 +475,12 @@ pub(super) fn a_busy_poller_does_not_delay_its_peer<R: Rig>() {
         rig.alarms().arm(0, rig.after(ms(1)));
         rig.pass(ms(8));
         let mut both = [pollers.next().event, pollers.next().event];
-        both.sort_by_key(|event| *event != Event::Shard(0));
-        assert_eq!(both, [Event::Shard(0), Event::Shard(1)]);
+        both.sort_by_key(|event| *event != Event::Alarm(0));
+        assert_eq!(both, [Event::Alarm(0), Event::Alarm(1)]);
         // An alarm set while the poller is busy.
         rig.alarms().arm(1, rig.after(ms(1)));
         rig.pass(ms(1));
-        pollers.expect(Event::Shard(1));
+        pollers.expect(Event::Alarm(1));
         rig.alarms().wake();
         pollers.expect(Event::Wake);
         open.send(()).expect("somebody waits");
@@ -496,7 +496,7 @@ pub(super) fn far_instants_are_taken<R: Rig>() {
         pollers.expect_nothing(ms(3));
         rig.alarms().arm(0, rig.after(ms(1)));
         rig.pass(ms(1));
-        pollers.expect(Event::Shard(0));
+        pollers.expect(Event::Alarm(0));
     }
     pollers.end();
 }
@@ -507,7 +507,7 @@ pub(super) fn with_no_due_alarm_no_poller_wakes<R: Rig>() {
     rig.alarms().arm(0, rig.after(Duration::from_secs(1_000)));
     rig.alarms().arm(1, rig.after(ms(2)));
     rig.pass(ms(2));
-    pollers.expect(Event::Shard(1));
+    pollers.expect(Event::Alarm(1));
     pollers.expect_nothing(ms(150));
     let empty = pollers.end();
     // Returns without an event are allowed (a signal, say); many of them are a busy loop.

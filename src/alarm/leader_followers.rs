@@ -7,12 +7,12 @@
 //! instead of a system call that sets a timer. An alarm that expires makes a follower the next
 //! leader.
 //!
-//! Ground rules. All state is behind a single mutex, a leaf: [`Backend::arm`] takes it with a
-//! shard's lock held, and events are reported after its release. A thread on its way out of a wait
-//! looks at all state again, so a second notification is not needed. Invariant whenever the mutex
-//! is free: *if an alarm is set or a wake is pending, and threads wait, then a thread leads and
-//! waits no longer than until this alarm, or a thread is on its way out of its wait.* Three places
-//! keep this invariant: `hand_over`, and the notifications in `set` and `wake`.
+//! Ground rules. All state is behind a single mutex, a leaf: [`Backend::arm`] takes it with the
+//! lock of an alarm held, and events are reported after its release. A thread on its way out of a
+//! wait looks at all state again, so a second notification is not needed. Invariant whenever the
+//! mutex is free: *if an alarm is set or a wake is pending, and threads wait, then a thread leads
+//! and waits no longer than until this alarm, or a thread is on its way out of its wait.* Three
+//! places keep this invariant: `hand_over`, and the notifications in `set` and `wake`.
 //!
 //! Timed waits go by a clock of the system's choice, which may stand still in suspend while the
 //! clock of the runtime goes on: on the boot clock no wait is longer than [`BOOT_RECHECK`]. The
@@ -76,10 +76,9 @@ pub(crate) struct LeaderFollowersOn<L> {
 }
 
 pub(crate) struct State {
-    /// For each shard, and at the end for the stall check: the instant of its alarm; [`NEVER`] if
-    /// not set.
+    /// The instant of each alarm, and at the end of the stall check; [`NEVER`] if not set.
     alarms: Box<[u64]>,
-    /// The shard after the last shard taken, to be looked at first: each shard has its turn,
+    /// The alarm after the last alarm taken, to be looked at first: each alarm has its turn,
     /// however many alarms expire.
     turn: usize,
     /// Events that one `wait` takes: [`EVENTS_AT_ONCE`], fewer in a model.
@@ -97,8 +96,8 @@ struct TakenEvents {
 }
 
 impl State {
-    pub(super) fn new(queues: usize) -> Self {
-        let alarms = vec![NEVER; queues + 1].into_boxed_slice();
+    pub(super) fn new(alarms: usize) -> Self {
+        let alarms = vec![NEVER; alarms + 1].into_boxed_slice();
         Self { alarms, turn: 0, at_once: EVENTS_AT_ONCE, wakes: 0, leader_until: None, followers: 0 }
     }
 
@@ -107,7 +106,7 @@ impl State {
     }
 
     /// Takes events up to `now`, up to the limit: a wake, the stall check (early, since it must
-    /// work under overload), then shards.
+    /// work under overload), then alarms.
     fn take(&mut self, now: u64) -> TakenEvents {
         let mut taken = TakenEvents { events: [Event::Wake; EVENTS_AT_ONCE], n: 0 };
         if self.wakes > 0 {
@@ -122,7 +121,7 @@ impl State {
             let at = &mut self.alarms[alarm];
             if *at <= now && *at != NEVER {
                 *at = NEVER;
-                taken.events[taken.n] = if alarm == stall_check { Event::StallCheck } else { Event::Shard(alarm) };
+                taken.events[taken.n] = if alarm == stall_check { Event::StallCheck } else { Event::Alarm(alarm) };
                 taken.n += 1;
                 if alarm != stall_check {
                     self.turn = alarm + 1;
@@ -134,20 +133,20 @@ impl State {
 }
 
 impl LeaderFollowers {
-    pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
-        Self::led_by(Condvar::new(), clock, queues)
+    pub(crate) fn new(clock: SystemClock, alarms: usize) -> io::Result<Self> {
+        Self::led_by(Condvar::new(), clock, alarms)
     }
 }
 
 impl<L: LeaderWait> LeaderFollowersOn<L> {
-    pub(super) fn led_by(lead: L, clock: SystemClock, queues: usize) -> io::Result<Self> {
+    pub(super) fn led_by(lead: L, clock: SystemClock, alarms: usize) -> io::Result<Self> {
         Ok(Self {
-            state: Mutex::new(State::new(queues)),
+            state: Mutex::new(State::new(alarms)),
             lead,
             follow: Condvar::new(),
             clock,
             longest_wait: if clock == SystemClock::MONOTONIC { Duration::MAX } else { BOOT_RECHECK },
-            stall_check: queues,
+            stall_check: alarms,
             origin: ForkGuard::here()?,
         })
     }
@@ -177,9 +176,9 @@ impl<L: LeaderWait> LeaderFollowersOn<L> {
 }
 
 impl<L: LeaderWait> Backend for LeaderFollowersOn<L> {
-    fn arm(&self, queue: usize, at: u64) {
+    fn arm(&self, alarm: usize, at: u64) {
         if self.origin.is_here() {
-            self.set(queue, at);
+            self.set(alarm, at);
         }
     }
 
@@ -288,7 +287,7 @@ mod tests {
             state.alarms[..QUEUES].fill(now);
             let taken = state.take(now);
             seen.extend(taken.events[..taken.n].iter().map(|event| match event {
-                Event::Shard(queue) => *queue,
+                Event::Alarm(queue) => *queue,
                 other => panic!("{other:?}"),
             }));
         }
@@ -371,7 +370,7 @@ mod tests {
             let taken = state.take(1);
             for event in &taken.events[..taken.n] {
                 match *event {
-                    Event::Shard(queue) => queues[queue] += 1,
+                    Event::Alarm(queue) => queues[queue] += 1,
                     Event::StallCheck => stall_checks += 1,
                     _ => wakes += 1,
                 }

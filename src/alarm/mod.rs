@@ -1,12 +1,12 @@
 //! Alarms: the interface of the runtime to the kernel's timers, and to virtual time.
 //!
 //! Ground rules. [`Backend`] is the contract; `conformance` is the list of tests that every backend
-//! passes. A backend is a file: `timerfd` on Linux, `kqueue` on BSD and macOS, `windows`,
-//! [`leader_followers`] on any system. [`SystemAlarms`] is the backend on this system's own timers,
-//! picked by `cfg` below; a program may choose `leader_followers` when it starts a runtime
-//! ([`AlarmSet`]). All backends share the clocks ([`clock`]), the check for a fork
-//! ([`crate::sys::fork`]) and the note that their calls fail for good ([`loss`]). No backend knows
-//! a timer.
+//! passes. CONTRIBUTING.md has the steps to a new backend. A backend is a file: `timerfd` on Linux,
+//! `kqueue` on BSD and macOS, `windows`, [`leader_followers`] on any system. [`SystemAlarms`] is
+//! the backend on this system's own timers, picked by `cfg` below; a program may choose
+//! `leader_followers` when it starts a runtime ([`AlarmSet`]). All backends share the clocks
+//! ([`clock`]), the check for a fork ([`crate::sys::fork`]) and the note that their calls fail for
+//! good ([`loss`]). No backend knows a timer.
 //!
 //! A manual clock ([`virtual_time`]) has no alarm: each shard enters its deadline in the clock's
 //! agenda, and the thread that advances the clock reads the agenda.
@@ -61,8 +61,8 @@ pub(crate) use shared::{OFTEN_EARLY, PAUSE_NS, SharedAlarm};
 /// An event that a backend reports to a poller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The alarm of this shard has expired.
-    Shard(usize),
+    /// The alarm of this index has expired.
+    Alarm(usize),
     /// The pool's stall check has expired.
     StallCheck,
     /// A thread has called `wake`.
@@ -80,22 +80,25 @@ pub(crate) enum Event {
 /// A delay so long that it never ends.
 pub(crate) const OFF: Duration = Duration::from_nanos(u64::MAX);
 
-/// The alarms of a runtime: one per shard, one for the pool's stall check, and a way to wake a
+/// The alarms of a runtime: `alarms` by index, one for the pool's stall check, and a way to wake a
 /// poller.
 ///
-/// Made by `new(clock, queues)`, which opens all descriptors or none, and returns the failed call's
+/// The first indices are those of the shards; behind them come those of shared alarms, two per
+/// eight shards ([`crate::engine::shared_alarm`]). A backend makes no difference between them.
+///
+/// Made by `new(clock, alarms)`, which opens all descriptors or none, and returns the failed call's
 /// [`io::Error`]. Descriptors are close-on-exec. Any number of threads may call any method at once.
-/// Locks of a backend come from [`crate::sync`] and are leaves. Shards do not disarm their alarms:
-/// a stale alarm costs an empty sweep.
+/// Locks of a backend come from [`crate::sync`] and are leaves. Alarms are not disarmed: a stale
+/// alarm costs an empty sweep.
 ///
 /// In a forked child `wait` blocks for ever, `follow_wall` returns false, the other methods do
 /// nothing, and `Drop` closes nothing ([`crate::sys::fork`]).
 pub(crate) trait Backend: Send + Sync {
-    /// Sets the alarm of `shard` to the absolute instant `at` on the clock given to `new`; the
-    /// latest call wins. `at` is from 0 to [`LAST`](crate::time::LAST). An instant in the past
-    /// expires at once; the engine avoids this because of its cost. The caller holds the lock of
-    /// the shard, which serialises the calls for a shard.
-    fn arm(&self, shard: usize, at: u64);
+    /// Sets an alarm to the absolute instant `at` on the clock given to `new`; the latest call
+    /// wins. `at` is from 0 to [`LAST`](crate::time::LAST). An instant in the past expires at once;
+    /// the engine avoids this because of its cost. The caller holds a lock that serialises the
+    /// calls for this alarm: that of its shard, or of the shared alarm.
+    fn arm(&self, alarm: usize, at: u64);
 
     /// Sets the pool's stall check; the latest call wins. `after` is at most [`OFF`], which
     /// disarms. A stall check that expired before this call may still be reported. The caller holds
@@ -129,7 +132,7 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Alarms come before their instants, again and again: the clock stands behind the clock of the
     /// system's timers. From now on the backend sets its timers to lengths of time, if they follow
-    /// instants. The caller holds the lock of a shard.
+    /// instants. The caller holds the lock of a shard or of a shared alarm.
     fn distrust(&self) {}
 
     /// Closes the descriptors: afterwards the other methods do nothing. No shard sets its alarm any
@@ -137,7 +140,7 @@ pub(crate) trait Backend: Send + Sync {
     /// time. `Drop` does the same.
     fn release(&self) {}
 
-    /// The number of the system's timers for the shards, if it limits them: several shards may
+    /// The number of the system's timers for the alarms, if it limits them: several alarms may
     /// share one.
     fn timers(&self) -> usize {
         0
@@ -162,21 +165,21 @@ pub(crate) enum AlarmSet {
 
 impl AlarmSet {
     /// The system's own timers.
-    pub(crate) fn system(clock: SystemClock, queues: usize) -> io::Result<Self> {
-        SystemAlarms::new(clock, queues).map(Self::System)
+    pub(crate) fn system(clock: SystemClock, alarms: usize) -> io::Result<Self> {
+        SystemAlarms::new(clock, alarms).map(Self::System)
     }
 
     /// Timed waits, where the system's own timers are refused.
-    pub(crate) fn portable(clock: SystemClock, queues: usize) -> io::Result<Self> {
-        LeaderFollowers::new(clock, queues).map(Self::LeaderFollowers)
+    pub(crate) fn portable(clock: SystemClock, alarms: usize) -> io::Result<Self> {
+        LeaderFollowers::new(clock, alarms).map(Self::LeaderFollowers)
     }
 }
 
 impl Backend for AlarmSet {
-    fn arm(&self, shard: usize, at: u64) {
+    fn arm(&self, alarm: usize, at: u64) {
         match self {
-            Self::System(alarms) => alarms.arm(shard, at),
-            Self::LeaderFollowers(alarms) => alarms.arm(shard, at),
+            Self::System(alarms) => alarms.arm(alarm, at),
+            Self::LeaderFollowers(alarms) => alarms.arm(alarm, at),
         }
     }
 

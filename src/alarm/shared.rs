@@ -1,11 +1,14 @@
-//! A shared alarm: few alarms of the system for several shards, set to the earliest of their
-//! instants.
+//! A shared alarm: few alarms for several members, set to the earliest of their instants.
+//!
+//! Two users. Eight shards share two alarms of the backend for deadlines on a common grid
+//! ([`crate::engine::shared_alarm`]). And where descriptors are scarce, several alarms share one
+//! timer of the system (`timerfd`).
 //!
 //! Ground rules. The instants stand behind a lock, and alarms are set with the lock held: so with
 //! the lock free, an alarm is at or before each instant. Under this lock no other is taken but a
-//! leaf lock of the backend that sets the alarm. [`SharedAlarm::arm`] is called with the lock of
-//! the shard held, [`SharedAlarm::take`] by the poller that was told of the expiry, with no lock
-//! held.
+//! leaf lock of the backend that sets the alarm, perhaps that of a shared alarm of the second kind.
+//! [`SharedAlarm::arm`] is called with the lock of the member held, [`SharedAlarm::take`] by the
+//! poller that was told of the expiry, with no lock of a member held.
 //!
 //! **Ahead of time.** A kernel sets its hardware to the next of its timers when one expires, and
 //! once more if an earlier one is set afterwards. On a virtual machine each of the two leaves the
@@ -28,7 +31,7 @@ const STEADY: u8 = 4;
 pub(crate) struct SharedAlarm<const ALARMS: usize>(Mutex<Instants<ALARMS>>);
 
 struct Instants<const ALARMS: usize> {
-    /// By shard; [`NEVER`]: not set.
+    /// By member; [`NEVER`]: not set.
     of: Box<[u64]>,
     /// By alarm: the instant to which it is set; [`NEVER`]: it has expired.
     set: [u64; ALARMS],
@@ -84,19 +87,19 @@ impl<const ALARMS: usize> Instants<ALARMS> {
 }
 
 impl<const ALARMS: usize> SharedAlarm<ALARMS> {
-    pub(crate) fn new(shards: usize) -> Self {
-        let of = vec![NEVER; shards].into_boxed_slice();
+    pub(crate) fn new(members: usize) -> Self {
+        let of = vec![NEVER; members].into_boxed_slice();
         Self(Mutex::new(Instants { of, set: [NEVER; ALARMS], last: 0, distance: 0, equal: 0, early: 0, sets: 0 }))
     }
 
-    /// Gives a shard an instant; [`NEVER`] takes the instant back. `set` sets one of the alarms.
-    pub(crate) fn arm(&self, shard: usize, at: u64, set: impl Fn(usize, u64)) {
+    /// Gives a member an instant; [`NEVER`] takes the instant back. `set` sets one of the alarms.
+    pub(crate) fn arm(&self, member: usize, at: u64, set: impl Fn(usize, u64)) {
         let mut instants = self.0.lock();
-        instants.of[shard] = at;
+        instants.of[member] = at;
         instants.cover(set);
     }
 
-    /// An alarm has expired: gives each shard whose instant has come to `due`, and takes the
+    /// An alarm has expired: gives each member whose instant has come to `due`, and takes the
     /// instant back. `set` sets one of the alarms for the rest; its last argument says that alarms
     /// come early again and again.
     pub(crate) fn take(
@@ -110,11 +113,11 @@ impl<const ALARMS: usize> SharedAlarm<ALARMS> {
         let now = now();
         instants.expired(alarm, now);
         let mut any = false;
-        for (shard, at) in instants.of.iter_mut().enumerate() {
+        for (member, at) in instants.of.iter_mut().enumerate() {
             if *at <= now {
                 *at = NEVER;
                 any = true;
-                due(shard);
+                due(member);
             }
         }
         if !any {

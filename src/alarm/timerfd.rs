@@ -1,10 +1,10 @@
-//! The Linux backend: a timerfd per shard, all in a single epoll set, edge-triggered and never
+//! The Linux backend: a timerfd per alarm, all in a single epoll set, edge-triggered and never
 //! read.
 //!
-//! Ground rules. Callers hold the lock of the shard in `arm`, and no lock in `wait`. Instants are
+//! Ground rules. Callers hold the lock of the alarm in `arm`, and no lock in `wait`. Instants are
 //! absolute, on the clock of the runtime. All descriptors are close-on-exec.
 //!
-//! Where descriptors are scarce, several shards share a timer ([`SharedAlarm`]). Its lock, a leaf,
+//! Where descriptors are scarce, several alarms share a timer ([`SharedAlarm`]). Its lock, a leaf,
 //! is held while the timer is set, to the earliest of their instants. No other lock is taken here.
 //!
 //! Why no reads: an expired timerfd that is armed again reports the next expiry as a new edge.
@@ -119,10 +119,10 @@ pub(crate) struct TimerFd {
     wake: Descriptor,
     stall_check: Descriptor,
     timers: Box<[Descriptor]>,
-    /// With each timer, if shards share timers; else empty.
+    /// With each timer, if alarms share timers; else empty.
     shared: Box<[SharedAlarm<1>]>,
-    /// The number of shards that share a timer, but for the last timer, which may have fewer.
-    shards_per_timer: usize,
+    /// The number of alarms that share a timer, but for the last timer, which may have fewer.
+    alarms_per_timer: usize,
     /// Expires when the wall clock is set. Opened by the first `follow_wall`.
     wall: OnceLock<Descriptor>,
     /// Marks the events of this set among events of foreign sets: high bits, which neither small
@@ -223,11 +223,11 @@ fn follows(epoll: &OwnedFd, timer: &OwnedFd, clock: SystemClock) -> io::Result<b
 }
 
 impl TimerFd {
-    /// Alarms with a timer for each shard or, where descriptors are scarce, with fewer.
-    pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
-        let mut timers = queues.min(descriptor_limit() / SHARE_OF_DESCRIPTORS).max(1);
+    /// Alarms with a timer for each or, where descriptors are scarce, with fewer.
+    pub(crate) fn new(clock: SystemClock, alarms: usize) -> io::Result<Self> {
+        let mut timers = alarms.min(descriptor_limit() / SHARE_OF_DESCRIPTORS).max(1);
         loop {
-            match Self::with_timers(clock, queues, queues.div_ceil(timers)) {
+            match Self::with_timers(clock, alarms, alarms.div_ceil(timers)) {
                 Err(error)
                     if timers > 1 && [Some(libc::EMFILE), Some(libc::ENFILE)].contains(&error.raw_os_error()) =>
                 {
@@ -238,12 +238,12 @@ impl TimerFd {
         }
     }
 
-    fn with_timers(clock: SystemClock, queues: usize, shards_per_timer: usize) -> io::Result<Self> {
+    fn with_timers(clock: SystemClock, alarms: usize, alarms_per_timer: usize) -> io::Result<Self> {
         let origin = ForkGuard::here()?;
         let stall_check = timerfd(clock.id())?;
-        let count = queues.div_ceil(shards_per_timer);
+        let count = alarms.div_ceil(alarms_per_timer);
         let timers = (0..count).map(|_| timerfd(clock.id())).collect::<io::Result<Box<[_]>>>()?;
-        let shares = if shards_per_timer > 1 { count } else { 0 };
+        let shares = if alarms_per_timer > 1 { count } else { 0 };
         // SAFETY: no pointers.
         let wake = owned(unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         // Last, so its number is not among the first to be reused when all have been closed.
@@ -266,8 +266,8 @@ impl TimerFd {
             wake: Descriptor::new(wake),
             stall_check: Descriptor::new(stall_check),
             timers: timers.into_iter().map(Descriptor::new).collect(),
-            shared: (0..shares).map(|_| SharedAlarm::new(shards_per_timer)).collect(),
-            shards_per_timer,
+            shared: (0..shares).map(|_| SharedAlarm::new(alarms_per_timer)).collect(),
+            alarms_per_timer,
             wall: OnceLock::new(),
             tag,
             clock,
@@ -328,7 +328,7 @@ impl TimerFd {
         self.note_unless_set(fd, set_timer(fd.as_raw_fd(), 0, ns));
     }
 
-    /// A timer of several shards has expired.
+    /// A timer of several alarms has expired.
     fn report_shared(&self, timer: usize, report: &mut impl FnMut(Event)) {
         let set = |_, at, often_early: bool| {
             let fd = &self.timers[timer];
@@ -339,9 +339,9 @@ impl TimerFd {
             }
         };
         let mut due = Vec::new();
-        self.shared[timer].take(0, || self.clock.now(), |shard| due.push(shard), set);
-        for shard in due {
-            report(Event::Shard(timer * self.shards_per_timer + shard));
+        self.shared[timer].take(0, || self.clock.now(), |alarm| due.push(alarm), set);
+        for alarm in due {
+            report(Event::Alarm(timer * self.alarms_per_timer + alarm));
         }
     }
 
@@ -445,14 +445,14 @@ impl TimerFd {
 }
 
 impl Backend for TimerFd {
-    fn arm(&self, queue: usize, at: u64) {
+    fn arm(&self, alarm: usize, at: u64) {
         // The kernel takes zero as disarming.
         let at = at.max(1);
         if self.shared.is_empty() {
-            return self.set_to(&self.timers[queue], at);
+            return self.set_to(&self.timers[alarm], at);
         }
-        let (timer, shard) = (queue / self.shards_per_timer, queue % self.shards_per_timer);
-        self.shared[timer].arm(shard, at, |_, at| self.set_to(&self.timers[timer], at));
+        let (timer, alarm) = (alarm / self.alarms_per_timer, alarm % self.alarms_per_timer);
+        self.shared[timer].arm(alarm, at, |_, at| self.set_to(&self.timers[timer], at));
     }
 
     fn arm_stall_check(&self, after: Duration) {
@@ -509,7 +509,7 @@ impl Backend for TimerFd {
                     }
                     Event::WallSet
                 }
-                queue => Event::Shard(queue as usize),
+                alarm => Event::Alarm(alarm as usize),
             });
         }
     }
@@ -557,7 +557,7 @@ mod tests {
     use super::*;
     use crate::alarm::conformance::Rig;
 
-    /// All shards on one timer.
+    /// All alarms on one timer.
     struct Shared(TimerFd);
 
     impl Rig for Shared {

@@ -76,8 +76,8 @@ impl InterruptTime {
 pub(crate) type WaitableTimer = LeaderFollowersOn<TimerAndEvent>;
 
 impl WaitableTimer {
-    pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
-        Self::led_by(TimerAndEvent::new()?, clock, queues)
+    pub(crate) fn new(clock: SystemClock, alarms: usize) -> io::Result<Self> {
+        Self::led_by(TimerAndEvent::new()?, clock, alarms)
     }
 }
 
@@ -151,8 +151,8 @@ mod tests {
     impl Rig for Real {
         type Backend = WaitableTimer;
 
-        fn new(queues: usize) -> Self {
-            Self(WaitableTimer::new(SystemClock::MONOTONIC, queues).expect("the system has timers"))
+        fn new(alarms: usize) -> Self {
+            Self(WaitableTimer::new(SystemClock::MONOTONIC, alarms).expect("the system has timers"))
         }
 
         fn alarms(&self) -> &WaitableTimer {

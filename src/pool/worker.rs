@@ -352,7 +352,7 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Tick>) -> Polled<W::Tick> {
         }
     };
     pool.alarms.wait(|event| match event {
-        Event::Shard(alarm) => {
+        Event::Alarm(alarm) => {
             pool.fetch(local);
             work.queues(alarm).for_each(|queue| take(&mut polled.first, queue));
         }

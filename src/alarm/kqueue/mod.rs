@@ -1,10 +1,10 @@
-//! The BSD and macOS backend: a kqueue with an `EVFILT_TIMER` per shard and for the stall check,
+//! The BSD and macOS backend: a kqueue with an `EVFILT_TIMER` per alarm and for the stall check,
 //! and an `EVFILT_USER` for waking.
 //!
-//! Ground rules. Each alarm has its own lock, a leaf: `arm` takes it with the lock of the shard
-//! held. The timers of a kqueue differ from system to system: in units and grain, in limits, in
-//! grouping, and in whether a pending expiry survives a second `EV_ADD`. So this backend needs
-//! little of them and trusts no event:
+//! Ground rules. Each alarm has its own lock, a leaf: `arm` takes it with the lock of the shard, or
+//! of the shared alarm, held. The timers of a kqueue differ from system to system: in units and
+//! grain, in limits, in grouping, and in whether a pending expiry survives a second `EV_ADD`. So
+//! this backend needs little of them and trusts no event:
 //!
 //! - *Relative.* A timer is set to the remaining time, rounded up, between
 //!   [`SHORTEST_NS`](abi::SHORTEST_NS) and a day. An absolute timer would follow the wall clock.
@@ -13,7 +13,7 @@
 //!   belonged to an earlier setting) the timer is set to the rest and no event is reported. At or
 //!   after the instant the alarm is reported, once, and is consumed.
 //! - *For ever.* A timer is attached when the runtime starts and later only set anew, so the system
-//!   cannot refuse it later for its limit on timers. Hence the timer repeats. Most often its shard
+//!   cannot refuse it later for its limit on timers. Hence the timer repeats. Most often the engine
 //!   sets it again before this shows. If not, the event of a consumed alarm postpones the timer by
 //!   a day.
 //!
@@ -75,7 +75,7 @@ pub(crate) trait Sys: Send + Sync {
 pub(crate) struct Kqueue<S: Sys> {
     sys: S,
     abi: KqueueAbi,
-    /// The instant of each shard's alarm, and last of the stall check. An alarm's lock is held
+    /// The instant of each alarm, and last of the stall check. An alarm's lock is held
     /// while its timer is set: else two threads could leave a timer whose setting differs from the
     /// instant. A leaf.
     alarms: Box<[CachePadded<Mutex<u64>>]>,
@@ -97,7 +97,7 @@ fn insist(sys: &impl Sys, change: &Kevent) -> io::Result<()> {
 }
 
 impl<S: Sys> Kqueue<S> {
-    pub(crate) fn open(mut sys: S, abi: KqueueAbi, queues: usize) -> io::Result<Self> {
+    pub(crate) fn open(mut sys: S, abi: KqueueAbi, alarms: usize) -> io::Result<Self> {
         if sys.is_boot() && abi.boot.is_none() {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -109,10 +109,10 @@ impl<S: Sys> Kqueue<S> {
             Err(_) if abi.may_lack_user => Kevent { ident: sys.ready_descriptor()?, filter: abi.read, ..user },
             Err(error) => return Err(error),
         };
-        for ident in 0..=queues {
+        for ident in 0..=alarms {
             insist(&sys, &abi.set_timer(ident, LONGEST_NS, sys.is_boot()))?;
         }
-        let alarms = (0..=queues).map(|_| CachePadded::new(Mutex::new(CONSUMED))).collect();
+        let alarms = (0..=alarms).map(|_| CachePadded::new(Mutex::new(CONSUMED))).collect();
         Ok(Self { sys, abi, alarms, trigger, origin, loss: Loss::default(), rundown: Rundown::new() })
     }
 
@@ -178,8 +178,8 @@ impl<S: Sys> Kqueue<S> {
 }
 
 impl<S: Sys> Backend for Kqueue<S> {
-    fn arm(&self, queue: usize, at: u64) {
-        self.set(queue, |_| at.min(CONSUMED - 1));
+    fn arm(&self, alarm: usize, at: u64) {
+        self.set(alarm, |_| at.min(CONSUMED - 1));
     }
 
     fn arm_stall_check(&self, after: Duration) {
@@ -211,7 +211,7 @@ impl<S: Sys> Backend for Kqueue<S> {
             if event.filter != self.abi.timer {
                 report(Event::Wake);
             } else if self.has_expired(event.ident) {
-                report(if event.ident == self.stall_check() { Event::StallCheck } else { Event::Shard(event.ident) });
+                report(if event.ident == self.stall_check() { Event::StallCheck } else { Event::Alarm(event.ident) });
             }
         }
     }

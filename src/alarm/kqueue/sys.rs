@@ -96,8 +96,8 @@ pub(crate) struct Kernel {
 }
 
 impl Kqueue<Kernel> {
-    pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
-        Self::open(Kernel::new(clock)?, SYSTEM_ABI, queues)
+    pub(crate) fn new(clock: SystemClock, alarms: usize) -> io::Result<Self> {
+        Self::open(Kernel::new(clock)?, SYSTEM_ABI, alarms)
     }
 }
 

@@ -143,7 +143,7 @@ fn an_alarm_is_reported_once_never_early_and_soon() {
             let told = still.run(ns + 100 * HOUR_NS);
             assert_eq!(told.len(), 1, "{ns} ns: {told:?}");
             let (when, event) = told[0];
-            assert_eq!(event, Event::Shard(1));
+            assert_eq!(event, Event::Alarm(1));
             assert!(when >= at, "{ns} ns, {} ns early", at - when);
             // A wait cut into pieces may be late once for each piece.
             let pieces = 1 + ns / LONGEST_NS;
@@ -229,7 +229,7 @@ fn random_settings_are_kept() {
                     1 => still.fake.advance(below(ns)), // a stall: no thread polls
                     _ => {
                         for (when, event) in still.run(below(ns)) {
-                            let Event::Shard(queue) = event else { panic!("{event:?}") };
+                            let Event::Alarm(queue) = event else { panic!("{event:?}") };
                             let at = set[queue].take().expect("reported once");
                             assert!(when >= at, "{} seed {seed} step {step}", personality.name);
                         }
@@ -237,7 +237,7 @@ fn random_settings_are_kept() {
                 }
             }
             for (when, event) in still.run(2 * LONGEST_NS) {
-                let Event::Shard(queue) = event else { panic!("{event:?}") };
+                let Event::Alarm(queue) = event else { panic!("{event:?}") };
                 assert!(when >= set[queue].take().expect("reported once"));
             }
             assert_eq!(set, [None; QUEUES], "{} seed {seed}: all are reported", personality.name);
