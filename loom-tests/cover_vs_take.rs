@@ -34,7 +34,7 @@ use crate::alarm::clock::MODEL_CLOCK;
 use crate::alarm::{Backend, Event, OFF, SystemClock};
 use crate::loom_models::explore::{explore_all, explore_bounded};
 use crate::pool::jobs::Job;
-use crate::pool::worker::LocalQueue;
+use crate::pool::worker::WorkerLocal;
 use crate::pool::{Batch, Driver, Pool, PoolConfig, Ran, Swept, Tick, Timing};
 use crate::sync::{AtomicBool, Mutex, Ordering, fence};
 
@@ -65,7 +65,7 @@ impl Toy {
     }
 
     /// A sweep by this worker; the new alarm comes soon, or late.
-    fn sweeps(&self, local: &LocalQueue<&'static str>, soon: bool) {
+    fn sweeps(&self, local: &WorkerLocal<&'static str>, soon: bool) {
         let mut mark = self.mark.lock();
         let taken = std::mem::replace(&mut *mark, soon);
         drop(mark);
@@ -73,7 +73,7 @@ impl Toy {
     }
 
     /// A worker with a job in its deque, whose callback blocks from now on.
-    fn demands(&self, local: &LocalQueue<&'static str>) {
+    fn demands(&self, local: &WorkerLocal<&'static str>) {
         self.pool.push_local(local, Job::One { tick: "waits", due: 0 });
         fence(Ordering::SeqCst);
         self.pool.stall_check.demand(self, Some(local), STALL_CHECK);

@@ -10,8 +10,18 @@
 //! lock is taken, so that no thread waits for the reading; see [`Clock::reading_under_lock`].
 //!
 //! The state word decides which thread drops the payload, and when (I12): [`drop_payload`] drops it
-//! at the end of a disposed timer, or else when the entry is freed. The thread that gives back the
-//! last reference frees the entry, with no lock held (I15); the destructor may run any code.
+//! at the end of a disposed timer, or else when the entry is freed. The destructor may run any
+//! code.
+//!
+//! The thread that gives back the last reference frees the entry, with no lock held (I15):
+//!
+//! - [`EntryRef`]'s drop: of a job whose timer has no handle any more, of a waiter, of the list of
+//!   wall timers, of a handle after [`dispose`];
+//! - [`free_last`]: a handle is dropped while at most the queue has another reference, the hot
+//!   path;
+//! - [`free_empty`]: a future is dropped after its entry has fired.
+//!
+//! Other places give a reference back while a further one is held, and assert so.
 
 #![allow(unsafe_code)] // lifetime of entries, and the payload behind the header
 
@@ -29,7 +39,7 @@ use super::frames::inside;
 use super::label::{Label, Settings};
 use super::number::EngineNumber;
 use super::observe::Context;
-use super::shard::{AfterUnlock, Notice, Rescheduled, Shard, ShardState, hand_over, hand_over_apart};
+use super::shard::{AfterUnlock, Notice, Rescheduled, Shard, ShardState, end_section, end_section_apart};
 use crate::alarm::Clock;
 use crate::queue::list::Linked;
 use crate::queue::node::Location;
@@ -397,7 +407,7 @@ pub(super) fn start_as<A: Annotated, P: EntryPayload>(
         entry.get().state.first_number(virtual_time.next_number());
     }
     let left = schedule(&mut state, &entry);
-    hand_over(state, left);
+    end_section(state, left);
     (entry, true)
 }
 
@@ -626,9 +636,9 @@ fn change_to<const APART: bool>(
     // SAFETY: alive by the caller's reference, and belongs to this shard, whose lock is held.
     let (rescheduled, left) = unsafe { inner.reschedule(shard, node.as_ptr(), schedule, now) };
     if APART {
-        return (rescheduled, hand_over_apart(inner, left));
+        return (rescheduled, end_section_apart(inner, left));
     }
-    hand_over(inner, left);
+    end_section(inner, left);
     (rescheduled, Notice::NOTHING)
 }
 
@@ -726,7 +736,7 @@ fn free_last(handle: EntryRef) -> Result<(), EntryRef> {
 
 /// Frees an entry: drops the payload if it is still there, then frees the memory. Then, if the
 /// entry has not been counted out, departs from the shard. `counted_out`: the caller has counted
-/// the entry out, of a shard of this runtime, which may be freed meanwhile.
+/// the entry out of its shard, which may be freed meanwhile, and this is the number of its runtime.
 ///
 /// # Safety
 /// The caller has the last reference, and holds no lock of this crate. If another thread has

@@ -676,7 +676,7 @@ impl SharedRefs {
 // ---------------------------------------------------------------- after the lock
 
 /// The step that is left when the lock of the shard is released: a due tick goes to the pool.
-#[must_use = "a tick that has been claimed is lost: see `hand_over`"]
+#[must_use = "a tick that has been claimed is lost: see `end_section`"]
 #[derive(Default)]
 pub(crate) struct AfterUnlock(Option<Expired>);
 
@@ -712,16 +712,17 @@ impl Drop for Notice {
     }
 }
 
-/// Takes the step that is left, and releases the lock of the shard.
+/// Ends a lock section: puts the tick that is left into the pool, releases the lock, and notifies
+/// the pool.
 #[inline(always)] // most often nothing is left
-pub(super) fn hand_over(state: impl Deref<Target = ShardState>, left: AfterUnlock) {
+pub(super) fn end_section(state: impl Deref<Target = ShardState>, left: AfterUnlock) {
     if let Some(expired) = left.0 {
         put_and_notify(state, expired);
     }
 }
 
-/// As [`hand_over`], for a caller with a lock of its own.
-pub(super) fn hand_over_apart(state: impl Deref<Target = ShardState>, left: AfterUnlock) -> Notice {
+/// As [`end_section`], for a caller with a lock of its own, which drops the notice after that lock.
+pub(super) fn end_section_apart(state: impl Deref<Target = ShardState>, left: AfterUnlock) -> Notice {
     left.0.map_or(Notice::NOTHING, |expired| put(state, expired))
 }
 

@@ -14,7 +14,7 @@ use std::task::Waker;
 use super::Engine;
 use super::entry::{self, Entry, EntryPayload, EntryRef, Firing, bare_payload, dispose_last, free_empty};
 use super::observe::Context;
-use super::shard::{AfterUnlock, ShardState, hand_over};
+use super::shard::{AfterUnlock, ShardState, end_section};
 use crate::alarm::Clock;
 use crate::queue::node::Location;
 use crate::queue::tick_policy::TickPolicy;
@@ -194,7 +194,7 @@ impl WakerEntry {
                     unsafe { state.reschedule(shard, entry.as_ptr(), Schedule::once(deadline), now) }.1
                 }
             };
-            hand_over(state, left);
+            end_section(state, left);
             contain_drop(&shard.number, fresh); // the old one, outside the lock
             return Looked::Waits;
         }
@@ -261,7 +261,7 @@ impl WakerEntry {
                     state.reschedule(shard, entry.as_ptr(), Schedule::once(deadline), now).1
                 }
             };
-            hand_over(state, left);
+            end_section(state, left);
         }
         deadline
     }

@@ -30,7 +30,7 @@ use super::Engine;
 use super::entry::{self, Entry, EntryPayload, EntryRef, Firing, OwnJob, OwnedEntry, run_in};
 use super::label::Settings;
 use super::observe::Context;
-use super::shard::{Rescheduled, Shard, ShardState, hand_over};
+use super::shard::{Rescheduled, Shard, ShardState, end_section};
 use crate::alarm::{Backend, Clock};
 use crate::queue::{Kind, MissedTicks, Schedule};
 use crate::sync::unmodelled::AtomicUsize;
@@ -276,7 +276,7 @@ fn change(entry: &EntryRef, at: SystemTime) -> Rescheduled {
     }
     let waited = inner.walls.aimed(entry, at, &aim);
     let look = wants_look(&inner, &aim);
-    hand_over(inner, left);
+    end_section(inner, left);
     if let Some(engine) = look {
         engine.walls().look_later();
     }
@@ -300,7 +300,7 @@ fn has_come(entry: &EntryRef) -> Option<SystemTime> {
     // SAFETY: alive by the job's reference, and of this shard, whose lock is held.
     let left = unsafe { inner.aim_again(shard, entry.as_ptr(), aim.by.due(at), aim.by.now) };
     inner.walls.aimed(entry, at, &aim);
-    hand_over(inner, left);
+    end_section(inner, left);
     None
 }
 

@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use super::sleep::SearchToken;
-use super::{Driver, LocalQueue, Tick, worker};
+use super::{Driver, Tick, WorkerLocal, worker};
 use crate::sync::{Arc, AtomicUsize, Ordering};
 use crate::time::NEVER;
 
@@ -153,7 +153,7 @@ impl<T> Drop for SharedBatch<T> {
 // ---------------------------------------------------------------- running
 
 /// Runs jobs until none is left, first of all `first`.
-pub(super) fn run_jobs<W: Driver>(work: &W, local: &LocalQueue<W::Tick>, first: Option<Job<W::Tick>>) {
+pub(super) fn run_jobs<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>, first: Option<Job<W::Tick>>) {
     let pool = work.pool();
     let began = pool.now();
     local.pace.begin(began);
@@ -195,7 +195,7 @@ pub(super) fn run_jobs<W: Driver>(work: &W, local: &LocalQueue<W::Tick>, first: 
 
 /// The searcher has found a job: the next thread may search for further jobs.
 #[inline(never)]
-fn pass_on<W: Driver>(work: &W, local: &LocalQueue<W::Tick>, token: SearchToken) {
+fn pass_on<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>, token: SearchToken) {
     let pool = work.pool();
     pool.idle.stop_searching(token);
     if pool.has_work(local) {
@@ -204,7 +204,7 @@ fn pass_on<W: Driver>(work: &W, local: &LocalQueue<W::Tick>, token: SearchToken)
 }
 
 /// Runs a job. Returns whether its last tick was useful; those before have been counted.
-fn run<W: Driver>(work: &W, local: &LocalQueue<W::Tick>, job: Job<W::Tick>) -> bool {
+fn run<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>, job: Job<W::Tick>) -> bool {
     let pool = work.pool();
     let job = match job {
         Job::Sweep(queue) => {
@@ -249,7 +249,7 @@ fn run<W: Driver>(work: &W, local: &LocalQueue<W::Tick>, job: Job<W::Tick>) -> b
 
 /// Runs the ticks of a batch until none is left, or until the thread has another job to run first.
 /// Returns whether the last tick was useful; those before have been counted.
-fn run_batch<W: Driver>(work: &W, local: &LocalQueue<W::Tick>, batch: &Arc<SharedBatch<W::Tick>>) -> bool {
+fn run_batch<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>, batch: &Arc<SharedBatch<W::Tick>>) -> bool {
     let (pool, counts) = (work.pool(), &local.shared.counts);
     let mut shared = false;
     while let Some((tick, left)) = batch.take() {
@@ -290,7 +290,7 @@ fn run_batch<W: Driver>(work: &W, local: &LocalQueue<W::Tick>, batch: &Arc<Share
 /// A tick of a batch has returned. Returns whether the calling worker continues the batch, and then
 /// counts the tick as a job. Otherwise the pool stops, or the turn of other queues has come.
 #[inline(always)] // for each tick
-fn continues<W: Driver>(work: &W, local: &LocalQueue<W::Tick>, useful: bool) -> bool {
+fn continues<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>, useful: bool) -> bool {
     let pool = work.pool();
     local.turn.set(local.pace.is_fair_turn(|| pool.now()));
     let continues = !local.turn.get() && !pool.is_stopping();

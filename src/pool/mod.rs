@@ -51,7 +51,7 @@ use self::sleep::{Notified, SearchToken, Sleep};
 use self::stall::{Moment, Sample, StallRules};
 use self::stall_check::StallCheck;
 use self::threads::Threads;
-use self::worker::{LocalQueue, WorkerShared, Workers};
+use self::worker::{WorkerLocal, WorkerShared, Workers};
 use crate::alarm::{Backend, Loss, SystemClock};
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, unmodelled};
 use crate::sys::os::fetch_line;
@@ -290,7 +290,7 @@ impl<W: Driver> Pool<W> {
 
     /// Puts a job into the deque of the calling worker, or, if the deque is full, into the inbox.
     /// After the last job the caller calls [`Self::share`].
-    fn push_local(&self, local: &LocalQueue<W::Tick>, job: Job<W::Tick>) {
+    fn push_local(&self, local: &WorkerLocal<W::Tick>, job: Job<W::Tick>) {
         if let Err(job) = local.push(job) {
             self.inbox.push(job);
         }
@@ -320,7 +320,7 @@ impl<W: Driver> Pool<W> {
 
     /// The calling worker has put jobs into its own deque and is about to run them. Wakes another
     /// thread if the jobs take longer than the wake-up.
-    fn share(&self, work: &W, local: &LocalQueue<W::Tick>) {
+    fn share(&self, work: &W, local: &WorkerLocal<W::Tick>) {
         let jobs = local.shared.jobs() as u64;
         if jobs == 0 && self.inbox.is_empty() {
             return;
@@ -397,7 +397,7 @@ impl<W: Driver> Pool<W> {
     /// A poller has been woken by an alarm: prefetches the words that it reads after the sweep, on
     /// its way to the first job.
     #[inline]
-    fn fetch(&self, local: &LocalQueue<W::Tick>) {
+    fn fetch(&self, local: &WorkerLocal<W::Tick>) {
         let words: [*const u8; 2] = [(&raw const self.idle).cast(), (&raw const self.stopping).cast()];
         words.into_iter().for_each(fetch_line);
         fetch_line((&raw const self.inbox).cast());
@@ -409,7 +409,7 @@ impl<W: Driver> Pool<W> {
     }
 
     /// The look of the last poller, at a stall check while jobs wait.
-    fn look(&self, work: &Arc<W>, local: &LocalQueue<W::Tick>) {
+    fn look(&self, work: &Arc<W>, local: &WorkerLocal<W::Tick>) {
         match self.idle.notify() {
             Notified::WakePoller(token) => {
                 self.send_token(work.as_ref(), token);
@@ -439,7 +439,7 @@ impl<W: Driver> Pool<W> {
         self.stall_check.demand(work.as_ref(), None, STALL_CHECK);
     }
 
-    fn threads_to_add(&self, local: &LocalQueue<W::Tick>) -> usize {
+    fn threads_to_add(&self, local: &WorkerLocal<W::Tick>) -> usize {
         let workers = Arc::clone(&self.workers.lock());
         // An exchange reads the newest number; a plain load need not.
         let others = || workers.iter().filter(|worker| !Arc::ptr_eq(worker, &local.shared));
@@ -500,10 +500,10 @@ impl<W: Driver> Pool<W> {
     }
 
     /// A worker from which other workers can steal.
-    fn join(&self) -> LocalQueue<W::Tick> {
+    fn join(&self) -> WorkerLocal<W::Tick> {
         let mut workers = self.workers.lock();
         let serial = workers.last().map_or(0, |last| last.serial + 1);
-        let local = LocalQueue::new(serial, self.now(), self.config.timing.first_look);
+        let local = WorkerLocal::new(serial, self.now(), self.config.timing.first_look);
         let mut all = Vec::with_capacity(workers.len() + 1);
         all.extend(workers.iter().cloned());
         all.push(Arc::clone(&local.shared));
@@ -516,7 +516,7 @@ impl<W: Driver> Pool<W> {
     /// The worker ends; its counts are added to those of ended workers. Returns whether it was the
     /// last of a pool that stops: a thread that still begins finds that the pool stops before it
     /// waits.
-    fn leave(&self, local: &LocalQueue<W::Tick>) -> bool {
+    fn leave(&self, local: &WorkerLocal<W::Tick>) -> bool {
         let mut workers = self.workers.lock();
         let others: Vec<_> = workers.iter().filter(|worker| !Arc::ptr_eq(worker, &local.shared)).cloned().collect();
         let last = others.is_empty() && self.is_stopping();
@@ -527,7 +527,7 @@ impl<W: Driver> Pool<W> {
     }
 
     /// The list of workers; takes the lock only if the list has changed since the last call.
-    fn workers_for<'a>(&self, local: &'a LocalQueue<W::Tick>) -> Ref<'a, [Arc<WorkerShared<W::Tick>>]> {
+    fn workers_for<'a>(&self, local: &'a WorkerLocal<W::Tick>) -> Ref<'a, [Arc<WorkerShared<W::Tick>>]> {
         let version = self.workers_version.load(Ordering::Acquire);
         if local.workers.borrow().0 != version {
             *local.workers.borrow_mut() = (version, Arc::clone(&self.workers.lock()));
@@ -535,13 +535,13 @@ impl<W: Driver> Pool<W> {
         Ref::map(local.workers.borrow(), |(_, workers)| workers.as_slice())
     }
 
-    fn has_work(&self, local: &LocalQueue<W::Tick>) -> bool {
+    fn has_work(&self, local: &WorkerLocal<W::Tick>) -> bool {
         !self.inbox.is_empty() || self.workers_for(local).iter().any(|worker| worker.has_jobs())
     }
 
     /// The next job for a worker: first from its own deque, then from the inbox, then from other
     /// deques. At the turn of other queues these come first.
-    fn next_job(&self, work: &W, local: &LocalQueue<W::Tick>) -> Option<Job<W::Tick>> {
+    fn next_job(&self, work: &W, local: &WorkerLocal<W::Tick>) -> Option<Job<W::Tick>> {
         let turn = local.turn.take() || local.pace.is_fair_turn(|| self.now());
         if turn {
             if let Some(job) = self.one_from_elsewhere(local) {
@@ -572,7 +572,7 @@ impl<W: Driver> Pool<W> {
 
     /// A job from another queue than the worker's own; the inbox and the other deques take turns
     /// in coming first.
-    fn one_from_elsewhere(&self, local: &LocalQueue<W::Tick>) -> Option<Job<W::Tick>> {
+    fn one_from_elsewhere(&self, local: &WorkerLocal<W::Tick>) -> Option<Job<W::Tick>> {
         let injected = || self.inbox.take(0, |_| {});
         let stolen = || self.steal_elsewhere(local, |worker| worker.stealer.steal());
         let others_first = local.others_first.get();
@@ -584,7 +584,7 @@ impl<W: Driver> Pool<W> {
     /// lock is held.
     fn steal_elsewhere(
         &self,
-        local: &LocalQueue<W::Tick>,
+        local: &WorkerLocal<W::Tick>,
         steal: impl Fn(&WorkerShared<W::Tick>) -> Steal<Job<W::Tick>>,
     ) -> Option<Job<W::Tick>> {
         let workers = self.workers_for(local);

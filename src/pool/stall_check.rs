@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use super::sleep::SearchToken;
 use super::stall::{Moment, Sample, StallDetector};
-use super::{Driver, LocalQueue, STALL_CHECK, Timing};
+use super::{Driver, STALL_CHECK, Timing, WorkerLocal};
 use crate::alarm::OFF;
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, fence};
 
@@ -93,7 +93,7 @@ impl StallCheck {
 
     /// Demands a stall check, after this time unless a stall check is armed already. `by`: a worker
     /// that has jobs in its own deque, or any thread. The jobs were published before a fence.
-    pub(super) fn demand<W: Driver>(&self, work: &W, by: Option<&LocalQueue<W::Tick>>, after: Duration) {
+    pub(super) fn demand<W: Driver>(&self, work: &W, by: Option<&WorkerLocal<W::Tick>>, after: Duration) {
         let own = by.map_or(BY_MANY, |worker| by_worker(worker.shared.serial));
         if matches!(by_whom(self.demanded()), whom if whom == own || whom == BY_MANY) {
             return;
@@ -117,13 +117,13 @@ impl StallCheck {
     }
 
     /// Whether the worker has taken or replaced an alarm that covered a demand.
-    pub(super) fn took_cover<T>(&self, local: &LocalQueue<T>) -> bool {
+    pub(super) fn took_cover<T>(&self, local: &WorkerLocal<T>) -> bool {
         local.took_cover.take() && self.is_covered()
     }
 
     /// The calling worker does not poll, and has swept a queue. If the alarm that it replaced
     /// covered a demand, the stall check is armed.
-    pub(super) fn replace_cover<W: Driver>(&self, work: &W, local: &LocalQueue<W::Tick>) {
+    pub(super) fn replace_cover<W: Driver>(&self, work: &W, local: &WorkerLocal<W::Tick>) {
         if self.took_cover(local) {
             self.arm_uncovered(work);
         }
@@ -143,7 +143,7 @@ impl StallCheck {
     /// stall check if each demand was the worker's own: setting an alarm is cheaper than a wake-up.
     /// A worker that rests for shorter times leaves the alarm set, since some thread is awake then
     /// anyway. (A covered demand has set no alarm, and is always cancelled.)
-    pub(super) fn cancel<W: Driver>(&self, work: &W, local: &LocalQueue<W::Tick>, rested: Duration) {
+    pub(super) fn cancel<W: Driver>(&self, work: &W, local: &WorkerLocal<W::Tick>, rested: Duration) {
         let own = by_worker(local.shared.serial);
         let word = self.demanded();
         if by_whom(word) != own || rested < self.short_rest && word == own {

@@ -137,7 +137,7 @@ impl Notes {
     }
 
     /// A worker from which others can steal.
-    fn worker(&self) -> LocalQueue<u32> {
+    fn worker(&self) -> WorkerLocal<u32> {
         self.pool.join()
     }
 
@@ -145,22 +145,22 @@ impl Notes {
         &self.pool.stall_check
     }
 
-    fn push_local(&self, local: &LocalQueue<u32>, ticks: impl IntoIterator<Item = u32>) {
+    fn push_local(&self, local: &WorkerLocal<u32>, ticks: impl IntoIterator<Item = u32>) {
         ticks.into_iter().for_each(|tick| self.pool.push_local(local, Job::One { tick, due: 0 }));
     }
 
-    fn next_job(&self, local: &LocalQueue<u32>) -> Option<u32> {
+    fn next_job(&self, local: &WorkerLocal<u32>) -> Option<u32> {
         self.pool.next_job(self, local).map(tick)
     }
 
     /// A worker that has rested for this long takes an expiry: a job to be run at once, and a job
     /// in its deque.
-    fn takes_two(&self, rested: Duration) -> LocalQueue<u32> {
+    fn takes_two(&self, rested: Duration) -> WorkerLocal<u32> {
         self.takes_two_beside(rested, Swept::default())
     }
 
     /// The same; its sweep has left and set such alarms.
-    fn takes_two_beside(&self, rested: Duration, swept: Swept) -> LocalQueue<u32> {
+    fn takes_two_beside(&self, rested: Duration, swept: Swept) -> WorkerLocal<u32> {
         let local = self.worker();
         local.note(0, swept);
         local.pace.set_job_ns(1);
@@ -170,11 +170,11 @@ impl Notes {
         local
     }
 
-    fn runs(&self, local: &LocalQueue<u32>) {
+    fn runs(&self, local: &WorkerLocal<u32>) {
         self.runs_first(local, 1);
     }
 
-    fn runs_first(&self, local: &LocalQueue<u32>, tick: u32) {
+    fn runs_first(&self, local: &WorkerLocal<u32>, tick: u32) {
         run_jobs(self, local, Some(Job::One { tick, due: 0 }));
     }
 
@@ -339,7 +339,7 @@ fn the_stall_check_is_armed_once() {
 fn another_thread_is_woken_for_what_takes_long() {
     for (jobs, pace_ns, woken) in [(0, u64::MAX, 0), (2, WORTH_WAKING_NS / 2, 0), (2, WORTH_WAKING_NS / 2 + 1, 1)] {
         let notes = Notes::watched();
-        let local = LocalQueue::new(0, notes.pool.now(), 2);
+        let local = WorkerLocal::new(0, notes.pool.now(), 2);
         local.pace.set_job_ns(pace_ns);
         notes.push_local(&local, 0..jobs);
         notes.pool.share(&notes, &local);
@@ -351,7 +351,7 @@ fn another_thread_is_woken_for_what_takes_long() {
 #[test]
 fn the_pace_is_learnt_from_what_runs() {
     let notes = Notes::new(1, 2);
-    let local = LocalQueue::new(0, notes.pool.now(), 2);
+    let local = WorkerLocal::new(0, notes.pool.now(), 2);
     local.pace.set_job_ns(u64::MAX);
     notes.runs(&local);
     assert!(local.pace.job_ns() < u64::MAX, "running tells");
@@ -393,7 +393,7 @@ fn work_is_seen_wherever_it_waits() {
 fn a_worker_tells_whether_its_deque_may_have_jobs() {
     let notes = Notes::new(1, 2);
     let (local, thief) = (notes.worker(), notes.worker());
-    let tell = |worker: &LocalQueue<u32>| worker.shared.may_have_jobs.load(Ordering::Relaxed);
+    let tell = |worker: &WorkerLocal<u32>| worker.shared.may_have_jobs.load(Ordering::Relaxed);
     notes.push_local(&local, 0..4);
     assert!(tell(&local) && !tell(&thief));
     assert_eq!(notes.next_job(&thief), Some(0));
@@ -599,7 +599,7 @@ impl Drop for OpensTheGate<'_> {
 }
 
 /// Whether all threads except `looks` are asleep in a job.
-fn all_sleep(pool: &Pool<Notes>, looks: &LocalQueue<u32>) -> bool {
+fn all_sleep(pool: &Pool<Notes>, looks: &WorkerLocal<u32>) -> bool {
     let workers = pool.workers_for(looks);
     workers
         .iter()

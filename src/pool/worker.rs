@@ -1,7 +1,7 @@
 //! The life of a thread of the pool: it rests (polls or parks) and runs jobs, in turn, until the
 //! pool stops or the thread has been parked for too long.
 //!
-//! Ground rules. Registrations (as poller, as searcher) stand in [`LocalQueue`]. After a panic out
+//! Ground rules. Registrations (as poller, as searcher) stand in [`WorkerLocal`]. After a panic out
 //! of any function here, the thread continues from its registrations. Ticks catch the panics of
 //! callbacks themselves; all other panics are caught here. [`super::jobs`] has the running of jobs.
 
@@ -57,7 +57,7 @@ impl<T> WorkerShared<T> {
 }
 
 /// A worker, as its own thread has it.
-pub(super) struct LocalQueue<T> {
+pub(super) struct WorkerLocal<T> {
     pub(super) deque: Worker<Job<T>>,
     pub(super) shared: Arc<WorkerShared<T>>,
     /// The list of workers that this worker last read, with the version of the list.
@@ -89,7 +89,7 @@ pub(super) struct LocalQueue<T> {
 /// All workers, in order of their serial numbers.
 pub(super) type Workers<T> = Arc<Vec<Arc<WorkerShared<T>>>>;
 
-impl<T> LocalQueue<T> {
+impl<T> WorkerLocal<T> {
     /// The worker of this thread, made at this instant.
     pub(super) fn new(serial: usize, now: u64, first_look: u32) -> Self {
         let deque = Worker::new_fifo();
@@ -201,7 +201,7 @@ pub(super) fn worker<W: Driver>(work: &Arc<W>) {
     work.tell(News::ThreadEnds);
 }
 
-fn live<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Tick>) {
+fn live<W: Driver>(work: &Arc<W>, local: &WorkerLocal<W::Tick>) {
     // Rest first: a thread must poll before any thread runs jobs.
     while let WakeReason::Run { first } = rest(work, local) {
         run_jobs(work.as_ref(), local, first);
@@ -209,7 +209,7 @@ fn live<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Tick>) {
 }
 
 /// Code of this thread has panicked. Its registration as a poller stays; a search ends.
-fn recover<W: Driver>(work: &W, local: &LocalQueue<W::Tick>) {
+fn recover<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>) {
     let (pool, counts) = (work.pool(), &local.shared.counts);
     counts.count_edges(counts.edges() % 2);
     if let Some(token) = local.token.take() {
@@ -222,7 +222,7 @@ fn recover<W: Driver>(work: &W, local: &LocalQueue<W::Tick>) {
 // ---------------------------------------------------------------- resting
 
 /// Polls or parks until there is a job.
-fn rest<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Tick>) -> WakeReason<W::Tick> {
+fn rest<W: Driver>(work: &Arc<W>, local: &WorkerLocal<W::Tick>) -> WakeReason<W::Tick> {
     let pool = work.pool();
     if local.polling.get() || pool.idle.join_poll() {
         local.polling.set(true);
@@ -233,7 +233,7 @@ fn rest<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Tick>) -> WakeReason<W::
 
 /// Parks until there is a job. A function of its own, so that the path of a poller is straight.
 #[inline(never)]
-fn park<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Tick>) -> WakeReason<W::Tick> {
+fn park<W: Driver>(work: &Arc<W>, local: &WorkerLocal<W::Tick>) -> WakeReason<W::Tick> {
     let pool = work.pool();
     let spare = pool.threads.load(Ordering::Relaxed) > pool.config.workers;
     let limit = spare.then_some(pool.config.keep_alive);
@@ -266,7 +266,7 @@ fn park<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Tick>) -> WakeReason<W::
 }
 
 /// The life of a poller, from joining to leaving.
-pub(super) fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Tick>) -> WakeReason<W::Tick> {
+pub(super) fn wait<W: Driver>(work: &Arc<W>, local: &WorkerLocal<W::Tick>) -> WakeReason<W::Tick> {
     let pool = work.pool();
     // Registered: jobs published before are seen now, and jobs published later find this thread.
     if pool.has_work(local) && !pool.is_stopping() {
@@ -322,7 +322,7 @@ pub(super) fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Tick>) -> Wak
 
 /// The pool stops: a poller ends.
 #[cold]
-fn quit<W: Driver>(work: &W, local: &LocalQueue<W::Tick>) -> WakeReason<W::Tick> {
+fn quit<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>) -> WakeReason<W::Tick> {
     local.polling.set(false);
     work.pool().idle.quit_poll();
     work.pool().wake(work); // the next poller
@@ -338,7 +338,7 @@ struct Polled<T> {
 }
 
 /// Waits for events, and sweeps the queues whose alarms have expired.
-fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Tick>) -> Polled<W::Tick> {
+fn poll<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>) -> Polled<W::Tick> {
     let pool = work.pool();
     let mut polled = Polled { first: None, checks: false };
     local.covered_by.set(None);
@@ -374,7 +374,7 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Tick>) -> Polled<W::Tick> {
 /// Sweeps a queue into a job: all ticks of a section. If the sweep must go on, that is a second
 /// job, in the deque: another worker takes it, and so sweeps a batch of its own.
 #[inline]
-pub(super) fn sweep<W: Driver>(work: &W, local: &LocalQueue<W::Tick>, queue: usize) -> Option<Job<W::Tick>> {
+pub(super) fn sweep<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>, queue: usize) -> Option<Job<W::Tick>> {
     let mut batch = Batch::new();
     let swept = work.sweep(queue, &mut batch);
     local.note(queue, swept);
@@ -393,7 +393,7 @@ pub(super) fn sweep<W: Driver>(work: &W, local: &LocalQueue<W::Tick>, queue: usi
 /// The last poller stays, and moves its jobs to the inbox, for other threads: a deque is for jobs
 /// that its own thread runs (I18).
 #[inline(never)]
-pub(super) fn stay<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Tick>, first: Option<Job<W::Tick>>, checks: bool) {
+pub(super) fn stay<W: Driver>(work: &Arc<W>, local: &WorkerLocal<W::Tick>, first: Option<Job<W::Tick>>, checks: bool) {
     let pool = work.pool();
     if let Some(job) = first {
         pool.inbox.push(job);
@@ -413,7 +413,7 @@ pub(super) fn stay<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Tick>, first:
 }
 
 /// Changes from polling to running, unless this thread is the last poller.
-fn leave_poll<W: Driver>(work: &W, local: &LocalQueue<W::Tick>) -> bool {
+fn leave_poll<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>) -> bool {
     let left = work.pool().idle.leave_poll();
     local.polling.set(!left);
     left

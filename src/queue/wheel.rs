@@ -27,9 +27,21 @@
 //! The levels are rows of one table ([`LEVELS`]). A timer is *short* when its due point is at or
 //! before the threshold (I2), else *long*. Opening a slot of any level takes the slot's chain out
 //! whole and cascades it, a bounded number of nodes at a time. Due timers are emitted to the
-//! caller, the rest is inserted again, a level further down. A timer moves down a level at most
-//! three times (once, if due within eleven minutes), and once more into the fine levels of a
-//! crowded slot.
+//! caller, the rest is inserted again by its due points, into a finer level. A timer moves down a
+//! level at most three times (once, if due within eleven minutes), and once more into the fine
+//! levels of a crowded slot.
+//!
+//! *Example: a timer of ten days*, 240 h. It goes into the overflow list (`place`). Sweeps open
+//! slots (`open_due`, `open_next`), and the next sweep comes at the earliest due point of the
+//! queue:
+//!
+//! - With no other timer in the queue, the sweep comes in ten days, and emits the timer straight
+//!   out of the overflow list.
+//! - With others, a sweep opens the overflow list when its first timer is less than 49 h ahead.
+//!   Timers beyond the far level go back, the others into the far level. A far slot is opened when
+//!   all its windows fit the long level, 6 to 11 min ahead. A window is opened by the first sweep
+//!   in it, or ahead of its first due point if it is crowded: now the timer is short. Its short
+//!   slot is opened when the bound of the slot has come.
 //!
 //! A timer that is moved later stays in its slot (`reschedule_lazily`) until the slot cascades,
 //! however often the timer was moved.
@@ -228,8 +240,8 @@ impl<X> TimerWheel<X> {
         let _ = unsafe { self.place(node, node.as_ref().fires_at(&Key::new())) };
     }
 
-    /// Inserts a node that is counted already and fires at `at`, or, if its owner has just
-    /// postponed it, later.
+    /// Inserts a node that is counted already into the level for its instant. The node fires at
+    /// `at`, or, if its owner has just postponed it, later.
     ///
     /// # Safety
     /// As [`Self::insert`].
