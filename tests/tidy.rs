@@ -2,6 +2,9 @@
 //!
 //! Each rule is a function over text, and is also tested on a text that breaks the rule.
 
+#[path = "tidy/jobs.rs"]
+mod jobs;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -53,20 +53,25 @@
 #[cfg(all(feature = "sqlite", not(unix)))]
 compile_error!("the feature `sqlite` needs a Unix: its locks on files are those of `flock`");
 
+mod engine;
+mod histogram;
 mod scheduler;
 pub mod store;
+mod unwind;
 
 /// The library behind the store on a file, for [`Put::send_in`] and [`Run::done_in`]. An update to
 /// its next minor version is a breaking change of this crate.
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
 
-pub use scheduler::{
-    Binding, Builder, Error, Handler, Histogram, IntoOutcome, Job, LeastLoaded, Outcome, Pending, Put, Rendezvous,
-    Report, Retry, RoundRobin, Run, RunRecord, Scheduler, StartError, Stats, StillRunning,
+pub use engine::{
+    Binding, Handler, IntoOutcome, Job, LeastLoaded, Outcome, Pending, Rendezvous, Report, Retry, RoundRobin, Run,
+    RunRecord, Stats, StillRunning,
 };
+pub use histogram::Histogram;
+pub use scheduler::{Builder, Put, Scheduler, StartError};
 pub use store::{
-    Activity, Cancel, Candidate, Catchup, Change, Clash, Counts, JobId, JobInfo, KindCounts, LastRun, Node,
+    Activity, Cancel, Candidate, Catchup, Change, Clash, Counts, Error, JobId, JobInfo, KindCounts, LastRun, Node,
     NodeHandler, NodeId, Overlap, Placed, Query, Recurrence, Revive, RunEnd, State, Tally,
 };
 pub use timerqueue::Due;

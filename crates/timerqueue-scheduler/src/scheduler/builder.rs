@@ -10,11 +10,10 @@ use serde::de::DeserializeOwned;
 use timerqueue::Runtime;
 
 use super::Scheduler;
-use super::binding::{Binding, Rule};
-use super::core::{Core, Hook, Parts, Registered};
 use super::error::StartError;
-use super::job::{Call, Handler, IntoOutcome, Job, Run, Spawner};
-use super::runs::RunRecord;
+use crate::engine::{
+    Binding, Call, Core, Handler, Hook, IntoOutcome, Job, Parts, Registered, Rule, Run, RunRecord, Spawner,
+};
 #[cfg(feature = "sqlite")]
 use crate::store::SqliteStore;
 use crate::store::{MemoryStore, Store, check_name};

@@ -1,58 +1,35 @@
 //! The scheduler: jobs by key, run by handlers when they are due.
 //!
-//! Ground rules. The handle is here. It checks nothing itself: each method is one operation of the
-//! store, whose answer is a [`Pending`]. [`core`] has the timer and the claims, [`runs`] the runs,
-//! [`look`] the schedules, [`close`] the end.
+//! Ground rules. What users call is here. It checks nothing itself: each method is one operation
+//! of the store, whose answer is a [`Pending`]. The rest is the engine's.
 
-mod binding;
 mod builder;
-mod close;
-mod core;
 mod error;
-mod handshake;
-mod job;
-mod look;
-mod pending;
+#[cfg(feature = "sqlite")]
+mod joint;
 mod put;
-mod retry;
-mod runs;
 #[cfg(test)]
 #[path = "../../tests/unit/simulation/mod.rs"]
 mod simulation;
-mod stats;
-#[cfg(test)]
-#[path = "../../tests/unit/engine/mod.rs"]
-mod tests;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use timerqueue::{Due, Runtime, RuntimeError};
+use timerqueue::Due;
 
-pub use self::binding::{Binding, LeastLoaded, Rendezvous, RoundRobin};
 pub use self::builder::Builder;
-pub use self::close::{Report, StillRunning};
-use self::core::Core;
-pub use self::error::{Error, StartError};
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) use self::job::quietly;
-pub use self::job::{Handler, IntoOutcome, Job, Outcome, Run};
-#[cfg(feature = "postgres")]
-pub(crate) use self::look::first;
-pub use self::pending::Pending;
+pub use self::error::StartError;
 pub use self::put::Put;
-pub use self::retry::Retry;
-#[cfg(test)]
-pub(crate) use self::retry::mixed;
-pub use self::runs::RunRecord;
-pub use self::stats::{Histogram, Stats};
 use crate::Schedule;
+use crate::engine::{Core, Job, Pending, Report, Run, Stats};
 use crate::store::{
-    Activity, Applied, Cancel, Change, Fault, JobId, JobInfo, Micros, Mutation, Node, Op, Query, Recurrence, Reply,
-    Revive, Scan, Scanned,
+    Activity, Applied, Cancel, Change, JobId, JobInfo, Micros, Mutation, Node, Op, Query, Recurrence, Revive, Scan,
+    Scanned,
 };
+#[cfg(doc)]
+use crate::{Error, Handler, Retry};
 
 /// Runs jobs when they are due: once, or on a [`Schedule`].
 ///
@@ -120,7 +97,7 @@ use crate::store::{
 /// ```
 #[derive(Clone)]
 pub struct Scheduler {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     /// `None` in handles that runs give out.
     owner: Option<Arc<Owner>>,
 }
@@ -660,7 +637,7 @@ impl Scheduler {
     /// Whether the scheduler was closed, or its last owner dropped.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.core.state.lock().handshake.closing
+        self.core.is_closing()
     }
 
     /// Closes the scheduler: from this call on no run begins, and changes are refused. The answer
@@ -697,72 +674,27 @@ impl Scheduler {
     }
 }
 
-/// Whether the runtime belongs to the parent of this process.
-fn is_forked(runtime: &Runtime) -> bool {
-    matches!(runtime.enter(Runtime::try_current), Err(RuntimeError::Forked))
-}
-
-impl Core {
-    /// Applies one operation.
-    fn mutate<T: Send + 'static>(
-        &self,
-        op: Op,
-        pick: impl FnOnce(Applied) -> Option<T> + Send + 'static,
-    ) -> Pending<T> {
-        self.mutate_all(vec![op], move |applied| match applied.into_iter().next() {
-            Some(Applied::Invalid(invalid)) => Err(invalid.into()),
-            Some(applied) => pick(applied).ok_or_else(wrong_answer),
-            None => Err(wrong_answer()),
-        })
-    }
-
-    /// Applies operations in one commit.
-    fn mutate_all<T: Send + 'static>(
-        &self,
-        ops: Vec<Op>,
-        pick: impl FnOnce(Vec<Applied>) -> Result<T, Error> + Send + 'static,
-    ) -> Pending<T> {
-        if self.state.lock().handshake.closing {
-            return Pending::ready(Err(Error::Closed));
-        }
-        // The store of a forked child refuses by itself, and says why.
-        if self.runtime.is_shut_down() && !is_forked(&self.runtime) {
-            return Pending::ready(Err(Error::RuntimeEnded));
-        }
-        let (completer, pending) = Pending::new(&self.runtime);
-        let answer = move |applied: Result<Vec<Applied>, Error>| completer.complete(applied.and_then(pick));
-        self.store.apply(ops, Reply::new(answer));
-        pending
-    }
-
-    fn look_up<T: Send + 'static>(
-        &self,
-        scan: Scan,
-        pick: impl FnOnce(Scanned) -> Option<T> + Send + 'static,
-    ) -> Pending<T> {
-        let (completer, pending) = Pending::new(&self.runtime);
-        let is_awaited = completer.watch();
-        let reply = Reply::new(move |scanned: Result<Scanned, Error>| {
-            completer.complete(scanned.and_then(|scanned| pick(scanned).ok_or_else(wrong_answer)));
-        });
-        self.store.scan(scan, reply.awaited_while(is_awaited));
-        pending
+impl Run {
+    /// The scheduler, for jobs that follow from this one. The handle does not keep the scheduler
+    /// open.
+    #[must_use]
+    pub fn scheduler(&self) -> Scheduler {
+        Scheduler::of(Arc::clone(&self.inner.core))
     }
 }
 
-#[cfg(feature = "sqlite")]
-impl Core {
-    /// Applies an operation in a transaction of the user's.
-    fn apply_in(&self, transaction: &rusqlite::Transaction<'_>, op: Op) -> Result<Applied, Error> {
-        let no_file =
-            || Error::Store { fault: Fault::Other, reason: "the store of the scheduler is on no file".into() };
-        let store = self.store.as_sqlite().ok_or_else(no_file)?;
-        store.apply_in(transaction, vec![op])?.into_iter().next().ok_or_else(wrong_answer)
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl crate::store::Hold {
+    /// Resumes the handlers that the hold has paused, and no others. Their jobs run, on this
+    /// scheduler and on others. Blocks. Afterwards the store is to forget the hold:
+    /// `SqliteStore::forget_hold`, `PostgresOptions::forget_hold`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`]. Some handlers may be resumed by then; the call may be repeated.
+    pub fn release(&self, scheduler: &Scheduler) -> Result<(), crate::Error> {
+        self.handlers.iter().try_for_each(|name| scheduler.resume_handler(name).wait().map(drop))
     }
-}
-
-fn wrong_answer() -> Error {
-    Error::Store { fault: Fault::Other, reason: "an answer of another kind".into() }
 }
 
 impl fmt::Debug for Scheduler {

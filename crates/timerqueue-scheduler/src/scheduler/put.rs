@@ -7,11 +7,10 @@ use std::time::Duration;
 use timerqueue::Due;
 
 use super::Scheduler;
-use super::core::Core;
-use super::error::Error;
-use super::pending::Pending;
 use crate::Schedule;
-use crate::store::{Applied, Catchup, Clash, NewJob, Op, Overlap, Placed, Recurrence, When};
+use crate::engine::{Core, Pending, wrong_answer};
+use crate::store::rules::first_occurrence;
+use crate::store::{Applied, Catchup, Clash, Error, NewJob, Op, Overlap, Placed, Recurrence, When};
 
 /// A job about to be put. Made by [`Scheduler::put`](crate::Scheduler::put) and
 /// [`Scheduler::put_to`](crate::Scheduler::put_to).
@@ -49,7 +48,7 @@ use crate::store::{Applied, Catchup, Clash, NewJob, Op, Overlap, Placed, Recurre
 /// ```
 #[must_use = "`send` puts the job"]
 pub struct Put<'a> {
-    core: &'a Arc<Core>,
+    pub(super) core: &'a Arc<Core>,
     name: Arc<str>,
     payload: Result<String, String>,
     key: Option<Arc<str>>,
@@ -198,49 +197,8 @@ impl<'a> Put<'a> {
         }
     }
 
-    /// Puts the job in a transaction of your own on the file of the store: the job is there if the
-    /// transaction commits, and never without it. Blocks as the transaction does. The scheduler
-    /// looks when the transaction has ended, also if it is not told.
-    ///
-    /// Begin the transaction as `Immediate`. Do not wait for another answer of the scheduler during
-    /// it: the store waits for its end.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`] if the scheduler's store is on no file or another one, if `synchronous` of
-    /// the connection is below `FULL`, and all failures of the file; and the errors of
-    /// [`send`](Self::send). After an error the transaction is as before.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use timerqueue_scheduler::Scheduler;
-    /// use timerqueue_scheduler::rusqlite::{Connection, TransactionBehavior};
-    ///
-    /// # let folder = std::env::temp_dir().join(format!("timerqueue-in-{}", std::process::id()));
-    /// # std::fs::create_dir_all(&folder)?;
-    /// # let path = folder.join("shop.db");
-    /// let scheduler = Scheduler::open(&path).handler("mail", |order: u32, _| println!("mail for {order}")).start()?;
-    /// let mut shop = Connection::open(&path)?;
-    /// shop.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)")?;
-    ///
-    /// let sale = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    /// sale.execute("INSERT INTO orders (id) VALUES (17)", [])?;
-    /// let placed = scheduler.put_to("mail", &17).key("mail/17").send_in(&sale)?;
-    /// assert!(!placed.is_refused());
-    /// sale.commit()?; // the order and the mail, or neither
-    /// # drop(scheduler);
-    /// # std::fs::remove_dir_all(&folder)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[cfg(feature = "sqlite")]
-    pub fn send_in(self, transaction: &rusqlite::Transaction<'_>) -> Result<Placed, Error> {
-        let core = self.core;
-        placed_of(core.apply_in(transaction, self.op(core)?)?)
-    }
-
     /// The operation, for this engine.
-    fn op(self, core: &Core) -> Result<Op, Error> {
+    pub(super) fn op(self, core: &Core) -> Result<Op, Error> {
         if !core.by_name.contains_key(&self.name) && !core.store.is_shared() {
             return Err(Error::UnknownHandler { name: self.name.as_ref().to_owned() });
         }
@@ -256,7 +214,7 @@ impl<'a> Put<'a> {
             // Without a clock at hand, the store refuses a schedule without an occurrence, and the
             // first look finds the first one.
             if let Some(now) = core.store.now() {
-                let (occurrence, longest) = super::look::first(&recurrence.schedule, now).ok_or(Error::NoOccurrence)?;
+                let (occurrence, longest) = first_occurrence(&recurrence.schedule, now).ok_or(Error::NoOccurrence)?;
                 (first, span) = (Some(occurrence), longest);
                 when = When::At(occurrence.due);
             }
@@ -327,11 +285,11 @@ impl Scheduler {
     }
 }
 
-fn placed_of(applied: Applied) -> Result<Placed, Error> {
+pub(super) fn placed_of(applied: Applied) -> Result<Placed, Error> {
     match applied {
         Applied::Placed(placed) => Ok(placed),
         Applied::Invalid(invalid) => Err(invalid.into()),
-        _ => Err(super::wrong_answer()),
+        _ => Err(wrong_answer()),
     }
 }
 

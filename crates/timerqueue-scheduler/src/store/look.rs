@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::JobId;
-use crate::{Error, Scheduler};
 
 /// A part of a check that is about to begin: `SqliteReader::check` and `PostgresReader::check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,17 +37,4 @@ pub struct Hold {
     pub last: JobId,
     /// The handlers that the hold has paused, by name. Others were paused before.
     pub handlers: Vec<Arc<str>>,
-}
-
-impl Hold {
-    /// Resumes the handlers that the hold has paused, and no others. Their jobs run, on this
-    /// scheduler and on others. Blocks. Afterwards the store is to forget the hold:
-    /// `SqliteStore::forget_hold`, `PostgresOptions::forget_hold`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`]. Some handlers may be resumed by then; the call may be repeated.
-    pub fn release(&self, scheduler: &Scheduler) -> Result<(), Error> {
-        self.handlers.iter().try_for_each(|name| scheduler.resume_handler(name).wait().map(drop))
-    }
 }

@@ -13,7 +13,9 @@
 //! connections to a server fit without an async runtime. A store runs no user code, and holds no
 //! lock while it drops values that have user code (J11).
 
+mod error;
 mod fault;
+mod invalid;
 mod limits;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod look;
@@ -30,7 +32,7 @@ mod postgres;
 mod questions;
 pub(crate) mod reply;
 mod row;
-mod rules;
+pub(crate) mod rules;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
@@ -40,10 +42,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::error::Error;
 pub use self::fault::Fault;
-pub use self::limits::{
-    Invalid, MAX_ERROR_BYTES, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, check_affinity, check_key, check_name, check_payload,
-};
+pub use self::invalid::{Invalid, MAX_ERROR_BYTES, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES};
+pub use self::limits::{check_affinity, check_key, check_name, check_payload};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use self::look::{CheckStep, Hold};
 pub use self::memory::MemoryStore;
@@ -53,20 +55,17 @@ pub use self::node::{
     AffinityId, Bound, Candidate, Entry, EntryHandler, Limits, Node, NodeHandler, NodeId, Rate, Unbound,
 };
 pub use self::op::{
-    Advance, Applied, Bind, Cancel, Change, Clash, Held, Mutation, NewJob, Op, Placed, Revive, Settle, Step, Verdict,
-    When,
+    Advance, Applied, Bind, Cancel, Change, Clash, Mutation, NewJob, Op, Placed, Revive, Settle, Step, Verdict, When,
 };
 #[cfg(feature = "postgres")]
 pub use self::postgres::{PostgresOptions, PostgresReader, PostgresStore, ServerReport, Standby};
 pub use self::reply::Reply;
 pub use self::row::{
-    Catchup, ClaimedJob, ClaimedSchedule, Counts, FinishedJob, JobId, JobInfo, KindCounts, LastRun, Occurrence,
+    Catchup, ClaimedJob, ClaimedSchedule, Counts, FinishedJob, Held, JobId, JobInfo, KindCounts, LastRun, Occurrence,
     Overlap, Query, Recurrence, RunEnd, State, Tally,
 };
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::{SqliteOptions, SqliteReader, SqliteStore};
-
-pub(crate) use self::rules::WRONG_BY;
 
 pub(crate) mod sealed {
     pub trait Sealed {}
@@ -269,9 +268,9 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
         0
     }
 
-    /// The store, if it is one on a file.
+    /// Applies operations in a transaction of the user's, on the file of the store.
     #[cfg(feature = "sqlite")]
-    fn as_sqlite(&self) -> Option<&SqliteStore> {
-        None
+    fn apply_in(&self, _transaction: &rusqlite::Transaction<'_>, _ops: Vec<Op>) -> Result<Vec<Applied>, Error> {
+        Err(Error::Store { fault: Fault::Other, reason: "the store of the scheduler is on no file".into() })
     }
 }

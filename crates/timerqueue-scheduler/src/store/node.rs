@@ -102,13 +102,6 @@ pub struct Unbound {
     pub(crate) kind: usize,
 }
 
-impl Unbound {
-    pub(crate) fn new(affinity: &super::rules::Affinity, candidates: Arc<[Candidate]>) -> Self {
-        let super::rules::Affinity { id, kind, version, .. } = *affinity;
-        Self { id: AffinityId(id), version, affinity: Arc::clone(&affinity.text), candidates, kind }
-    }
-}
-
 /// An affinity as a scan has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {

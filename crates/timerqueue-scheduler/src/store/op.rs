@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{AffinityId, Invalid, JobId, LastRun, Micros, NodeId, Occurrence, Recurrence};
+use super::{AffinityId, Held, Invalid, JobId, LastRun, Micros, NodeId, Occurrence, Recurrence};
 
 /// When a job is due: an instant, or a time that the store adds to its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,17 +83,6 @@ pub struct NewJob {
     /// Refuse a job that is overdue at the commit: [`Placed::Overdue`]. A time from the commit is
     /// never overdue.
     pub refuse_overdue: bool,
-}
-
-/// The holder of a run: a settle or a renewal of an earlier holder is refused (J6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Held {
-    /// The job.
-    pub id: JobId,
-    /// The scheduler that claimed the job.
-    pub owner: u64,
-    /// The claim, counted for each job.
-    pub claim: u64,
 }
 
 /// What becomes of a job after a run.

@@ -3,13 +3,24 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{Held, Micros};
-use crate::Schedule;
+use super::{Invalid, Micros};
+use crate::{Occurrence as Exact, Schedule};
 
 /// A job in its store. Numbers grow in the order of the puts, are not used again, and some are
 /// never used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
+
+/// The holder of a run: a settle or a renewal of an earlier holder is refused (J6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// The job.
+    pub id: JobId,
+    /// The scheduler that claimed the job.
+    pub owner: u64,
+    /// The claim, counted for each job.
+    pub claim: u64,
+}
 
 /// An occurrence of a schedule, as stores keep it. Both instants are rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,6 +29,13 @@ pub struct Occurrence {
     pub nominal: Micros,
     /// When to run.
     pub due: Micros,
+}
+
+impl Occurrence {
+    /// Both instants rounded up.
+    pub(crate) fn of(exact: Exact) -> Result<Self, Invalid> {
+        Ok(Self { nominal: Micros::ceil(exact.nominal())?, due: Micros::ceil(exact.due())? })
+    }
 }
 
 /// Which of the missed occurrences of a schedule run. An occurrence is missed if a later one is due
@@ -391,14 +409,6 @@ pub struct Query {
 }
 
 impl Query {
-    /// Whether the list has this job, as far as the handler's name and the bounds go for
-    /// themselves.
-    pub(crate) fn takes(&self, row: &super::rules::Row) -> bool {
-        self.state.is_none_or(|state| state == row.state)
-            && (!self.failing || row.is_failing())
-            && self.prefix.as_ref().is_none_or(|prefix| row.key.starts_with(&**prefix))
-    }
-
     /// All jobs.
     pub fn new() -> Self {
         Self::default()

@@ -7,7 +7,7 @@ use timerqueue::{ManualClock, Runtime};
 
 use super::MemoryStore;
 use crate::Schedule;
-use crate::scheduler::mixed;
+use crate::engine::mixed;
 use crate::store::{
     Advance, Applied, Bind, Catchup, Claim, Claimed, ClaimedJob, ClaimedSchedule, Clash, Entry, EntryHandler, Limits,
     Micros, Mutation, NewJob, Occurrence, Op, Overlap, Rate, Recurrence, Reply, Room, Settle, Step, Store, Verdict,

@@ -13,10 +13,10 @@ use super::Shared;
 use super::error::{Failure, Remedy};
 use super::link::{HURRY, Link};
 use super::{members, minutes, rows};
-use crate::scheduler::quietly;
 use crate::store::questions::{Asked, Listing, Question, Questions};
 use crate::store::rules::{WRONG_BY, span_of};
 use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Scan, Scanned, State};
+use crate::unwind::quietly;
 
 pub(super) struct Reader {
     pub(super) shared: Arc<Shared>,

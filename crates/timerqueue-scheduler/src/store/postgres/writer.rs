@@ -22,9 +22,9 @@ use super::sleepers::{self, Told};
 use super::wire::{Step, run};
 use super::work::{Asked, Committed, LOCKED_AGAIN, Work};
 use super::{Checked, SHORTEST, Settings, Shared, schema};
-use crate::scheduler::{first, quietly};
-use crate::store::rules::{Changes, Claims, Dealer, Effects, Runs, merged};
+use crate::store::rules::{Changes, Claims, Dealer, Effects, Runs, first_occurrence, merged};
 use crate::store::{Applied, Claim, Claimed, Entry, Fault, Invalid, Micros, NewJob, Notice, Op, Reply, Settled};
+use crate::unwind::quietly;
 
 /// The most operations of a commit.
 const BATCH: usize = 1_024;
@@ -621,7 +621,7 @@ fn attempt<R>(
 /// server.
 fn is_over(new: &NewJob, now: Micros) -> bool {
     let schedule = new.recurrence.as_ref().filter(|_| new.first.is_none());
-    schedule.is_some_and(|recurrence| first(&recurrence.schedule, now).is_none())
+    schedule.is_some_and(|recurrence| first_occurrence(&recurrence.schedule, now).is_none())
 }
 
 fn apply_all<'l>(

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use super::{Rows, Runs};
-use crate::store::{Bind, Candidate, EntryHandler, JobId, Micros, NodeId, State, Unbound};
+use crate::store::{AffinityId, Bind, Candidate, EntryHandler, JobId, Micros, NodeId, State, Unbound};
 
 /// How long a binding lasts without jobs.
 pub(crate) const KEPT_MICROS: i64 = 3_600_000_000;
@@ -150,3 +150,10 @@ pub(crate) trait Bindings: Rows + Sized {
 }
 
 impl<T: Rows> Bindings for T {}
+
+impl Unbound {
+    pub(crate) fn new(affinity: &Affinity, candidates: Arc<[Candidate]>) -> Self {
+        let Affinity { id, kind, version, .. } = *affinity;
+        Self { id: AffinityId(id), version, affinity: Arc::clone(&affinity.text), candidates, kind }
+    }
+}

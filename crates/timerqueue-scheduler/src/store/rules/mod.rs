@@ -9,6 +9,7 @@
 mod affinity;
 mod claim;
 mod keys;
+mod look;
 mod pace;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod places;
@@ -20,12 +21,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    JobId, JobInfo, LastRun, MAX_ERROR_BYTES, Micros, NewJob, Notice, Occurrence, Op, Recurrence, RunEnd, State, Tally,
+    JobId, JobInfo, LastRun, MAX_ERROR_BYTES, Micros, NewJob, Notice, Occurrence, Op, Query, Recurrence, RunEnd, State,
+    Tally,
 };
 
 pub(crate) use self::affinity::{Affinity, Bindings, KEPT_MICROS, Member, Tie};
 pub(crate) use self::claim::Claims;
 pub(crate) use self::keys::Changes;
+pub(crate) use self::look::{first_occurrence, look};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) use self::places::{Dealer, merged};
 pub(crate) use self::runs::Runs;
@@ -423,5 +426,15 @@ impl Effects {
             .map(|at| Notice::Wake { at, span: self.span })
             .into_iter()
             .chain(self.cancelled.iter().copied().map(Notice::Cancelled))
+    }
+}
+
+impl Query {
+    /// Whether the list has this job, as far as the handler's name and the bounds go for
+    /// themselves.
+    pub(crate) fn takes(&self, row: &Row) -> bool {
+        self.state.is_none_or(|state| state == row.state)
+            && (!self.failing || row.is_failing())
+            && self.prefix.as_ref().is_none_or(|prefix| row.key.starts_with(&**prefix))
     }
 }

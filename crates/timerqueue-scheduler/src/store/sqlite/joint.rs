@@ -16,7 +16,7 @@ use crate::store::{Applied, Fault, Op};
 impl SqliteStore {
     /// Applies operations in the transaction. Answers at once; the operations are done when the
     /// transaction commits.
-    pub(crate) fn apply_in(&self, transaction: &Transaction<'_>, ops: Vec<Op>) -> Result<Vec<Applied>, Error> {
+    pub(super) fn joined(&self, transaction: &Transaction<'_>, ops: Vec<Op>) -> Result<Vec<Applied>, Error> {
         let ops: Vec<Checked> = ops.into_iter().map(checked).collect();
         self.applied_in(transaction, &ops).map_err(|failure| failure.error())
     }

@@ -492,8 +492,8 @@ impl Store for SqliteStore {
         true
     }
 
-    fn as_sqlite(&self) -> Option<&SqliteStore> {
-        Some(self)
+    fn apply_in(&self, transaction: &rusqlite::Transaction<'_>, ops: Vec<Op>) -> Result<Vec<Applied>, Error> {
+        self.joined(transaction, ops)
     }
 }
 

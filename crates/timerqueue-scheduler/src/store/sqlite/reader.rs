@@ -17,11 +17,11 @@ use timerqueue::Runtime;
 
 use super::error::Failure;
 use super::{FinishedJob, members, minutes, place, rows, schema, text};
-use crate::scheduler::quietly;
 use crate::store::questions::{Asked, Listing, Questions, SECTION};
 use crate::store::reply::Awaited;
 use crate::store::rules::{WRONG_BY, span_of};
 use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Scan, Scanned, State};
+use crate::unwind::quietly;
 
 /// How long a statement may take that the end of a store waits for.
 const HURRY: Duration = Duration::from_secs(1);

@@ -20,9 +20,9 @@ use super::alive::Alive;
 use super::error::Failure;
 use super::work::{Memory, Work, Wrote};
 use super::{log, place, schema};
-use crate::scheduler::quietly;
 use crate::store::rules::{Changes, Claims, Dealer, Effects, Rows, Runs, merged};
 use crate::store::{Applied, Claim, Claimed, Entry, Fault, Invalid, Micros, Notice, Op, Reply, Settled};
+use crate::unwind::quietly;
 
 /// How often schedulers ask whether there is new zone data.
 const DAY: Duration = Duration::from_secs(86_400);

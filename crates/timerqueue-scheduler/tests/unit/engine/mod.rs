@@ -7,11 +7,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use timerqueue::{CancellationToken, ManualClock, Runtime};
 
-use super::{Error, Handler, Run, Scheduler};
 use crate::store::{
     Applied, Cancel, Claim, Claimed, Fault, MemoryStore, Micros, Notice, Op, Reply, Scan, Scanned, Settled, State,
     Store, Watcher, sealed,
 };
+use crate::{Error, Handler, Run, Scheduler};
 
 mod failures;
 

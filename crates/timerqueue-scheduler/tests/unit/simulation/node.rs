@@ -20,9 +20,8 @@ use super::Origin;
 use super::plan::{Random, secs};
 use super::port::{Back, NodeStore, Port, Wire};
 use super::world::Event;
-use crate::scheduler::job::BoxFuture;
-use crate::scheduler::{Handler, Outcome, Retry, Run, Scheduler};
 use crate::store::{Applied, Held, Micros, Op};
+use crate::{Handler, Outcome, Retry, Run, Scheduler};
 
 /// What handlers say.
 pub(super) enum Said {
@@ -48,6 +47,8 @@ pub(super) type Diary = Arc<Mutex<Vec<Said>>>;
 /// True: the run may end.
 pub(super) type Slot = Arc<Mutex<bool>>;
 
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A request under way.
 pub(super) struct Asked {
     pub(super) wire: Wire,
@@ -67,7 +68,7 @@ pub(super) struct Node {
     pub(super) scheduler: Option<Scheduler>,
     pub(super) port: Arc<Port>,
     pub(super) diary: Diary,
-    tasks: Arc<Mutex<Vec<BoxFuture<()>>>>,
+    tasks: Arc<Mutex<Vec<Task>>>,
     /// What was said to the node while it was stopped.
     pub(super) frozen: Vec<Event>,
     pub(super) stopped: bool,
@@ -86,7 +87,7 @@ impl Node {
         let clock = ManualClock::new();
         clock.set_wall(wall.to_system());
         let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
-        let (port, diary, tasks) = (Port::new(), Diary::default(), Arc::<Mutex<Vec<BoxFuture<()>>>>::default());
+        let (port, diary, tasks) = (Port::new(), Diary::default(), Arc::<Mutex<Vec<Task>>>::default());
         let started = Arc::clone(&tasks);
         let mut builder = Scheduler::builder().runtime(&runtime).store(NodeStore(Arc::clone(&port))).seed(seed);
         if has_handlers {

@@ -1,11 +1,6 @@
-//! What a scheduler counts.
-//!
-//! Ground rules. The counts of a scheduler are its own, from its start; the counts of jobs are the
-//! store's.
+//! Durations, counted by classes whose widths double.
 
 use std::time::Duration;
-
-use crate::store::Counts;
 
 /// How often each duration was seen, in classes whose widths double: below a microsecond, below 2
 /// us, below 4 us, and so on.
@@ -112,30 +107,4 @@ impl Histogram {
         }
         self.longest
     }
-}
-
-/// The work of a scheduler so far, and the jobs of its store. Made by
-/// [`Scheduler::stats`](crate::Scheduler::stats).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// The jobs of the store, by handler and state.
-    pub jobs: Counts,
-    /// Runs that ended with [`Outcome::Done`](crate::Outcome::Done).
-    pub done: u64,
-    /// Runs that ended with [`Outcome::Again`](crate::Outcome::Again).
-    pub again: u64,
-    /// Failed attempts with another attempt to follow.
-    pub retried: u64,
-    /// Jobs that died: no attempt left, a payload that cannot be read, or
-    /// [`Outcome::Dead`](crate::Outcome::Dead).
-    pub died: u64,
-    /// Panics among the failed attempts.
-    pub panics: u64,
-    /// Settles that were refused, since the run was another scheduler's by then.
-    pub lost: u64,
-    /// How long after its due time each run began, by the wall clock.
-    pub lateness: Histogram,
-    /// How long each handler ran, on the clock of the runtime.
-    pub durations: Histogram,
 }

@@ -1,9 +1,7 @@
 //! What users write: jobs, handlers, and what a handler gets and returns.
 
-use std::any::Any;
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,10 +10,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use timerqueue::{CancellationToken, Due};
 
-use super::Scheduler;
 use super::core::Core;
 use super::retry::Retry;
 use crate::store::{JobId, Limits, Rate};
+use crate::unwind::caught;
 
 /// A type of payload with the name of its handler.
 ///
@@ -168,53 +166,6 @@ pub(crate) struct RunInner {
     pub(crate) token: CancellationToken,
 }
 
-#[cfg(feature = "sqlite")]
-impl Run {
-    /// Ends the job as done, in a transaction of your own on the file of the store. What the
-    /// handler writes in the same transaction happens once: a run that is repeated after a crash
-    /// finds that it was not written, and a run that is no longer the job's is refused here.
-    ///
-    /// Commit the transaction, and return [`Outcome::Done`] or `()`. If the commit fails, return
-    /// its error: the attempt has failed. What a handler returns after the commit changes nothing.
-    ///
-    /// Begin the transaction as `Immediate`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotHeld`](crate::Error::NotHeld) if the run is not the job's any more: roll back.
-    /// [`Error::Store`](crate::Error::Store) as for [`Put::send_in`](super::Put::send_in).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use timerqueue_scheduler::{Run, Scheduler};
-    /// use timerqueue_scheduler::rusqlite::{Connection, TransactionBehavior};
-    ///
-    /// # let folder = std::env::temp_dir().join(format!("timerqueue-done-{}", std::process::id()));
-    /// # std::fs::create_dir_all(&folder)?;
-    /// # let path = folder.join("shop.db");
-    /// # let file = path.clone();
-    /// let book = move |amount: i64, run: &Run| -> Result<(), Box<dyn std::error::Error>> {
-    ///     let mut shop = Connection::open(&file)?;
-    ///     let booking = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    ///     booking.execute("INSERT INTO bookings (amount) VALUES (?1)", [amount])?;
-    ///     run.done_in(&booking)?;
-    ///     Ok(booking.commit()?) // the booking and the end of the job, or neither
-    /// };
-    /// let scheduler = Scheduler::open(&path).handler("book", book).start()?;
-    /// # let shop = Connection::open(&path)?;
-    /// # shop.execute_batch("CREATE TABLE bookings (amount INTEGER)")?;
-    /// let _ = scheduler.put_to("book", &250).send().wait()?;
-    /// # let report = scheduler.close(std::time::Duration::from_secs(9)).wait()?;
-    /// # drop(scheduler);
-    /// # std::fs::remove_dir_all(&folder)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn done_in(&self, transaction: &rusqlite::Transaction<'_>) -> Result<(), crate::Error> {
-        self.inner.core.done_in(&self.inner, transaction)
-    }
-}
-
 impl Run {
     /// The number of the job. A run of a recurring job has its own.
     #[must_use]
@@ -276,13 +227,6 @@ impl Run {
     #[must_use]
     pub fn closing(&self) -> CancellationToken {
         self.inner.core.closing.token()
-    }
-
-    /// The scheduler, for jobs that follow from this one. The handle does not keep the scheduler
-    /// open.
-    #[must_use]
-    pub fn scheduler(&self) -> Scheduler {
-        Scheduler::of(Arc::clone(&self.inner.core))
     }
 }
 
@@ -601,28 +545,6 @@ impl fmt::Debug for Handler {
 }
 
 /// Runs code of the user's. A panic is a failure.
-pub(crate) fn contained<T>(code: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    catch_unwind(AssertUnwindSafe(code)).unwrap_or_else(|panic| Err(Failure::Panic(panic_text(panic))))
-}
-
-/// Runs code of the user's whose panic would harm the scheduler: callbacks of tokens, wakers,
-/// hooks, destructors.
-pub(crate) fn quietly(code: impl FnOnce()) {
-    let _ = contained(|| {
-        code();
-        Ok(())
-    });
-}
-
-/// The text of a panic. Its payload is a value of the user's, whose destructor may panic as well.
-pub(crate) fn panic_text(panic: Box<dyn Any + Send>) -> String {
-    let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-        (Some(text), _) => (*text).to_owned(),
-        (_, Some(text)) => text.clone(),
-        _ => "a value that is no text".to_owned(),
-    };
-    if let Err(second) = catch_unwind(AssertUnwindSafe(move || drop(panic))) {
-        std::mem::forget(second);
-    }
-    format!("panic: {text}")
+pub(super) fn contained<T>(code: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    caught(code).unwrap_or_else(|panic| Err(Failure::Panic(panic)))
 }

@@ -14,9 +14,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use timerqueue::{CancellationTokenSource, Delay, Due, Timestamp};
 
 use super::core::{Core, RunKey, run_key};
-use super::job::{BoxFuture, Call, Ended, Failure, Outcome, Run, RunInner, contained, quietly};
+use super::job::{BoxFuture, Call, Ended, Failure, Outcome, Run, RunInner, contained};
 use super::retry::mixed;
 use crate::store::{Applied, ClaimedJob, Held, Invalid, JobId, LastRun, Micros, Op, RunEnd, Settle, Verdict, When};
+use crate::unwind::quietly;
 
 /// When a job is tried again that its executor did not begin. At once would be for ever.
 const UNBEGUN_AGAIN: Duration = Duration::from_secs(10);
@@ -102,7 +103,8 @@ struct Guard {
 
 #[cfg(feature = "sqlite")]
 impl Core {
-    pub(super) fn done_in(&self, run: &RunInner, transaction: &rusqlite::Transaction<'_>) -> Result<(), super::Error> {
+    /// The end of a run that is done, for a transaction of the handler's.
+    pub(crate) fn done(&self, run: &RunInner) -> Op {
         let wall = self.runtime.wall_now();
         let begun = self.state.lock().runs.get(&run_key(run.held)).map(|live| live.begun);
         let duration = begun.map_or(Duration::ZERO, |begun| self.runtime.elapsed(begun));
@@ -115,14 +117,7 @@ impl Core {
             end: RunEnd::Done,
             error: None,
         };
-        let settle = Settle { held: run.held, verdict: Verdict::Done, record: Some(Box::new(record)) };
-        match self.apply_in(transaction, Op::Settle(Box::new(settle)))? {
-            Applied::Held(true) => {
-                run.settled.store(true, std::sync::atomic::Ordering::Release);
-                Ok(())
-            }
-            _ => Err(super::Error::NotHeld),
-        }
+        Op::Settle(Box::new(Settle { held: run.held, verdict: Verdict::Done, record: Some(Box::new(record)) }))
     }
 }
 
@@ -343,7 +338,7 @@ impl Drop for Guard {
 
 impl Core {
     /// The due time of an operation, for the store: it adds times to its own clock.
-    pub(super) fn when(&self, due: Due) -> Result<When, Invalid> {
+    pub(crate) fn when(&self, due: Due) -> Result<When, Invalid> {
         Ok(match due {
             Due::After(after) => When::After(after),
             Due::At(at) => When::After(at - self.runtime.now()),

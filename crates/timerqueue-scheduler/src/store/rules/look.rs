@@ -5,123 +5,36 @@
 //! missed occurrences: at most `Catchup::MOST` are listed, and at most [`MOST_COUNTED`] are counted
 //! (J8).
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::core::Core;
-use super::job::{panic_text, quietly};
-use crate::store::{
-    Advance, Catchup, ClaimedSchedule, Invalid, JobId, JobInfo, Micros, Mutation, Occurrence, Op, Reply, Scan, Scanned,
-    Step, WRONG_BY,
-};
+use super::WRONG_BY;
+use crate::store::{Advance, Catchup, ClaimedSchedule, Micros, Occurrence, Step};
+use crate::unwind::caught;
 use crate::{Occurrence as Exact, Schedule};
 
 /// Missed occurrences are counted up to this number.
 const MOST_COUNTED: u64 = 1_000;
 const MICRO: Duration = Duration::from_micros(1);
 
-impl Occurrence {
-    /// Both instants rounded up.
-    pub(crate) fn of(exact: Exact) -> Result<Self, Invalid> {
-        Ok(Self { nominal: Micros::ceil(exact.nominal())?, due: Micros::ceil(exact.due())? })
-    }
-}
-
 /// The look at `row`. `back`: how far the clock was set back since the last claim, as far as the
 /// caller knows.
-pub(super) fn look(row: &ClaimedSchedule, now: Micros, back: Duration) -> Advance {
+pub(crate) fn look(row: &ClaimedSchedule, now: Micros, back: Duration) -> Advance {
     let (id, version) = (row.id, row.version);
-    let looked = catch_unwind(AssertUnwindSafe(|| Look { schedule: &row.recurrence.schedule, now, back }.look(row)));
+    let looked = caught(|| Look { schedule: &row.recurrence.schedule, now, back }.look(row));
     let (step, last, runs, missed) = match looked {
         Ok(found) => (found.step, found.last, found.runs, found.missed),
-        Err(panic) => (Step::Failed(format!("the rule failed: {}", panic_text(panic)).into()), None, Vec::new(), 0),
+        Err(panic) => (Step::Failed(format!("the rule failed: {panic}").into()), None, Vec::new(), 0),
     };
     Advance { id, version, step, last, runs, missed }
 }
 
-/// A look at a job with a rule of the user's: on a thread of the pool, apart from claims, since the
-/// rule may block, panic, or close the scheduler. The look happens when this is dropped, so also if
-/// the runtime has ended: no row stays without a look on a shared store.
-pub(super) struct Looking {
-    core: Arc<Core>,
-    row: Option<ClaimedSchedule>,
-    now: Micros,
-    back: Duration,
-}
-
-impl Looking {
-    pub(super) fn new(core: &Arc<Core>, row: ClaimedSchedule, now: Micros, back: Duration) -> Self {
-        Self { core: Arc::clone(core), row: Some(row), now, back }
-    }
-}
-
-impl Drop for Looking {
-    fn drop(&mut self) {
-        let Some(row) = self.row.take() else { return };
-        let advance = look(&row, self.now, self.back);
-        self.core.apply_surely(vec![Op::Advance(Box::new(advance))], |_, _| {});
-        quietly(|| drop(row)); // maybe the last reference to the rule
-    }
-}
-
 /// The first occurrence of a recurring job that is put now, and its span. `None`: there is none, or
 /// no store has its instant.
-pub(crate) fn first(schedule: &Schedule, now: Micros) -> Option<(Occurrence, Option<Duration>)> {
+pub(crate) fn first_occurrence(schedule: &Schedule, now: Micros) -> Option<(Occurrence, Option<Duration>)> {
     let look = Look { schedule, now, back: Duration::ZERO };
     match look.first_at_all().0 {
         Step::At { next, span } => Some((next, span)),
         _ => None,
-    }
-}
-
-/// The rows of a page.
-const PAGE: usize = 256;
-
-impl Core {
-    /// Once after the start and once a day: schedules that by the zone data of now wait for another
-    /// occurrence are looked at, page by page.
-    pub(super) fn renew_zones(self: &Arc<Self>) {
-        if !self.handlers.is_empty() && !self.knows_zones.swap(true, Ordering::Relaxed) {
-            for handler in &self.handlers {
-                self.renew_zones_behind(&handler.name, JobId(0));
-            }
-        }
-    }
-
-    fn renew_zones_behind(self: &Arc<Self>, name: &Arc<str>, after: JobId) {
-        let (core, handler) = (Arc::clone(self), Arc::clone(name));
-        let reply = Reply::new(move |scanned| {
-            let engine = Arc::clone(&core);
-            match scanned {
-                Ok(Scanned::Jobs(page)) if page.is_empty() => {}
-                Ok(Scanned::Jobs(page)) => engine.aside(move || core.renew_page(&handler, &page)),
-                // The next claim asks again.
-                _ => core.knows_zones.store(false, Ordering::Relaxed),
-            }
-        });
-        self.store.scan(Scan::Zoned { name: Arc::clone(name), after, limit: PAGE }, reply);
-    }
-
-    fn renew_page(self: &Arc<Self>, name: &Arc<str>, page: &[JobInfo]) {
-        if self.closing.is_cancelled() || self.runtime.is_shut_down() {
-            return;
-        }
-        let (now, last) = (self.store_now(), page.last().map(|job| job.id));
-        let elsewhere = page.iter().filter(|job| job.waits_elsewhere(now));
-        let looks: Vec<_> =
-            elsewhere.map(|job| Op::Key { key: Arc::clone(&job.key), mutation: Mutation::Look }).collect();
-        let name = Arc::clone(name);
-        let go_on = move |core: &Arc<Self>| {
-            if let Some(last) = last {
-                core.renew_zones_behind(&name, last);
-            }
-        };
-        match looks.is_empty() {
-            true => go_on(self),
-            false => self.apply_surely(looks, move |core, _| go_on(core)),
-        }
     }
 }
 

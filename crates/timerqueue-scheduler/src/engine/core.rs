@@ -18,17 +18,18 @@ use timerqueue::{CancellationTokenSource, OnceTimer, Runtime, Timer, TimerBuilde
 
 use super::binding::Rule;
 use super::close::Closer;
-use super::error::Error;
 use super::handshake::Handshake;
-use super::job::{Call, Handler, Spawner, quietly};
-use super::look::{Looking, look};
+use super::job::{Call, Handler, Spawner};
+use super::look::Looking;
 use super::retry::Retry;
 use super::runs::{self, Begun, Inside};
 use super::stats::Stats;
+use crate::store::rules::look;
 use crate::store::{
-    Applied, Claim, Claimed, ClaimedJob, Entry, EntryHandler, Held, JobId, Limits, Micros, Notice, Op, Reply, Room,
-    Settled, Store,
+    Applied, Claim, Claimed, ClaimedJob, Entry, EntryHandler, Error, Held, JobId, Limits, Micros, Notice, Op, Reply,
+    Room, Settled, Store,
 };
+use crate::unwind::quietly;
 
 /// The most jobs of a claim: the length of its lock section, or of its transaction.
 const BATCH: usize = 256;
@@ -48,7 +49,7 @@ pub(super) const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 type Then = Box<dyn FnOnce(&Arc<Core>, Vec<Applied>) + Send>;
 
 /// A hook that is told of the end of each run.
-pub(super) type Hook = Box<dyn Fn(&super::RunRecord) + Send + Sync>;
+pub(crate) type Hook = Box<dyn Fn(&super::RunRecord) + Send + Sync>;
 
 /// A handler, as the engine runs it.
 pub(crate) struct Registered {
@@ -65,7 +66,7 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
-    pub(super) fn of(handler: Handler, spawner: Option<&Spawner>) -> Self {
+    pub(crate) fn of(handler: Handler, spawner: Option<&Spawner>) -> Self {
         let Handler { name, call, parallel, limits, limit, grace, retry, spawner: own } = handler;
         Self { name, call, parallel, limits, limit, grace, retry, spawner: own.or_else(|| spawner.cloned()) }
     }
@@ -148,14 +149,14 @@ impl Cancels {
 
 /// The engine of a scheduler.
 pub(crate) struct Core {
-    pub(super) runtime: Runtime,
-    pub(super) store: Arc<dyn Store>,
+    pub(crate) runtime: Runtime,
+    pub(crate) store: Arc<dyn Store>,
     pub(super) handlers: Vec<Registered>,
-    pub(super) by_name: HashMap<Arc<str>, usize>,
+    pub(crate) by_name: HashMap<Arc<str>, usize>,
     /// The most runs at a time.
     pub(super) parallel: usize,
     /// This scheduler, among those of a store.
-    pub(super) owner: u64,
+    pub(crate) owner: u64,
     pub(super) seed: u64,
     pub(super) hook: Option<Hook>,
     pub(super) binding: Rule,
@@ -164,7 +165,7 @@ pub(crate) struct Core {
     /// The awaited occurrences have been compared with the zone data of this day.
     pub(super) knows_zones: AtomicBool,
     pub(super) closing: CancellationTokenSource,
-    pub(super) stats: Mutex<Stats>,
+    pub(crate) stats: Mutex<Stats>,
     pub(super) keys: AtomicU64,
     pub(super) state: Mutex<State>,
     /// Fires at the first wake instant of the wall clock.
@@ -174,20 +175,20 @@ pub(crate) struct Core {
 }
 
 /// The parts of a new engine.
-pub(super) struct Parts {
-    pub(super) runtime: Runtime,
-    pub(super) store: Arc<dyn Store>,
-    pub(super) handlers: Vec<Registered>,
-    pub(super) parallel: usize,
-    pub(super) owner: u64,
-    pub(super) seed: u64,
-    pub(super) hook: Option<Hook>,
-    pub(super) node_name: Arc<str>,
-    pub(super) binding: Rule,
+pub(crate) struct Parts {
+    pub(crate) runtime: Runtime,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) handlers: Vec<Registered>,
+    pub(crate) parallel: usize,
+    pub(crate) owner: u64,
+    pub(crate) seed: u64,
+    pub(crate) hook: Option<Hook>,
+    pub(crate) node_name: Arc<str>,
+    pub(crate) binding: Rule,
 }
 
 impl Core {
-    pub(super) fn start(parts: Parts) -> Arc<Self> {
+    pub(crate) fn start(parts: Parts) -> Arc<Self> {
         let Parts { runtime, store, handlers, parallel, owner, seed, hook, node_name, binding } = parts;
         let by_name = handlers.iter().enumerate().map(|(i, handler)| (Arc::clone(&handler.name), i)).collect();
         let state = State { handshake: Handshake::new(handlers.len()), ..State::default() };
@@ -678,13 +679,13 @@ impl Core {
     }
 
     /// A key for a job without one.
-    pub(super) fn new_key(&self) -> Arc<str> {
+    pub(crate) fn new_key(&self) -> Arc<str> {
         let number = self.keys.fetch_add(1, Ordering::Relaxed);
         format!("{:016x}-{number}", self.owner).into()
     }
 
     /// The name, shared with the handler's where there is one.
-    pub(super) fn name(&self, name: &str) -> Arc<str> {
+    pub(crate) fn name(&self, name: &str) -> Arc<str> {
         self.by_name.get_key_value(name).map_or_else(|| name.into(), |(name, _)| Arc::clone(name))
     }
 }

@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use parking_lot::Mutex;
 use timerqueue::{CancellationTokenSource, Runtime};
 
-use super::Error;
-use super::job::quietly;
+use crate::store::Error;
+use crate::unwind::quietly;
 
 /// The answer to an operation of a [`Scheduler`](crate::Scheduler): `.await` it in any task, or
 /// [`wait`](Self::wait) for it on any thread.

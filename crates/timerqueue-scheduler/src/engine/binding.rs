@@ -6,13 +6,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::core::Core;
-use super::job::quietly;
 use crate::store::{AffinityId, Bind, Bound, Candidate, Node, Op, Reply, Scan, Scanned, Unbound};
+use crate::unwind::caught;
 
 /// The affinities of a page, when a new node looks for its share.
 const PAGE: usize = 512;
@@ -132,9 +131,9 @@ impl Binding for LeastLoaded {
 }
 
 /// A rule, and whether it is one of the user's.
-pub(super) struct Rule {
-    pub(super) rule: Box<dyn Binding>,
-    pub(super) is_own: bool,
+pub(crate) struct Rule {
+    pub(crate) rule: Box<dyn Binding>,
+    pub(crate) is_own: bool,
 }
 
 impl Default for Rule {
@@ -152,8 +151,7 @@ impl fmt::Debug for Rule {
 impl Rule {
     /// The candidate for an affinity, whose load counts from now on.
     fn choose(&self, affinity: &str, candidates: &mut [Candidate], holder: Option<usize>) -> usize {
-        let chosen = catch_unwind(AssertUnwindSafe(|| self.rule.choose(affinity, candidates, holder)));
-        let chosen = chosen.map_err(|panic| quietly(|| drop(panic))).ok().filter(|&at| at < candidates.len());
+        let chosen = caught(|| self.rule.choose(affinity, candidates, holder)).ok().filter(|&at| at < candidates.len());
         let chosen = chosen.unwrap_or_else(|| Rendezvous.choose(affinity, candidates, holder));
         if let Some(candidate) = candidates.get_mut(chosen).filter(|_| holder != Some(chosen)) {
             candidate.bound += 1;
@@ -273,7 +271,7 @@ impl Drop for Review {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::mixed;
+    use crate::engine::mixed;
 
     fn nodes(numbers: impl IntoIterator<Item = u64>) -> Vec<Candidate> {
         numbers.into_iter().map(|number| Candidate::new(number, "node", 32, 0)).collect()

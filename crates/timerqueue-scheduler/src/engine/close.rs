@@ -12,11 +12,10 @@ use std::time::Duration;
 use timerqueue::OnceTimer;
 
 use super::core::{Core, LONGEST};
-use super::error::Error;
-use super::job::quietly;
 use super::pending::{Completer, Pending};
 use super::runs::inside;
-use crate::store::{Counts, JobId, Reply, Scan, Scanned};
+use crate::store::{Counts, Error, JobId, Reply, Scan, Scanned};
+use crate::unwind::quietly;
 
 /// What was left when a scheduler closed. Made by [`Scheduler::close`](crate::Scheduler::close).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,7 +71,7 @@ impl Drop for Limit {
 }
 
 impl Core {
-    pub(super) fn close(self: &Arc<Self>, limit: Duration) -> Pending<Report> {
+    pub(crate) fn close(self: &Arc<Self>, limit: Duration) -> Pending<Report> {
         let (completer, pending) = Pending::new(&self.runtime);
         let number = self.keys.fetch_add(1, Ordering::Relaxed);
         self.stop();
@@ -107,7 +106,7 @@ impl Core {
     }
 
     /// No further run begins, and no further job is accepted.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let first = !std::mem::replace(&mut self.state.lock().handshake.closing, true);
         if first {
             self.disarm();

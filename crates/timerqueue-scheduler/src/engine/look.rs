@@ -1,0 +1,85 @@
+//! Looks at recurring jobs with rules of users, and at schedules after new zone data. What a look
+//! finds is computed by `store::rules::look`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::core::Core;
+use crate::store::rules::look;
+use crate::store::{ClaimedSchedule, JobId, JobInfo, Micros, Mutation, Op, Reply, Scan, Scanned};
+use crate::unwind::quietly;
+
+/// A look at a job with a rule of the user's: on a thread of the pool, apart from claims, since the
+/// rule may block, panic, or close the scheduler. The look happens when this is dropped, so also if
+/// the runtime has ended: no row stays without a look on a shared store.
+pub(super) struct Looking {
+    core: Arc<Core>,
+    row: Option<ClaimedSchedule>,
+    now: Micros,
+    back: Duration,
+}
+
+impl Looking {
+    pub(super) fn new(core: &Arc<Core>, row: ClaimedSchedule, now: Micros, back: Duration) -> Self {
+        Self { core: Arc::clone(core), row: Some(row), now, back }
+    }
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        let Some(row) = self.row.take() else { return };
+        let advance = look(&row, self.now, self.back);
+        self.core.apply_surely(vec![Op::Advance(Box::new(advance))], |_, _| {});
+        quietly(|| drop(row)); // maybe the last reference to the rule
+    }
+}
+
+/// The rows of a page.
+const PAGE: usize = 256;
+
+impl Core {
+    /// Once after the start and once a day: schedules that by the zone data of now wait for another
+    /// occurrence are looked at, page by page.
+    pub(super) fn renew_zones(self: &Arc<Self>) {
+        if !self.handlers.is_empty() && !self.knows_zones.swap(true, Ordering::Relaxed) {
+            for handler in &self.handlers {
+                self.renew_zones_behind(&handler.name, JobId(0));
+            }
+        }
+    }
+
+    fn renew_zones_behind(self: &Arc<Self>, name: &Arc<str>, after: JobId) {
+        let (core, handler) = (Arc::clone(self), Arc::clone(name));
+        let reply = Reply::new(move |scanned| {
+            let engine = Arc::clone(&core);
+            match scanned {
+                Ok(Scanned::Jobs(page)) if page.is_empty() => {}
+                Ok(Scanned::Jobs(page)) => engine.aside(move || core.renew_page(&handler, &page)),
+                // The next claim asks again.
+                _ => core.knows_zones.store(false, Ordering::Relaxed),
+            }
+        });
+        self.store.scan(Scan::Zoned { name: Arc::clone(name), after, limit: PAGE }, reply);
+    }
+
+    fn renew_page(self: &Arc<Self>, name: &Arc<str>, page: &[JobInfo]) {
+        if self.closing.is_cancelled() || self.runtime.is_shut_down() {
+            return;
+        }
+        let (now, last) = (self.store_now(), page.last().map(|job| job.id));
+        let elsewhere = page.iter().filter(|job| job.waits_elsewhere(now));
+        let looks: Vec<_> =
+            elsewhere.map(|job| Op::Key { key: Arc::clone(&job.key), mutation: Mutation::Look }).collect();
+        let name = Arc::clone(name);
+        let go_on = move |core: &Arc<Self>| {
+            if let Some(last) = last {
+                core.renew_zones_behind(&name, last);
+            }
+        };
+        match looks.is_empty() {
+            true => go_on(self),
+            false => self.apply_surely(looks, move |core, _| go_on(core)),
+        }
+    }
+}

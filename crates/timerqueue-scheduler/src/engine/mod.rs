@@ -1,0 +1,35 @@
+//! The engine of a scheduler: what claims, runs and settles jobs.
+//!
+//! Ground rules. The engine knows the vocabulary of stores and their trait, and no store. [`core`]
+//! has the timer and the claims, [`runs`] the runs, [`look`] the looks at schedules, [`binding`]
+//! the rules for affinities, [`close`] the end, [`operations`] what users ask for.
+
+mod binding;
+mod close;
+mod core;
+mod handshake;
+mod job;
+mod look;
+mod operations;
+mod pending;
+mod retry;
+mod runs;
+mod stats;
+#[cfg(test)]
+#[path = "../../tests/unit/engine/mod.rs"]
+mod tests;
+
+pub use self::binding::{Binding, LeastLoaded, Rendezvous, RoundRobin};
+pub use self::close::{Report, StillRunning};
+pub use self::job::{Handler, IntoOutcome, Job, Outcome, Run};
+pub use self::pending::Pending;
+pub use self::retry::Retry;
+pub use self::runs::RunRecord;
+pub use self::stats::Stats;
+
+pub(crate) use self::binding::Rule;
+pub(crate) use self::core::{Core, Hook, Parts, Registered};
+pub(crate) use self::job::{Call, Spawner};
+pub(crate) use self::operations::wrong_answer;
+#[cfg(test)]
+pub(crate) use self::retry::mixed;

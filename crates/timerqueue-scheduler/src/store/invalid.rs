@@ -1,0 +1,101 @@
+//! The limits of what every store accepts, and why a value is refused.
+
+use std::fmt;
+
+/// The longest key and the longest name of a handler, in bytes.
+pub const MAX_KEY_BYTES: usize = 512;
+/// The longest payload, in bytes of JSON text.
+pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
+/// The longest text of an error that a store keeps, in bytes. Of a longer one it keeps the
+/// beginning, and says how long it was.
+pub const MAX_ERROR_BYTES: usize = 64 * 1024;
+
+/// A value that no store accepts, and why.
+///
+/// # Examples
+///
+/// ```
+/// use timerqueue_scheduler::store::{Invalid, check_key};
+///
+/// assert_eq!(check_key("review/17"), Ok(()));
+/// assert_eq!(check_key(""), Err(Invalid::EmptyKey));
+/// assert_eq!(check_key("a\0b"), Err(Invalid::NulInKey));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// The key has no byte.
+    EmptyKey,
+    /// The key has more than [`MAX_KEY_BYTES`].
+    KeyTooLong {
+        /// The length in bytes.
+        bytes: usize,
+    },
+    /// The key has a NUL character.
+    NulInKey,
+    /// The name of the handler has no byte.
+    EmptyName,
+    /// The name of the handler has more than [`MAX_KEY_BYTES`].
+    NameTooLong {
+        /// The length in bytes.
+        bytes: usize,
+    },
+    /// The name of the handler has a NUL character.
+    NulInName,
+    /// The affinity has no byte.
+    EmptyAffinity,
+    /// The affinity has more than [`MAX_KEY_BYTES`].
+    AffinityTooLong {
+        /// The length in bytes.
+        bytes: usize,
+    },
+    /// The affinity has a NUL character.
+    NulInAffinity,
+    /// The payload has more than [`MAX_PAYLOAD_BYTES`] of JSON text.
+    PayloadTooLong {
+        /// The length in bytes.
+        bytes: usize,
+    },
+    /// A text inside of the payload has a NUL character.
+    NulInPayload,
+    /// The payload is no JSON text.
+    PayloadNotJson,
+    /// The schedule has a rule of the user's own, and the store keeps schedules as text.
+    RuleNotStorable,
+    /// A due time before 1970 or after 9999.
+    InstantOutOfRange,
+    /// The schedule has no occurrence any more by the clock of the store.
+    NoOccurrence,
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EmptyKey => f.write_str("the key is empty"),
+            Self::KeyTooLong { bytes } => write!(f, "the key has {bytes} bytes, and the most is {MAX_KEY_BYTES}"),
+            Self::NulInKey => f.write_str("the key has a NUL character"),
+            Self::EmptyName => f.write_str("the name of the handler is empty"),
+            Self::NameTooLong { bytes } => {
+                write!(f, "the name of the handler has {bytes} bytes, and the most is {MAX_KEY_BYTES}")
+            }
+            Self::NulInName => f.write_str("the name of the handler has a NUL character"),
+            Self::EmptyAffinity => f.write_str("the affinity is empty"),
+            Self::AffinityTooLong { bytes } => {
+                write!(f, "the affinity has {bytes} bytes, and the most is {MAX_KEY_BYTES}")
+            }
+            Self::NulInAffinity => f.write_str("the affinity has a NUL character"),
+            Self::PayloadTooLong { bytes } => {
+                write!(f, "the payload has {bytes} bytes, and the most is {MAX_PAYLOAD_BYTES}")
+            }
+            Self::NulInPayload => f.write_str("the payload has a NUL character"),
+            Self::PayloadNotJson => f.write_str("the payload is no JSON text"),
+            Self::RuleNotStorable => {
+                f.write_str("a schedule with a rule of one's own cannot be stored: the store keeps schedules as text")
+            }
+            Self::InstantOutOfRange => f.write_str("the instant is before 1970 or after 9999"),
+            Self::NoOccurrence => f.write_str("the schedule has no occurrence any more"),
+        }
+    }
+}
+
+impl std::error::Error for Invalid {}
