@@ -36,7 +36,8 @@ use super::current::{Owner, Scope};
 use super::{Engine, InOrder};
 use crate::alarm::virtual_time::VirtualTime;
 use crate::queue::state::whole_number;
-use crate::sync::unmodelled::AtomicBool;
+use crate::sync::Ordering::Relaxed;
+use crate::sync::unmodelled::{AtomicBool, AtomicU64};
 use crate::sync::{Arc, Mutex, MutexGuard, ThreadId};
 use crate::time::{END, NEVER};
 
@@ -54,20 +55,62 @@ pub(crate) struct Agenda {
     /// Swept ticks that are about to run, in order. Shared, since a callback may run a future,
     /// which drives in turn.
     pub(crate) due: Mutex<BinaryHeap<Due>>,
+    /// The callbacks and wakers begun so far; and the number of the one that runs, the innermost.
+    /// The driver alone writes and reads them.
+    begun: AtomicU64,
+    running: AtomicU64,
 }
 
 /// The thread that drives the clock, and its progress.
 #[derive(Default)]
 pub(crate) struct Driver {
     pub(crate) thread: Option<ThreadId>,
-    /// The end of the running advance.
+    /// The end of the running advance: as asked for by its caller, and as callbacks have moved it.
+    pub(crate) asked: u64,
     pub(crate) target: u64,
     /// The number of callbacks run by the running advance, with nested callbacks.
     pub(crate) run: u64,
     /// The number of callbacks that wait for a future, each inside the previous.
     pub(crate) depth: usize,
+    pub(crate) extensions: Extensions,
     /// The wakers of the threads that wait to drive.
     pub(crate) waiting: Vec<Waker>,
+}
+
+/// The limit on callbacks in a row that each move the end of the running advance.
+const MOST_EXTENSIONS: u32 = 100_000;
+
+/// Callbacks that moved the end of the running advance, and the end has not come nearer since: a
+/// timer whose callback moves the clock by its period would run for ever. After a row of
+/// [`MOST_EXTENSIONS`] the end is where the caller of the advance has asked for it, and stays
+/// there.
+///
+/// A callback that waits for a future moves the clock by its own wish, as far as the future needs:
+/// what its wait runs has a row of its own.
+#[derive(Default)]
+pub(crate) struct Extensions {
+    row: u32,
+    /// The number of the last callback of the row.
+    by: u64,
+    /// The shortest way to the end that a callback of the row has found.
+    shortest: Option<u64>,
+}
+
+impl Extensions {
+    /// The running callback, of this number, is about to move the end, which is `left` away. False:
+    /// it may not.
+    #[must_use]
+    fn may_extend(&mut self, by: u64, left: u64) -> bool {
+        if self.row == MOST_EXTENSIONS {
+            return false;
+        }
+        if self.shortest.is_none_or(|shortest| left < shortest) {
+            *self = Self { row: 1, by, shortest: Some(left) };
+        } else if self.by != by {
+            (self.row, self.by) = (self.row + 1, by);
+        }
+        true
+    }
 }
 
 struct Entries {
@@ -274,8 +317,31 @@ impl Agenda {
             }
             // A further tick of the same timer takes its place in the order; the callback may wait,
             // and it runs meanwhile.
+            let number = self.begun.load(Relaxed) + 1;
+            self.begun.store(number, Relaxed);
+            let outer = self.running.swap(number, Relaxed);
             run += u64::from(engine.run_by_hand(tick, |deferred| self.put(&engine, [deferred])));
+            self.running.store(outer, Relaxed);
         }
+    }
+
+    /// The running callback is about to move the end of the advance: see [`Extensions`]. Caller:
+    /// drives the clock.
+    ///
+    /// # Panics
+    /// When it may not.
+    pub(crate) fn extend(&self, mut driver: MutexGuard<'_, Driver>, to: u64) {
+        let now = self.virtual_time.now();
+        let left = driver.target.saturating_sub(now);
+        if to <= driver.target || driver.extensions.may_extend(self.running.load(Relaxed), left) {
+            driver.target = to;
+            return;
+        }
+        driver.target = driver.asked.max(now);
+        drop(driver);
+        panic!(
+            "{MOST_EXTENSIONS} callbacks in a row have each moved the end of the advance of a manual clock: it has no end"
+        );
     }
 
     /// Gives swept ticks and wakers their place among those that are about to run.

@@ -94,6 +94,11 @@ impl ManualClock {
     /// through further callbacks, for the end of that callback, or of the advance that runs it.
     /// (The panic is caught and counted, as any panic of a callback.)
     ///
+    /// In a callback, if 100,000 callbacks in a row have each extended the running advance, and its
+    /// end has not come nearer: for example, a timer whose callback advances the clock by its
+    /// period. From then on no callback extends the running advance, which ends where its caller
+    /// has asked for, or now.
+    ///
     /// # Examples
     ///
     /// ```
@@ -183,7 +188,8 @@ impl ManualClock {
         let inner = &*self.inner;
         let mut driver = inner.driver.lock();
         if driver.thread == Some(thread_id()) {
-            driver.target = target(driver.target).min(LAST);
+            let target = target(driver.target).min(LAST);
+            inner.extend(driver, target);
             return 0;
         }
         if driver.thread.is_some() {
@@ -217,7 +223,8 @@ impl ManualClock {
     /// Drives the clock up to `target` on this thread. Caller: has found that no thread drives.
     fn drive(&self, mut driver: MutexGuard<'_, Driver>, target: u64) -> u64 {
         let inner = &*self.inner;
-        (driver.thread, driver.target, driver.run, driver.depth) = (Some(thread_id()), target, 0, 0);
+        let waiting = std::mem::take(&mut driver.waiting);
+        *driver = Driver { thread: Some(thread_id()), asked: target, target, waiting, ..Driver::default() };
         drop(driver);
         inside(inner.address(), || {
             loop {
@@ -264,7 +271,9 @@ impl ManualClock {
     ///
     /// In a callback, if 100 callbacks of this clock already wait inside one another: for example,
     /// a timer of one second whose callbacks overlap and wait for two seconds never lets the first
-    /// callback continue. (The panic is caught and counted, as any panic of a callback.)
+    /// callback continue. (The panic is caught and counted, as any panic of a callback.) Also if
+    /// 100,000 callbacks in a row have each extended the running advance: see
+    /// [`advance`](Self::advance).
     ///
     /// # Examples
     ///
@@ -307,7 +316,7 @@ impl ManualClock {
     pub(crate) fn go_on(&self, rest: impl FnOnce()) -> bool {
         let inner = &*self.inner;
         let next = inner.earliest_due();
-        let mut driver = inner.driver.lock();
+        let driver = inner.driver.lock();
         let inside = driver.thread == Some(thread_id());
         let now = inner.virtual_time.now();
         let goes = !inner.stands_still.load(Ordering::Relaxed);
@@ -337,15 +346,18 @@ impl ManualClock {
             drop(driver);
             panic!("{DEEPEST} callbacks of a manual clock wait inside one another");
         }
+        let to = if swept { now } else { next.max(now) };
+        let target = driver.target.max(to);
+        inner.extend(driver, target);
+        let mut driver = inner.driver.lock();
         driver.depth += 1;
-        if !swept {
-            inner.virtual_time.set(next.max(now));
-        }
-        driver.target = driver.target.max(inner.virtual_time.now());
+        let outer = std::mem::take(&mut driver.extensions);
+        inner.virtual_time.set(to);
         drop(driver);
         let run = inner.run_due();
         let mut driver = inner.driver.lock();
         driver.depth -= 1;
+        driver.extensions = outer;
         driver.run += run;
         true
     }

@@ -6,6 +6,7 @@
 
 mod block_on;
 mod end_of_clock;
+mod endless;
 mod leeway;
 mod manual_clock;
 mod months;
