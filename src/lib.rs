@@ -158,7 +158,10 @@ pub use runtime::{
     ThreadMetrics, ThreadsChanged, TimerDump,
 };
 pub use time::{Deadline, Timestamp};
-pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, TimerBuilder, TimerId, Waited, WallTick, WallTimer};
+pub use timer::{
+    Changed, Disposal, OnceTimer, Tick, Timer, TimerBuilder, TimerId, TimerSnapshot, TimerState, Waited, WallTick,
+    WallTimer,
+};
 
 /// The examples of the README are tests.
 #[cfg(doctest)]

@@ -7,38 +7,42 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::panic::Location;
+use std::time::SystemTime;
 
 use super::entry::label_of;
 use super::{Engine, EntryMeta, EntryRef, Label};
 use crate::queue::Kind;
 use crate::queue::list::Linked;
+use crate::queue::state::Look;
 use crate::sync::Arc;
 use crate::time::{END, Timestamp};
 
 /// The timers of a shard that a walk looks at: some hundred microseconds.
 const LOOKED_AT: usize = 4096;
 
-/// A timer as `Debug` shows it.
+/// A timer at a moment.
 pub(crate) struct Outline {
-    /// The due point, if the timer waits.
+    /// The due point, if the timer is in its queue.
     pub(crate) due: Option<u64>,
+    /// The time of the wall clock that a wall timer waits for.
+    pub(crate) wall: Option<SystemTime>,
     /// [`NEVER`](crate::time::NEVER) for a one-shot.
     pub(crate) period: u64,
-    pub(crate) disposed: bool,
-    pub(crate) running: u64,
+    pub(crate) word: Look,
+    /// No callback starts any more: disposed, or consumed, or the runtime has ended.
+    pub(crate) is_over: bool,
 }
 
 impl Outline {
-    /// The state of a timer at a moment, under the lock of its shard.
+    /// Reads all of it in a section of the lock of the timer's shard.
     pub(crate) fn of(node: &EntryRef) -> Self {
-        let inner = node.shard().lock();
+        let mut inner = node.shard().lock();
+        let word = node.get().state.look();
+        let is_over = word.disposed || !inner.is_open() || (word.consumed && word.running == 0);
+        let wall = inner.walls.time(node).filter(|_| !is_over);
         let (entry, key) = (node.get(), inner.queue.key());
-        Self {
-            due: entry.is_queued(key).then(|| entry.due(key)),
-            period: entry.period(key).as_ns(),
-            disposed: entry.state.is_disposed(),
-            running: entry.state.running(),
-        }
+        let due = (entry.is_queued(key) && !is_over).then(|| entry.due(key));
+        Self { due, wall, period: entry.period(key).as_ns(), word, is_over }
     }
 }
 

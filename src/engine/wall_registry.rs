@@ -409,7 +409,7 @@ impl WallList {
     }
 
     /// The time for which a timer waits; `None`: the timer does not wait.
-    fn time(&mut self, entry: &EntryRef) -> Option<SystemTime> {
+    pub(super) fn time(&mut self, entry: &EntryRef) -> Option<SystemTime> {
         self.get_mut(entry).map(|found| found.at)
     }
 

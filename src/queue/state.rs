@@ -70,6 +70,16 @@ fn may_run_more(word: u64, kind: Kind) -> bool {
     word & RUN_MASK < most(kind)
 }
 
+/// See [`StateWord::look`].
+pub(crate) struct Look {
+    pub(crate) disposed: bool,
+    pub(crate) consumed: bool,
+    /// A tick of the present schedule waits for a thread, or for the end of a callback.
+    pub(crate) queued: bool,
+    /// Callbacks that run.
+    pub(crate) running: u64,
+}
+
 /// Outcome of [`StateWord::claim`].
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -322,9 +332,20 @@ impl StateWord {
         self.0.load(Ordering::Acquire) & (CONSUMED | DROPPED) == 0
     }
 
-    /// Callbacks that run now.
+    /// The word at a moment, in a single reading.
+    pub(crate) fn look(&self) -> Look {
+        let word = self.0.load(Ordering::Acquire);
+        Look {
+            disposed: word & DISPOSED != 0,
+            consumed: word & CONSUMED != 0,
+            queued: word & (CURRENT | DEFERRED) != 0,
+            running: (word & RUN_MASK) >> 7,
+        }
+    }
+
+    #[cfg(test)]
     pub(crate) fn running(&self) -> u64 {
-        (self.0.load(Ordering::Acquire) & RUN_MASK) >> 7
+        self.look().running
     }
 
     /// The arming number of the present schedule, as far as the word keeps it: see

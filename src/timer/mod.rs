@@ -6,6 +6,7 @@
 mod builder;
 mod disposal;
 mod once;
+mod snapshot;
 mod tick;
 mod wall;
 
@@ -16,13 +17,14 @@ use std::time::Duration;
 pub use self::builder::TimerBuilder;
 pub use self::disposal::{Disposal, Waited};
 pub use self::once::OnceTimer;
+pub use self::snapshot::{TimerSnapshot, TimerState};
 pub use self::tick::{Changed, Tick, TimerId};
 pub(crate) use self::tick::{exclusive, overlapping};
 pub use self::wall::{WallTick, WallTimer};
-use crate::engine::{self, Engine, EntryPayload, EntryRef, Notice, Outline, OwnedEntry, Settings};
+use crate::engine::{self, Engine, EntryPayload, Notice, OwnedEntry, Settings};
 use crate::queue::MissedTicks;
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
-use crate::time::{NEVER, Timestamp};
+use crate::time::Timestamp;
 
 /// A timer: runs its callback after its *due time*, then once every *period*.
 ///
@@ -64,7 +66,7 @@ use crate::time::{NEVER, Timestamp};
 #[doc(alias = "setInterval")]
 #[doc(alias = "setTimeout")]
 #[doc(alias = "Ticker")]
-#[must_use = "dropping the handle disposes the timer; see `detach`"]
+#[must_use = "dropping the handle disposes the timer: keep it (`let _timer = ..`; `let _ = ..` drops it at once), or `detach` it"]
 pub struct Timer {
     entry: OwnedEntry,
 }
@@ -91,9 +93,10 @@ impl Timer {
     /// Callbacks may overlap: when a callback runs longer than the period, the next callback starts
     /// meanwhile. So the callback is a `Fn`. At most 4,095 callbacks of a timer run at once: a tick
     /// that comes due then waits until one of them has ended, as that of an exclusive timer does.
-    /// For a callback that changes its own values (`FnMut`), see [`Timer::every`] and
-    /// [`TimerBuilder::start_exclusive`]; for a callback that gives its values away (`FnOnce`), see
-    /// [`Timer::once`].
+    /// For a callback that changes its own values (`FnMut`; the compiler says "cannot assign to
+    /// ..., as it is a captured variable in a `Fn` closure"), see [`Timer::every`] and
+    /// [`TimerBuilder::start_exclusive`]; for a callback that gives its values away (`FnOnce`;
+    /// "cannot move out of"), see [`Timer::once`].
     ///
     /// After a [shutdown](Runtime::shutdown_global) of the runtime the new timer is disposed
     /// already, and never fires.
@@ -198,6 +201,12 @@ impl Timer {
     /// Its callbacks never overlap, so the callback is an `FnMut`; see
     /// [`TimerBuilder::start_exclusive`], which also makes such a timer on a chosen runtime. (A
     /// period of zero makes a one-shot, as for [`Timer::new`].)
+    ///
+    /// **Phase.** Ticks are counted from the due point of the tick before: a tick that begins late,
+    /// or a callback that runs for less than a period, moves no later tick. After a tick that is
+    /// late by a period or more, since callbacks take longer or the machine was stopped, the phase
+    /// is lost: the ticks count from that moment ([`MissedTicks::Rebase`]). To return to the grid
+    /// of the beginning, set [`MissedTicks::Skip`] by [`TimerBuilder::missed_ticks`].
     ///
     /// # Panics
     /// When the default runtime cannot be started; [`TimerBuilder::try_start_exclusive`] returns
@@ -332,6 +341,32 @@ impl Timer {
     /// The identity of the timer, which its callback can ask for: [`Tick::timer_id`].
     pub fn id(&self) -> TimerId {
         TimerId::of(&self.entry)
+    }
+
+    /// The state of the timer now, with its next due point and its period: for logs, displays and
+    /// tests. Takes the lock of the timer's queue for a moment; the timer may go on right after.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime, Timer, TimerState};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let timer = runtime.enter(|| Timer::every(Duration::from_secs(60), |_| {}));
+    /// clock.advance(Duration::from_secs(90));
+    /// let seen = timer.snapshot();
+    /// assert_eq!(seen.state, TimerState::Waiting);
+    /// assert_eq!(seen.due.unwrap() - clock.now(), Duration::from_secs(30));
+    /// assert_eq!(seen.period, Some(Duration::from_secs(60)));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "scheduledExecutionTime")]
+    #[doc(alias = "isActive")]
+    #[must_use]
+    pub fn snapshot(&self) -> TimerSnapshot {
+        TimerSnapshot::of(&self.entry)
     }
 
     /// Replaces due time and period, counting from now. Starts an idle timer; a `due` of
@@ -470,31 +505,8 @@ impl RefUnwindSafe for WallTimer {}
 
 impl fmt::Debug for Timer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        outline(f, "Timer", &self.entry)
+        self.snapshot().show(f, "Timer", self.id())
     }
-}
-
-/// A timer by its state: identity, due point, period, callbacks that run.
-fn outline(f: &mut fmt::Formatter<'_>, name: &str, entry: &EntryRef) -> fmt::Result {
-    let Outline { due, period, disposed, running } = Outline::of(entry);
-    let mut shown = f.debug_struct(name);
-    shown.field("id", &TimerId::of(entry));
-    let state = match due {
-        _ if disposed => "disposed",
-        Some(_) => "waiting",
-        None => "idle",
-    };
-    shown.field("state", &format_args!("{state}"));
-    if let Some(due) = due.filter(|_| !disposed) {
-        shown.field("due", &format_args!("{}", Timestamp::from_ns(due)));
-    }
-    if period != NEVER {
-        shown.field("period", &Duration::from_nanos(period));
-    }
-    if running > 0 {
-        shown.field("running", &running);
-    }
-    shown.finish_non_exhaustive()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::tick::once;
-use super::{Changed, Disposal, Tick, Timer, TimerId, Waited, outline};
+use super::{Changed, Disposal, Tick, Timer, TimerId, TimerSnapshot, Waited};
 use crate::engine::{Engine, Settings};
 use crate::queue::MissedTicks;
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
@@ -34,7 +34,7 @@ use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 /// ```
 #[doc(alias = "setTimeout")]
 #[doc(alias = "AfterFunc")]
-#[must_use = "dropping the handle disposes the timer; see `detach`"]
+#[must_use = "dropping the handle disposes the timer: keep it (`let _timer = ..`; `let _ = ..` drops it at once), or `detach` it"]
 pub struct OnceTimer {
     /// Of the kind that fires once; all else is the same.
     timer: Timer,
@@ -137,6 +137,12 @@ impl OnceTimer {
         self.timer.id()
     }
 
+    /// The state of the timer now, with its due point; see [`Timer::snapshot`].
+    #[must_use]
+    pub fn snapshot(&self) -> TimerSnapshot {
+        self.timer.snapshot()
+    }
+
     /// Moves the firing to `due` from now, if the callback has not begun. A `due` of
     /// `Duration::MAX` stops the timer.
     ///
@@ -192,6 +198,6 @@ impl OnceTimer {
 
 impl fmt::Debug for OnceTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        outline(f, "OnceTimer", &self.timer.entry)
+        self.snapshot().show(f, "OnceTimer", self.id())
     }
 }

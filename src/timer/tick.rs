@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::TimerSnapshot;
 use crate::engine::{self, EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, Rescheduled};
 use crate::time::Timestamp;
 
@@ -75,6 +76,13 @@ impl Tick<'_> {
     /// [`MissedTicks`](crate::MissedTicks).
     pub fn missed(&self) -> u64 {
         self.firing.missed
+    }
+
+    /// The state of the callback's own timer now, such as the due point of its next tick; see
+    /// [`Timer::snapshot`](crate::Timer::snapshot).
+    #[must_use]
+    pub fn snapshot(&self) -> TimerSnapshot {
+        TimerSnapshot::of(&self.firing.entry)
     }
 
     /// Changes the callback's own timer; see [`Timer::change`](crate::Timer::change). For a

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use super::{Changed, Disposal, Timer, TimerBuilder, TimerId, Waited, outline};
+use super::{Changed, Disposal, Timer, TimerBuilder, TimerId, TimerSnapshot, Waited};
 use crate::engine::{self, Engine, Settings, WallEntry, WallFiring};
 use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::Arc;
@@ -55,7 +55,7 @@ use crate::sync::Arc;
 /// # drop(timer);
 /// ```
 #[doc(alias = "cron")]
-#[must_use = "dropping the handle disposes the timer; see `detach`"]
+#[must_use = "dropping the handle disposes the timer: keep it (`let _timer = ..`; `let _ = ..` drops it at once), or `detach` it"]
 pub struct WallTimer {
     entry: WallEntry,
 }
@@ -131,6 +131,29 @@ impl WallTimer {
     /// The identity of the timer, which its callback can ask for: [`WallTick::timer_id`].
     pub fn id(&self) -> TimerId {
         TimerId::of(self.entry.entry())
+    }
+
+    /// The state of the timer now, with the time that it waits for ([`TimerSnapshot::wall`]); see
+    /// [`Timer::snapshot`](crate::Timer::snapshot).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime, TimerState, WallTimer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let at = clock.wall() + Duration::from_secs(3600);
+    /// let timer = WallTimer::on(&runtime, at, |_| {});
+    /// assert_eq!(timer.snapshot().wall, Some(at));
+    /// clock.advance(Duration::from_secs(3600));
+    /// assert_eq!(timer.snapshot().state, TimerState::Idle);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[must_use]
+    pub fn snapshot(&self) -> TimerSnapshot {
+        TimerSnapshot::of(self.entry.entry())
     }
 
     pub(crate) fn start(
@@ -214,7 +237,7 @@ impl WallTimer {
 
 impl fmt::Debug for WallTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        outline(f, "WallTimer", self.entry.entry())
+        self.snapshot().show(f, "WallTimer", self.id())
     }
 }
 
@@ -256,6 +279,12 @@ impl WallTick<'_> {
     /// The identity of the timer: the same as [`WallTimer::id`].
     pub fn timer_id(&self) -> TimerId {
         TimerId::of(self.firing.entry())
+    }
+
+    /// The state of the callback's own timer now; see [`WallTimer::snapshot`].
+    #[must_use]
+    pub fn snapshot(&self) -> TimerSnapshot {
+        TimerSnapshot::of(self.firing.entry())
     }
 
     /// Changes the callback's own timer; see [`WallTimer::change`].

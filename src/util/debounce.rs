@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::{Arc, Mutex};
 use crate::time::Timestamp;
-use crate::timer::{Changed, Tick, Timer, TimerBuilder};
+use crate::timer::{Changed, Tick, Timer, TimerBuilder, TimerSnapshot};
 
 /// The calls since the last run.
 #[derive(Clone, Copy)]
@@ -48,7 +48,7 @@ struct Burst {
 /// assert_eq!(clock.advance(Duration::from_millis(200)), 1);
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
-#[must_use = "dropping it disposes its timer"]
+#[must_use = "dropping it disposes its timer: keep it (`let _debounce = ..`; `let _ = ..` drops it at once)"]
 pub struct Debounce {
     timer: Timer,
     burst: SharedBurst,
@@ -146,6 +146,12 @@ impl Debounce {
         let mut burst = self.burst.lock();
         self.timer.stop();
         burst.take().is_some() && !self.timer.has_ended()
+    }
+
+    /// The state of its timer now, with the next due point; see [`Timer::snapshot`].
+    #[must_use]
+    pub fn snapshot(&self) -> TimerSnapshot {
+        self.timer.snapshot()
     }
 
     /// Whether a run is pending: there was a call since the last run began. False after the end of

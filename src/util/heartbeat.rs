@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::queue::MissedTicks;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::{Arc, AtomicBool, Ordering};
-use crate::timer::{Changed, Tick, Timer, TimerBuilder};
+use crate::timer::{Changed, Tick, Timer, TimerBuilder, TimerSnapshot};
 
 /// Runs a callback once in a period, to show that this side is alive: pings on a connection,
 /// renewal of a lease. What was sent anyway counts as a beat: see [`beaten`](Self::beaten).
@@ -38,7 +38,7 @@ use crate::timer::{Changed, Tick, Timer, TimerBuilder};
 /// ```
 #[doc(alias = "keepalive")]
 #[doc(alias = "ping")]
-#[must_use = "dropping it disposes its timer"]
+#[must_use = "dropping it disposes its timer: keep it (`let _heartbeat = ..`; `let _ = ..` drops it at once)"]
 pub struct Heartbeat {
     timer: Timer,
     is_due: Flag,
@@ -103,6 +103,12 @@ impl Heartbeat {
         let was_waiting = self.timer.stop() == Changed::WasWaiting;
         self.is_due.swap(false, Ordering::AcqRel);
         was_waiting
+    }
+
+    /// The state of its timer now, with the next due point; see [`Timer::snapshot`].
+    #[must_use]
+    pub fn snapshot(&self) -> TimerSnapshot {
+        self.timer.snapshot()
     }
 
     /// The time between two beats.

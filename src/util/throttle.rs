@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::{Arc, Mutex};
 use crate::time::Timestamp;
-use crate::timer::{Changed, Tick, Timer, TimerBuilder};
+use crate::timer::{Changed, Tick, Timer, TimerBuilder, TimerSnapshot};
 
 /// The last run, and whether a run was asked for since.
 #[derive(Default)]
@@ -49,7 +49,7 @@ struct Asked {
 /// assert_eq!(runs, 4); // at 0, 1, 2 and 3 s
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
-#[must_use = "dropping it disposes its timer"]
+#[must_use = "dropping it disposes its timer: keep it (`let _throttle = ..`; `let _ = ..` drops it at once)"]
 pub struct Throttle {
     timer: Timer,
     state: SharedAsked,
@@ -138,6 +138,12 @@ impl Throttle {
         let mut state = self.state.lock();
         self.timer.stop();
         std::mem::take(&mut state.is_pending) && !self.timer.has_ended()
+    }
+
+    /// The state of its timer now, with the next due point; see [`Timer::snapshot`].
+    #[must_use]
+    pub fn snapshot(&self) -> TimerSnapshot {
+        self.timer.snapshot()
     }
 
     /// Whether a run is pending: there was a call that is not answered yet. False after the end of

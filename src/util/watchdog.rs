@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::runtime::{Runtime, RuntimeError};
-use crate::timer::{Changed, Tick, Timer, TimerBuilder};
+use crate::timer::{Changed, Tick, Timer, TimerBuilder, TimerSnapshot};
 
 /// Runs a callback when it has not been fed for a while. For connections that fall silent, and
 /// loops that must come round.
@@ -37,7 +37,7 @@ use crate::timer::{Changed, Tick, Timer, TimerBuilder};
 /// ```
 #[doc(alias = "idle timeout")]
 #[doc(alias = "deadman")]
-#[must_use = "dropping it disposes its timer"]
+#[must_use = "dropping it disposes its timer: keep it (`let _watchdog = ..`; `let _ = ..` drops it at once)"]
 pub struct Watchdog {
     timer: Timer,
     limit: Duration,
@@ -79,6 +79,12 @@ impl Watchdog {
     /// waiting.
     pub fn pause(&self) -> bool {
         self.timer.stop() == Changed::WasWaiting
+    }
+
+    /// The state of its timer now, with the next due point; see [`Timer::snapshot`].
+    #[must_use]
+    pub fn snapshot(&self) -> TimerSnapshot {
+        self.timer.snapshot()
     }
 
     /// The longest time between two feedings.

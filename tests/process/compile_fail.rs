@@ -79,9 +79,9 @@ const WRONG: &[(&str, &str, &[&str])] = &[
     (
         "a_timer_let_go",
         "fn f() { Timer::new(SECOND, SECOND, |_| {}); }",
-        &["Timer` that must be used", "dropping the handle disposes the timer; see `detach`"],
+        &["Timer` that must be used", "dropping the handle disposes the timer", "`let _timer = ..`", "`detach`"],
     ),
-    ("a_one_shot_let_go", "fn f() { Timer::once(SECOND, |_| {}); }", &["OnceTimer` that must be used", "see `detach`"]),
+    ("a_one_shot_let_go", "fn f() { Timer::once(SECOND, |_| {}); }", &["OnceTimer` that must be used", "`detach` it"]),
     (
         "a_delay_let_go",
         "fn f() { Delay::new(SECOND); }",

@@ -137,13 +137,13 @@ fn s61_debug_shows_due_point_and_state() {
         let shown = format!("{what:?}");
         assert!(parts.iter().all(|part| shown.contains(part)), "{shown}: {parts:?}");
     };
-    shows(&timer, &["Timer {", "waiting", "due: 2.500000000s", "period: 2s"]);
+    shows(&timer, &["Timer {", "Waiting", "due: 2.500000000s", "period: 2s"]);
     timer.stop();
-    shows(&timer, &["idle", "period: 2s"]);
+    shows(&timer, &["Idle", "period: 2s"]);
     timer.dispose();
-    shows(&timer, &["disposed"]);
+    shows(&timer, &["Disposed"]);
     shows(&OnceTimer::on(&runtime, secs(1), |_| {}), &["OnceTimer {", "due: 1.500000000s"]);
-    shows(&WallTimer::on(&runtime, clock.wall() + secs(1), |_| {}), &["WallTimer {", "waiting"]);
+    shows(&WallTimer::on(&runtime, clock.wall() + secs(1), |_| {}), &["WallTimer {", "Waiting", "wall: "]);
     shows(&Delay::on(&runtime, secs(1)), &["deadline: 1.500000000s", "elapsed: false"]);
     shows(&Interval::on(&runtime, Duration::MAX), &["next_due: never"]);
     let inside = Journal::new();

@@ -10,6 +10,7 @@ mod never_early;
 mod overlap;
 mod panics;
 mod schedule;
+mod snapshot;
 
 use std::panic::panic_any;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
