@@ -70,6 +70,9 @@ pub(crate) type ContextHook = dyn Fn() -> Option<CallbackContext> + Send + Sync;
 /// Called by a timer on the pool.
 pub(crate) type ThreadsHook = dyn Fn(ThreadsChanged) + Send + Sync;
 
+/// Called on a thread of the pool, before its first job or after its last.
+pub(crate) type ThreadHook = dyn Fn() + Send + Sync;
+
 /// What the program wants to be told.
 #[derive(Default)]
 pub(crate) struct Hooks {
@@ -77,4 +80,6 @@ pub(crate) struct Hooks {
     pub(crate) slow: Option<SlowHandler>,
     pub(crate) context: Option<Box<ContextHook>>,
     pub(crate) threads: Option<Box<ThreadsHook>>,
+    pub(crate) thread_begins: Option<Box<ThreadHook>>,
+    pub(crate) thread_ends: Option<Box<ThreadHook>>,
 }

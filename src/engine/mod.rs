@@ -537,9 +537,14 @@ impl Drop for Engine {
         // The thread is any, perhaps in the middle of an operation: a panic of the destructor of a
         // hook is caught. The panic handler goes last, and is told of the others.
         let executor = self.native.as_mut().and_then(|native| native.executor.take());
-        let slow = self.hooks.slow.take();
+        let panicked = self.hooks.panicked.take();
+        let Hooks { slow, context, threads, thread_begins, thread_ends, .. } = std::mem::take(&mut self.hooks);
+        self.hooks.panicked = panicked;
         contain_drop(self, executor);
         contain_drop(self, slow);
+        contain_drop(self, context);
+        contain_drop(self, threads);
+        contain_drop(self, [thread_begins, thread_ends]);
         catch_all(|| drop(self.hooks.panicked.take()));
     }
 }

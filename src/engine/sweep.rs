@@ -14,6 +14,7 @@ use super::{Engine, Expired, Shard};
 use crate::alarm::AlarmSet;
 use crate::pool::{BATCH, Batch, COVERS_WITHIN_NS, Driver, News, Pool, Swept};
 use crate::queue::{Kind, Next, Period};
+use crate::unwind::contain;
 
 /// Entries cascaded ahead of time in a lock section whose batch was full.
 const AHEAD: usize = 96;
@@ -53,8 +54,12 @@ impl Driver for Engine {
             News::ThreadBegins => {
                 let core = self.me.upgrade().map(|engine| super::CoreRef::new(&engine));
                 drop(super::current::replace(core));
+                self.hooks.thread_begins.iter().for_each(|hook| contain(self, hook));
             }
-            News::ThreadEnds => drop(super::current::replace(None)),
+            News::ThreadEnds => {
+                self.hooks.thread_ends.iter().for_each(|hook| contain(self, hook));
+                drop(super::current::replace(None));
+            }
             News::ThreadsChanged(refused) => {
                 _ = self.me.upgrade().map(|engine| self.pool_news.send(&engine, refused));
             }

@@ -181,9 +181,9 @@ pub(super) fn worker<W: Driver>(work: &Arc<W>) {
     let pool = work.pool();
     let local = pool.join();
     POOL.with(|own| own.set(pool.id));
-    work.tell(News::ThreadBegins);
-    // Threads that are still to be started: see `Pool::grow`.
+    // Threads that are still to be started: see `Pool::grow`. Before code of the program runs.
     while pool.start_one_more(work) {}
+    work.tell(News::ThreadBegins);
     while let Err(payload) = catch_unwind(AssertUnwindSafe(|| live(work, &local))) {
         crate::unwind::discard(payload);
         recover(work.as_ref(), &local);

@@ -173,6 +173,59 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Called on each thread of the pool when it begins, before its first callback: for a name, a
+    /// priority, an affinity or a timer slack of the program's own, which the hook sets for the
+    /// calling thread. [`std::thread::current`] has the [name](Self::thread_name) with its number.
+    ///
+    /// **When.** Before `start` returns, the threads of the start have been made, but their hooks
+    /// may still run. Threads that are added while callbacks block call the hook too. The default
+    /// runtime has the hook only if [`start_global`](Self::start_global) starts it. Without meaning
+    /// on a manual clock.
+    ///
+    /// **In the hook** the runtime is the [current](Runtime::current) one, and timers can be made;
+    /// the thread takes part in the pool when the hook returns, so the hook should not wait for a
+    /// timer of this runtime. A panic is caught, counted and told as that of a callback
+    /// ([`on_panic`](Self::on_panic)), and the thread goes on. The affinity that
+    /// `pin_workers` gives is set before the hook is called. A later call replaces the hook.
+    ///
+    /// **Priorities.** No lock of this crate inherits priorities. The locks of the queues are held
+    /// for some tens of nanoseconds by a call, and for some microseconds by a sweep, never while a
+    /// callback runs. But a thread that the scheduler takes from its processor meanwhile keeps the
+    /// lock: a thread of a higher real-time priority, which makes or changes a timer of the same
+    /// core, then waits until the other has run on. So all threads of the pool should have one
+    /// priority, at least that of the most urgent thread that uses the runtime; and urgent work may
+    /// have a runtime of its own, whose locks other threads never take. A callback that holds a
+    /// lock of the program's is up to the program.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue::Runtime;
+    ///
+    /// let runtime = Runtime::builder()
+    ///     .thread_name("control")
+    ///     .on_thread_start(|| {
+    ///         // For example `libc::sched_setscheduler(0, libc::SCHED_FIFO, ..)`.
+    ///         println!("{:?} begins", std::thread::current().name());
+    ///     })
+    ///     .on_thread_stop(|| println!("{:?} ends", std::thread::current().name()))
+    ///     .start()?;
+    /// # drop(runtime);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn on_thread_start(mut self, hook: impl Fn() + Send + Sync + 'static) -> Self {
+        self.hooks.thread_begins = Some(Box::new(hook));
+        self
+    }
+
+    /// Called on each thread of the pool when it ends, after its last callback: at the shutdown,
+    /// which waits for it, and when a thread beyond the workers has been idle for
+    /// [`keep_alive`](Self::keep_alive). As [`on_thread_start`](Self::on_thread_start).
+    pub fn on_thread_stop(mut self, hook: impl Fn() + Send + Sync + 'static) -> Self {
+        self.hooks.thread_ends = Some(Box::new(hook));
+        self
+    }
+
     /// Whether each worker is pinned to a core that the process may use. Default: no; DESIGN.md
     /// tells why. Threads beyond the workers are not pinned. Needs the feature `affinity`, which is
     /// on by default.

@@ -6,4 +6,5 @@
 
 mod blocked_callbacks;
 mod fairness;
+mod hooks;
 mod other_crates;
