@@ -30,6 +30,7 @@
 //!   set.
 //! - [`MissedTicks`]: the policy of a periodic timer for missed periods.
 //! - [`Delay`], [`timeout()`], [`Interval`]: futures for any executor.
+//! - [`thread::sleep_until`], [`Interval::blocking_tick`]: for loops on plain threads.
 //! - [`DelayQueue`]: values with a key and a due time, delivered to tasks and threads.
 //! - [`CancellationTokenSource`] and [`CancellationToken`]: cancel by hand, after a time, or with a
 //!   linked source.
@@ -124,6 +125,7 @@ mod future;
 
 mod delay_queue;
 
+pub mod thread;
 pub mod util;
 
 /// Counts of accesses of shared words, in a build for `tests/process/audit.rs`.

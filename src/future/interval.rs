@@ -15,8 +15,8 @@ use super::delay::Delay;
 use crate::budget;
 use crate::cancellation::{CancellationTokenSource, CancelledOwned};
 use crate::queue::{MissedTicks, Period, Schedule, next_tick};
-use crate::runtime::RuntimeError;
-use crate::runtime::{Runtime, RuntimeHandle};
+use crate::runtime::wait::wait_until;
+use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 use crate::time::{Deadline, Timestamp};
 use crate::time::{LAST, NEVER, later};
 
@@ -404,6 +404,66 @@ impl Interval {
     /// As for [`try_tick`](Self::try_tick).
     pub fn poll_try_tick(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<IntervalTick>, RuntimeError>> {
         self.poll_next(context, Delay::poll_try_wait)
+    }
+
+    /// Waits for the next tick, and blocks the thread meanwhile; `None` when the interval has been
+    /// stopped, or its runtime has ended. For a loop on a thread of its own, as of a controller; a
+    /// task awaits [`tick`](Self::tick).
+    ///
+    /// **Threads.** On a clock of the system the thread keeps the time itself: no other thread has
+    /// a part in a tick, and the default runtime is not started for it. So the tick is as late as a
+    /// timed wait of this thread, as its priority and its timer slack have it: usually by less than
+    /// 100 us, and never early. The [leeway](Self::leeway) has no meaning.
+    ///
+    /// **On virtual time** the call moves the [`ManualClock`](crate::ManualClock) of the [current
+    /// runtime](Runtime::current), as [`block_on`](crate::ManualClock::block_on); without such a
+    /// current runtime it waits until another thread moves the clock.
+    ///
+    /// # Panics
+    /// On a manual clock as [`ManualClock::block_on`](crate::ManualClock::block_on).
+    ///
+    /// # Examples
+    ///
+    /// A loop of 200 Hz, tested on virtual time:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Interval, ManualClock, Runtime};
+    ///
+    /// fn control(mut step: impl FnMut(u64) -> bool) {
+    ///     let mut interval = Interval::new(Duration::from_millis(5));
+    ///     while let Some(tick) = interval.blocking_tick() {
+    ///         if !step(1 + tick.missed()) {
+    ///             break;
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let mut steps = 0;
+    /// runtime.enter(|| {
+    ///     control(|passed| {
+    ///         steps += passed;
+    ///         steps < 200
+    ///     });
+    /// });
+    /// assert_eq!(clock.now().as_duration(), Duration::from_secs(1));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "wait")]
+    #[doc(alias = "recv")]
+    pub fn blocking_tick(&mut self) -> Option<IntervalTick> {
+        let source = self.delay.source().clone();
+        let look = |delay: &mut Delay, _: &mut Context<'_>| match delay.is_elapsed() {
+            true => Poll::Ready(Ok::<_, Infallible>(())),
+            false => Poll::Pending,
+        };
+        let ticked = wait_until(&source, self.next, poll_fn(|context| self.poll_next(context, look)));
+        match ticked {
+            Ok(Ok(tick)) => tick,
+            Err(_ended) => None,
+        }
     }
 
     /// Polls for the next tick, with this poll of the delay. Once that is ready, no task waits for

@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::RuntimeHandle;
+use super::{RuntimeError, RuntimeHandle};
 use crate::engine::{Looked, WakerEntry};
 use crate::queue::MissedTicks;
 use crate::sync::{Arc, AtomicBool, Ordering, Thread, current, park_until};
@@ -112,6 +112,55 @@ pub(crate) fn wait<T>(own: &RuntimeHandle, limit: Option<Duration>, future: impl
         None => park_until(until),
     });
     result.flatten()
+}
+
+/// Blocks the calling thread until the future is ready, which looks at the clock of `own`: it is
+/// polled at `deadline`, and when it is woken. `Err`: the runtime has ended before.
+///
+/// On a clock of the system the parked thread keeps the time itself, and the queue has an entry
+/// without a due point, which the end of the runtime finds; the default runtime is not started for
+/// it. A manual clock is moved if it is that of the thread's current runtime, else by other
+/// threads.
+pub(crate) fn wait_until<T>(
+    own: &RuntimeHandle,
+    deadline: u64,
+    future: impl Future<Output = T>,
+) -> Result<T, RuntimeError> {
+    let mut future = pin!(future);
+    let clock = if own.is_manual() { RuntimeHandle::current().manual_clock() } else { None };
+    let entry_at = if own.is_monotonic() { END } else { deadline.min(END) };
+    let mut ending = None;
+    let mut limited = pin!(poll_fn(|context| {
+        if let Poll::Ready(value) = future.as_mut().poll(context) {
+            return Poll::Ready(Ok(value));
+        }
+        let Some(engine) = own.engine_if_started() else { return Poll::Pending };
+        let (waker, now) = (context.waker(), own.now());
+        let looked = match &ending {
+            Some(entry) => WakerEntry::look(entry, waker, entry_at, now),
+            None => WakerEntry::start(&mut ending, engine, MissedTicks::Skip.into(), waker, entry_at, now),
+        };
+        match looked {
+            Looked::Waits => {}
+            // The future did not see the deadline come.
+            Looked::HasCome => context.waker().wake_by_ref(),
+            Looked::Closed if own.was_there(deadline) && own.now() >= deadline => context.waker().wake_by_ref(),
+            Looked::Closed => return Poll::Ready(Err(RuntimeError::Ended)),
+        }
+        Poll::Pending
+    }));
+    loop {
+        let left = Duration::from_nanos(deadline.saturating_sub(own.now()));
+        let until = if own.is_manual() || deadline >= END { None } else { Instant::now().checked_add(left) };
+        let result = poll_on(limited.as_mut(), || match &clock {
+            Some(clock) => clock.go_on_or_rest(),
+            None => park_until(until),
+        });
+        // `None`: the clock of the thread was ahead of the runtime's.
+        if let Some(result) = result {
+            return result;
+        }
+    }
 }
 
 /// Whether the limit has come, on a clock other than that of a parked thread, or never will, since

@@ -8,3 +8,4 @@ mod blocked_callbacks;
 mod fairness;
 mod hooks;
 mod other_crates;
+mod sleeping;
