@@ -74,7 +74,7 @@
 //! # Features
 //!
 //! - `affinity`, on by default: `RuntimeBuilder::pin_workers`.
-//! - `stream`: [`Interval`] and the deliveries of a [`DelayQueue`] as a `futures_core::Stream`;
+//! - `stream`: [`Interval`] and [`DelayReceiver`] as a `futures_core::Stream`;
 //!   `FusedFuture` and `FusedStream` for the futures and streams of this crate, so that
 //!   `futures::select!` takes them as they are.
 //!
@@ -142,11 +142,9 @@ pub use cancellation::{
     CancelReason, CancellationToken, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, DropGuard,
     Registration, RunUntilCancelled, WithToken,
 };
-#[cfg(feature = "stream")]
-pub use delay_queue::Expirations;
 pub use delay_queue::{
-    DelayQueue, DelayQueueBuilder, Due, Expired, InsertWait, Pending, Recv, RecvTimeoutError, Refusal, Refused,
-    TryRecvError,
+    DelayQueue, DelayQueueBuilder, DelayReceiver, Due, Expired, InsertWait, Pending, Recv, RecvTimeoutError, Refusal,
+    Refused, TryRecvError,
 };
 pub use future::{
     CancellableDelay, CancellableInterval, CancellableTimeout, Delay, Elapsed, Interval, IntervalTick, Running,

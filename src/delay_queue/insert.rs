@@ -81,7 +81,7 @@ impl<K: Eq, V> SharedQueue<K, V> {
             return Err(Refusal::Occupied);
         }
         let New { key, value, .. } = new.take().expect("seen above");
-        let before = std::mem::replace(section.value(&found), value);
+        let before = std::mem::replace(section.value_mut(&found), value);
         section.reschedule(&found, due, now);
         drop(found);
         section.settle_for(due);
@@ -96,7 +96,7 @@ impl<K: Eq, V> SharedQueue<K, V> {
         while entries.peek().is_some() {
             let mut section = self.lock();
             for new in entries.by_ref().take(AT_ONCE) {
-                let known = section.first_with(new.hash).is_some();
+                let known = section.with_hash(new.hash).next().is_some();
                 if known || section.closed || section.is_full() || self.refuses_overdue || self.has_ended() {
                     slow.push(new);
                 } else {

@@ -12,11 +12,13 @@
 
 use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
+use std::ops::{ControlFlow, Deref};
 use std::ptr::NonNull;
 
+use crate::queue::node::Key;
 use crate::queue::tick_policy::TickPolicy;
-use crate::queue::{Kind, Next, Node, TimerWheel};
-use crate::time::END;
+use crate::queue::{Kind, Next, Node, Period, TimerWheel};
+use crate::time::{END, NEVER};
 
 /// The part of a node behind the wheel's fields.
 struct Item<S, B> {
@@ -116,8 +118,15 @@ impl<S, B> ItemWheel<S, B> {
         node
     }
 
-    /// A new item, which is not in the wheel.
-    pub(super) fn item(&self, shared: S, body: B, policy: TickPolicy) -> ItemRef<S, B> {
+    /// Proof of `&mut self`, or `&self`, for the fields of an item of this wheel, whose first item
+    /// has made the wheel.
+    fn key(&self) -> &Key {
+        self.wheel.as_ref().expect("a wheel with an item").key()
+    }
+
+    /// A new item, which is not in the wheel. `now` is a reading of the clock.
+    pub(super) fn item(&mut self, shared: S, body: B, policy: TickPolicy, now: u64) -> ItemRef<S, B> {
+        self.wheel.get_or_insert_with(|| TimerWheel::new(now));
         let item = Item { owner: self.identity(), shared, body: UnsafeCell::new(body) };
         ItemRef(NonNull::from(Box::leak(Box::new(Node::with(1, Kind::Once, policy, item)))))
     }
@@ -136,7 +145,7 @@ impl<S, B> ItemWheel<S, B> {
     /// which never comes. `now` is a reading of the clock.
     pub(super) fn insert(&mut self, item: ItemRef<S, B>, due: u64, now: u64) {
         let node = self.own(&item);
-        let wheel = self.wheel.get_or_insert_with(|| TimerWheel::new(now));
+        let wheel = self.wheel.as_mut().expect("a wheel with an item");
         assert!(!node.is_queued(wheel.key()), "an item is in the wheel once");
         node.set_due(due.min(END), wheel.key());
         wheel.advance(now);
@@ -144,6 +153,51 @@ impl<S, B> ItemWheel<S, B> {
         // SAFETY: not in the wheel (asserted), and in no other, whose item it is not. Alive until
         // unlinked or emitted by the reference just forgotten, which `taken_out` takes up again.
         let _ = unsafe { wheel.insert(item.0) };
+    }
+
+    /// As [`Self::body`], to read.
+    #[inline]
+    pub(super) fn body_ref<'a>(&'a self, item: &'a ItemRef<S, B>) -> &'a B {
+        let body = self.own(item).extra().body.get();
+        // SAFETY: an item of this wheel, so a `&mut` of the body needs `&mut self`, and the result
+        // borrows `self`. The result borrows the reference too, so the item is alive.
+        unsafe { &*body }
+    }
+
+    /// The due point of an item of this wheel.
+    #[inline]
+    pub(super) fn due(&self, item: &ItemRef<S, B>) -> u64 {
+        self.own(item).due(self.key())
+    }
+
+    /// Sets the due point of an item of this wheel that is not in it.
+    pub(super) fn set_due(&mut self, item: &ItemRef<S, B>, due: u64) {
+        let node = self.own(item);
+        assert!(!node.is_queued(self.key()), "the wheel sets the due points of its items");
+        node.set_due(due, self.key());
+    }
+
+    /// The word of an item of this wheel: a number of the caller's, never zero. It stands in the
+    /// field of the node that has a timer's period.
+    #[inline]
+    pub(super) fn word(&self, item: &ItemRef<S, B>) -> u64 {
+        self.own(item).period(self.key()).as_ns()
+    }
+
+    #[inline]
+    pub(super) fn set_word(&mut self, item: &ItemRef<S, B>, word: u64) {
+        debug_assert_ne!(word, 0);
+        self.own(item).set_period(Period::from_ns(word), self.key());
+    }
+
+    /// Gives an item in the wheel a new due point, where the item may stay in its slot: no other
+    /// item is touched. False: nothing was done.
+    #[inline]
+    pub(super) fn reschedule_lazily(&mut self, item: &ItemRef<S, B>, due: u64) -> bool {
+        self.own(item);
+        let Some(wheel) = self.wheel.as_mut().filter(|_| due < END) else { return false };
+        // SAFETY: alive by the caller's reference, and in no wheel but this, whose item it is.
+        unsafe { wheel.reschedule_lazily(item.0, due) }.is_some()
     }
 
     /// Takes an item out of the wheel. `None`: it is not there.
@@ -178,6 +232,25 @@ impl<S, B> ItemWheel<S, B> {
     /// As [`Self::next_deadline`], exactly. `None`: the work is used up.
     pub(super) fn earliest_due(&mut self, work: &mut usize) -> Option<u64> {
         self.wheel.as_mut().map_or(Some(END), |wheel| wheel.earliest_due(work)).map(|due| due.min(END))
+    }
+
+    /// The item that comes first, by due point and word, of those that fire at `at`, the earliest
+    /// instant. Looks at the items of a slot, and more.
+    pub(super) fn first(&self, at: u64) -> Option<ItemRef<S, B>> {
+        let (wheel, key) = (self.wheel.as_ref()?, self.key());
+        let (mut first, mut least) = (None, (NEVER, NEVER));
+        wheel.walk(
+            |instant| instant > at,
+            |node| {
+                let order = (node.due(key), node.period(key).as_ns());
+                if node.fires_at(key) == at && order < least {
+                    (first, least) = (Some(node.as_ptr()), order);
+                }
+                ControlFlow::Continue(())
+            },
+        );
+        // Of the wheel: given back to it.
+        first.map(|node| ManuallyDrop::new(Self::taken_out(node)).deref().clone())
     }
 
     /// Takes any item out of the wheel: for the end of a queue, and for draining.

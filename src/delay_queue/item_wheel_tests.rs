@@ -35,7 +35,7 @@ fn filled(dues: &[(u32, u64)]) -> (ItemWheel<u32, u32>, Vec<ItemRef<u32, u32>>) 
     let items = dues
         .iter()
         .map(|&(name, due)| {
-            let item = wheel.item(name, 0, policy());
+            let item = wheel.item(name, 0, policy(), 0);
             wheel.insert(item.clone(), due, 0);
             item
         })
@@ -71,7 +71,7 @@ fn a_dropped_wheel_drops_its_items_once() {
     let drops = Rc::new(Cell::new(0));
     let mut wheel = ItemWheel::new();
     for i in 0..100 {
-        let item = wheel.item((), Counted(Rc::clone(&drops)), policy());
+        let item = wheel.item((), Counted(Rc::clone(&drops)), policy(), 0);
         wheel.insert(item, i * 1_000_000_000_000, 0);
     }
     drop(wheel);

@@ -1,4 +1,4 @@
-//! Receiving: by `.await`, as a stream, blocking, and without waiting.
+//! Receiving: by `.await`, blocking, without waiting, and by a receiver that is also a stream.
 //!
 //! Ground rules. A receiver takes an entry in the poll that returns it, never before: a dropped
 //! future loses nothing. A sleeping receiver has a ticket of the wait list; a dropped receiver
@@ -7,16 +7,17 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-#[cfg(feature = "stream")]
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use super::shared::{Section, SharedQueue};
-use super::state::{Taken, parts};
+use super::state::{SECTION, Taken, parts};
 use super::types::due_at;
-use super::{Expired, TryRecvError};
+use super::{Expired, RecvTimeoutError, TryRecvError};
 use crate::budget;
 use crate::queue::Next;
+use crate::runtime::wait::wait;
+use crate::sync::Arc;
 use crate::unwind::contain_drop;
 
 impl<K, V> Taken<K, V> {
@@ -75,6 +76,43 @@ impl<K, V> SharedQueue<K, V> {
             section.outbox.wakers.extend(waker);
         }
         section.settle();
+    }
+
+    pub(super) fn block<T>(&self, limit: Option<Duration>, future: impl Future<Output = T>) -> Option<T> {
+        wait(&self.runtime, limit, future)
+    }
+
+    pub(super) fn recv_blocking(&self) -> Option<Expired<K, V>> {
+        self.block(None, Recv::new(self)).flatten()
+    }
+
+    pub(super) fn recv_timeout(&self, limit: Duration) -> Result<Expired<K, V>, RecvTimeoutError> {
+        let received = self.block(Some(limit), Recv::new(self));
+        received.map_or(Err(RecvTimeoutError::Timeout), |expired| expired.ok_or(RecvTimeoutError::Closed))
+    }
+
+    /// Takes all entries that are due, in short lock sections.
+    pub(super) fn try_recv_all(&self) -> Vec<Expired<K, V>> {
+        let (now, mut taken) = (self.clock.now(), Vec::new());
+        let most = self.lock().len(); // ends the call, whatever others insert
+        while taken.len() < most && !self.has_ended() {
+            let (mut section, mut is_over) = (self.lock(), false);
+            for _ in 0..SECTION.min(most - taken.len()) {
+                match section.take(&self.clock, now) {
+                    Next::Due(entry) => taken.push(entry),
+                    Next::Exhausted => break,
+                    Next::Nothing => {
+                        is_over = true;
+                        break;
+                    }
+                }
+            }
+            section.settle();
+            if is_over {
+                break;
+            }
+        }
+        taken.into_iter().map(Taken::into_expired).collect()
     }
 
     /// Takes an entry without waiting.
@@ -177,29 +215,104 @@ impl<K, V> fmt::Debug for Recv<'_, K, V> {
     }
 }
 
-/// The deliveries of a queue as a stream, with the feature `stream`. Made by
-/// [`DelayQueue::stream`](crate::DelayQueue::stream).
+/// A receiver of a queue that does not keep the queue open. Made by
+/// [`DelayQueue::receiver`](crate::DelayQueue::receiver).
 ///
-/// The stream ends when the queue is closed and empty, or its runtime has ended. Dropping the
-/// stream loses no entry.
-#[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
-#[must_use = "streams do nothing unless polled"]
-pub struct Expirations<K, V> {
+/// It ends, with `None`, when the queue is closed and empty, or its runtime has ended. The last
+/// handle that is dropped closes the queue: so a loop over a receiver ends when no entry is left
+/// and no producer that could insert one. With the feature `stream` it is a `futures_core::Stream`
+/// of the deliveries. Clones receive from the same queue; each entry goes to one of them.
+/// **Dropping** a receiver loses no entry, while another receiver or a handle is left.
+///
+/// # Examples
+///
+/// A task that ends by itself:
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{DelayQueue, ManualClock, Runtime};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let queue = DelayQueue::on(&runtime);
+/// let receiver = queue.receiver();
+/// let producer = std::thread::spawn(move || {
+///     for n in 0..3 {
+///         queue.insert(n, (), Duration::from_secs(n)).unwrap();
+///     }
+/// }); // the only handle is dropped here
+/// producer.join().unwrap();
+/// let keys = clock.block_on(async {
+///     let mut keys = Vec::new();
+///     while let Some(expired) = receiver.recv().await {
+///         keys.push(expired.key);
+///     }
+///     keys
+/// });
+/// assert_eq!(keys, [0, 1, 2]);
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+pub struct DelayReceiver<K, V> {
     receiver: Receiver<Arc<SharedQueue<K, V>>, K, V>,
     /// The stream has ended. A closed queue takes no further entry.
+    #[cfg(feature = "stream")]
     ended: bool,
 }
 
-#[cfg(feature = "stream")]
-impl<K, V> Expirations<K, V> {
+impl<K, V> DelayReceiver<K, V> {
     pub(super) fn new(queue: &Arc<SharedQueue<K, V>>) -> Self {
-        Self { receiver: Receiver::new(Arc::clone(queue)), ended: false }
+        Self {
+            receiver: Receiver::new(Arc::clone(queue)),
+            #[cfg(feature = "stream")]
+            ended: false,
+        }
+    }
+
+    fn shared(&self) -> &SharedQueue<K, V> {
+        &self.receiver.queue
+    }
+
+    /// As [`DelayQueue::recv`](crate::DelayQueue::recv).
+    pub fn recv(&self) -> Recv<'_, K, V> {
+        Recv::new(self.shared())
+    }
+
+    /// As [`DelayQueue::recv_blocking`](crate::DelayQueue::recv_blocking).
+    pub fn recv_blocking(&self) -> Option<Expired<K, V>> {
+        self.shared().recv_blocking()
+    }
+
+    /// As [`DelayQueue::recv_timeout`](crate::DelayQueue::recv_timeout).
+    ///
+    /// # Errors
+    /// As for that method.
+    pub fn recv_timeout(&self, limit: Duration) -> Result<Expired<K, V>, RecvTimeoutError> {
+        self.shared().recv_timeout(limit)
+    }
+
+    /// As [`DelayQueue::try_recv`](crate::DelayQueue::try_recv).
+    ///
+    /// # Errors
+    /// As for that method.
+    pub fn try_recv(&self) -> Result<Expired<K, V>, TryRecvError> {
+        self.shared().try_recv()
+    }
+
+    /// As [`DelayQueue::try_recv_all`](crate::DelayQueue::try_recv_all).
+    pub fn try_recv_all(&self) -> Vec<Expired<K, V>> {
+        self.shared().try_recv_all()
+    }
+}
+
+impl<K, V> Clone for DelayReceiver<K, V> {
+    fn clone(&self) -> Self {
+        Self::new(&self.receiver.queue)
     }
 }
 
 #[cfg(feature = "stream")]
-impl<K, V> futures_core::Stream for Expirations<K, V> {
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl<K, V> futures_core::Stream for DelayReceiver<K, V> {
     type Item = Expired<K, V>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -212,15 +325,14 @@ impl<K, V> futures_core::Stream for Expirations<K, V> {
 /// Terminated when the stream has ended.
 #[cfg(feature = "stream")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
-impl<K, V> futures_core::FusedStream for Expirations<K, V> {
+impl<K, V> futures_core::FusedStream for DelayReceiver<K, V> {
     fn is_terminated(&self) -> bool {
         self.ended
     }
 }
 
-#[cfg(feature = "stream")]
-impl<K, V> fmt::Debug for Expirations<K, V> {
+impl<K, V> fmt::Debug for DelayReceiver<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Expirations").field("waits", &self.receiver.ticket.is_some()).finish_non_exhaustive()
+        f.debug_struct("DelayReceiver").field("waits", &self.receiver.ticket.is_some()).finish_non_exhaustive()
     }
 }

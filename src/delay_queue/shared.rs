@@ -10,10 +10,10 @@
 //! - while a receiver sleeps, each core timer is armed for the next due point of its clock, or
 //!   earlier.
 //!
-//! The `Eq` of a key runs in a section, and arming may ring on the same thread. In both cases the
-//! thread is marked as inside of the queue ([`inside`]). A marked thread that wants the lock would
-//! wait for itself: an operation of the queue panics then (S79), and a ring leaves a note, for the
-//! end of the section.
+//! The `Eq` of a key runs in a section, as do the closures of [`super::inspect`], and arming may
+//! ring on the same thread. In all cases the thread is marked as inside of the queue ([`inside`]).
+//! A marked thread that wants the lock would wait for itself: an operation of the queue panics then
+//! (S79), and a ring leaves a note, for the end of the section.
 //!
 //! A notified receiver that is dropped settles too, and so passes its wake-up on. An inserter that
 //! sleeps has a core timer queued as well, which finds the inserter at the end of the runtime.
@@ -73,7 +73,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> SharedQueue<K, V> {
 
 impl<K, V> SharedQueue<K, V> {
     /// # Panics
-    /// On a thread that compares a key of this queue, which has the lock.
+    /// On a thread that compares a key of this queue, or runs a closure that looks at its entries:
+    /// it has the lock.
     #[inline]
     pub(super) fn lock(&self) -> Section<'_, K, V> {
         let guard = self.state.try_lock().unwrap_or_else(|| self.lock_when_free());
@@ -82,16 +83,16 @@ impl<K, V> SharedQueue<K, V> {
 
     #[cold]
     fn lock_when_free(&self) -> MutexGuard<'_, QueueState<K, V>> {
-        assert!(!self.is_own(), "`Eq` of a key has called the delay queue that compares the key");
+        assert!(!self.is_own(), "`Eq` of a key, or a closure, has called the delay queue that runs it under its lock");
         self.state.lock()
     }
 
     /// The address under which a thread with the lock is marked.
-    fn address(&self) -> *const () {
+    pub(super) fn address(&self) -> *const () {
         std::ptr::from_ref(self).cast()
     }
 
-    /// Whether this thread has the lock, and compares or arms.
+    /// Whether this thread has the lock, and compares, arms, or runs a closure.
     fn is_own(&self) -> bool {
         is_inside(self.address())
     }
@@ -167,13 +168,14 @@ impl<K, V> Section<'_, K, V> {
 
     /// The entry with this key. Runs `Eq` and `Borrow` of the user, with the thread marked.
     #[inline]
-    pub(super) fn find<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<QueueEntry<K, V>>
+    pub(super) fn find<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<QueueEntry<K, V>>
     where
         K: Borrow<Q>,
     {
-        let first = self.first_with(hash)?.clone();
-        let queue = self.shared.address();
-        inside(queue, || (**self).find(first, |other| other.borrow() == key))
+        let mut with_hash = self.with_hash(hash).peekable();
+        with_hash.peek()?;
+        let found = inside(self.shared.address(), || with_hash.find(|entry| entry.shared().key.borrow() == key));
+        found.cloned()
     }
 
     fn has_notes(&self) -> bool {

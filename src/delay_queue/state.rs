@@ -2,7 +2,7 @@
 //! timers.
 //!
 //! Ground rules. All code here runs with the lock of the queue held. It calls no user code but the
-//! `Eq` of keys, in [`QueueState::find`]: hashes come from the caller, and wakers go into the
+//! `Eq` of keys, in [`super::shared`]: hashes come from the caller, and wakers go into the
 //! [`Outbox`], for after the lock. An entry that has left the queue goes to the caller, for after
 //! the lock as well.
 //!
@@ -17,17 +17,17 @@
 //! replaced after a step back, with its entries on their way from wheel to wheel.
 //!
 //! References to an entry in the queue are made and given back with the lock held: one by the
-//! table, one by wheel or maps, one by the caller of `find`. So an entry that has left the queue
-//! has a single reference, and [`parts`] takes it apart.
+//! table, one by wheel or maps, one by the caller of `Section::find`. So an entry that has left the
+//! queue has a single reference, and [`parts`] takes it apart.
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeMap;
 use std::task::Waker;
 use std::time::Duration;
 
 use super::alarms::Alarms;
 use super::item_wheel::{ItemRef, ItemWheel};
-use super::types::{AXES, Axis, due_at, wall_instant};
+use super::key_table::KeyTable;
+use super::types::{AXES, Axis, wall_instant};
 use super::wait_list::WaitList;
 use crate::alarm::Clock;
 use crate::queue::Next;
@@ -36,8 +36,6 @@ use crate::time::{END, LAST};
 
 /// Items looked at in a lock section.
 pub(super) const SECTION: usize = 96;
-/// With fewer places than this, the table keeps its memory.
-const SMALL_TABLE: usize = 1024;
 
 /// The part of an entry that each thread with a reference may read.
 pub(super) struct Keyed<K> {
@@ -47,15 +45,32 @@ pub(super) struct Keyed<K> {
 
 /// The part of an entry under the lock.
 pub(super) struct Body<K, V> {
-    value: V,
-    /// The next entry with the same hash, linked before this one.
-    next: Option<QueueEntry<K, V>>,
+    pub(super) value: V,
+    /// The next entry of the bucket, for [`KeyTable`].
+    pub(super) next: Option<QueueEntry<K, V>>,
+}
+
+/// Where an entry waits, and its number of insertion: ties are delivered in the order of the
+/// numbers. Kept in the word of its item.
+#[derive(Clone, Copy)]
+struct Standing {
     axis: Axis,
-    due: u64,
-    /// The number of insertion: ties are delivered in this order.
-    number: u64,
     /// The entry is in a map of [`QueueState::ready`], and waits no more.
     is_ready: bool,
+    /// From 1 on.
+    number: u64,
+}
+
+impl Standing {
+    #[inline]
+    fn to_word(self) -> u64 {
+        self.number << 2 | u64::from(self.is_ready) << 1 | self.axis as u64
+    }
+
+    #[inline]
+    fn of_word(word: u64) -> Self {
+        Self { axis: AXES[(word & 1) as usize], is_ready: word & 2 != 0, number: word >> 2 }
+    }
 }
 
 pub(super) type QueueEntry<K, V> = ItemRef<Keyed<K>, Body<K, V>>;
@@ -65,27 +80,6 @@ pub(super) fn parts<K, V>(entry: QueueEntry<K, V>) -> (K, V) {
     let Ok((keyed, body)) = entry.into_parts() else { unreachable!("references are made under the lock") };
     (keyed.key, body.value)
 }
-
-/// The hashes of the table are mixed already.
-#[derive(Default)]
-struct Mixed(u64);
-
-impl Hasher for Mixed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("the table's keys are numbers");
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-}
-
-/// From the hash of a key to the first entry with that hash.
-type Table<K, V> = HashMap<u64, QueueEntry<K, V>, BuildHasherDefault<Mixed>>;
 
 /// Entries in order of delivery: by due point and number of insertion.
 type InOrder<K, V> = BTreeMap<(u64, u64), QueueEntry<K, V>>;
@@ -129,8 +123,7 @@ pub(super) struct QueueState<K, V> {
     on_wall: InOrder<K, V>,
     /// Entries that are ready, for each axis.
     ready: [InOrder<K, V>; 2],
-    table: Table<K, V>,
-    len: usize,
+    table: KeyTable<K, V>,
     policy: TickPolicy,
     next_number: u64,
     /// Entries that have become ready since receivers were last woken.
@@ -149,10 +142,9 @@ impl<K, V> QueueState<K, V> {
             entries: ItemWheel::new(),
             on_wall: BTreeMap::new(),
             ready: [BTreeMap::new(), BTreeMap::new()],
-            table: HashMap::default(),
-            len: 0,
+            table: KeyTable::new(),
             policy,
-            next_number: 0,
+            next_number: 1,
             fresh: 0,
             capacity,
             closed: false,
@@ -164,94 +156,69 @@ impl<K, V> QueueState<K, V> {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.table.len()
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.len >= self.capacity
+        self.len() >= self.capacity
     }
 
     /// No entry will be delivered any more.
     pub(super) fn is_over(&self) -> bool {
-        self.closed && self.len == 0
+        self.closed && self.len() == 0
     }
 
     // ---------------------------------------------------------------- the table
 
-    /// The first entry with this hash: the one that was linked last.
-    pub(super) fn first_with(&self, hash: u64) -> Option<&QueueEntry<K, V>> {
-        self.table.get(&hash)
+    /// The entries with this hash, in no order.
+    #[inline]
+    pub(super) fn with_hash(&self, hash: u64) -> impl Iterator<Item = &QueueEntry<K, V>> {
+        self.table.chain(&self.entries, hash).filter(move |entry| entry.shared().hash == hash)
     }
 
-    /// The entry whose key `is_equal`, from the first with its hash on. `is_equal` is user code,
-    /// which may panic. The caller gives the reference back before the lock, unless it takes the
-    /// entry out of the queue.
-    #[inline]
-    pub(super) fn find(&mut self, first: QueueEntry<K, V>, is_equal: impl Fn(&K) -> bool) -> Option<QueueEntry<K, V>> {
-        let mut entry = first;
-        while !is_equal(&entry.shared().key) {
-            entry = self.entries.body(&entry).next.clone()?;
-        }
-        Some(entry)
+    /// A step of a walk over all entries, which begins with a cursor of zero and ends with `None`
+    /// ([`super::key_table`]).
+    pub(super) fn walk(&self, cursor: u64, mut visit: impl FnMut(&QueueEntry<K, V>)) -> Option<u64> {
+        (0..SECTION).try_fold(cursor, |cursor, _| self.table.walk(&self.entries, cursor, &mut visit))
     }
 
     /// Makes an entry, and puts it into table and queue.
     pub(super) fn link(&mut self, New { hash, key, value, due }: New<K, V>, now: u64) {
-        let body = Body { value, next: None, axis: due.0, due: due.1, number: 0, is_ready: false };
-        let entry = self.entries.item(Keyed { hash, key }, body, self.policy);
-        if let Some(second) = self.table.insert(hash, entry.clone()) {
-            self.entries.body(&entry).next = Some(second);
-        }
-        self.len += 1;
+        let entry = self.entries.item(Keyed { hash, key }, Body { value, next: None }, self.policy, now);
+        self.table.insert(&mut self.entries, entry.clone());
         self.schedule(entry, due, now);
-    }
-
-    /// Takes an entry out of the table.
-    fn unlink_key(&mut self, entry: &QueueEntry<K, V>) {
-        let hash = entry.shared().hash;
-        let next = self.entries.body(entry).next.take();
-        let Some(first) = self.table.remove(&hash) else { return };
-        if first.is(entry) {
-            // The reference of the table goes; the caller has another.
-            drop(first);
-            if let Some(next) = next {
-                self.table.insert(hash, next);
-            }
-        } else {
-            let mut before = first.clone();
-            while let Some(at) = self.entries.body(&before).next.take() {
-                if at.is(entry) {
-                    self.entries.body(&before).next = next;
-                    break;
-                }
-                self.entries.body(&before).next = Some(at.clone());
-                before = at;
-            }
-            self.table.insert(hash, first);
-        }
-        let capacity = self.table.capacity();
-        if capacity > SMALL_TABLE && self.table.len() < capacity / 16 {
-            self.table.shrink_to(self.table.len() * 2);
-        }
     }
 
     // ---------------------------------------------------------------- due points
 
-    /// Lets an entry that is in neither wheel nor map wait, as the latest insertion.
-    fn schedule(&mut self, entry: QueueEntry<K, V>, (axis, due): (Axis, u64), now: u64) {
+    #[inline]
+    fn standing(&self, entry: &QueueEntry<K, V>) -> Standing {
+        Standing::of_word(self.entries.word(entry))
+    }
+
+    /// Makes an entry the latest insertion of an axis. Returns its number.
+    fn number(&mut self, entry: &QueueEntry<K, V>, axis: Axis) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
-        let body = self.entries.body(&entry);
-        (body.axis, body.due, body.number, body.is_ready) = (axis, due, number, false);
+        self.entries.set_word(entry, Standing { axis, is_ready: false, number }.to_word());
+        number
+    }
+
+    /// Lets an entry that is in neither wheel nor map wait, as the latest insertion.
+    fn schedule(&mut self, entry: QueueEntry<K, V>, (axis, due): (Axis, u64), now: u64) {
+        let number = self.number(&entry, axis);
         match axis {
             Axis::Running => self.entries.insert(entry, due, now),
-            Axis::Wall => _ = self.on_wall.insert((due, number), entry),
+            Axis::Wall => {
+                self.entries.set_due(&entry, due);
+                self.on_wall.insert((due, number), entry);
+            }
         }
     }
 
     /// Takes an entry out of wheel or map.
     fn unschedule(&mut self, entry: &QueueEntry<K, V>) {
-        let &mut Body { axis, due, number, is_ready, .. } = self.entries.body(entry);
+        let (Standing { axis, is_ready, number }, due) = (self.standing(entry), self.entries.due(entry));
         // The reference of wheel or map goes; the caller has another.
         drop(match axis {
             _ if is_ready => self.ready[axis as usize].remove(&(due, number)),
@@ -260,8 +227,14 @@ impl<K, V> QueueState<K, V> {
         });
     }
 
-    /// Gives an entry a new due point.
+    /// Gives an entry a new due point. One that waits in the wheel, and is moved later, stays in
+    /// its slot: that touches the memory of no other entry.
     pub(super) fn reschedule(&mut self, entry: &QueueEntry<K, V>, due: (Axis, u64), now: u64) {
+        let waits = matches!(self.standing(entry), Standing { axis: Axis::Running, is_ready: false, .. });
+        if waits && due.0 == Axis::Running && self.entries.reschedule_lazily(entry, due.1) {
+            self.number(entry, Axis::Running);
+            return;
+        }
         self.unschedule(entry);
         self.schedule(entry.clone(), due, now);
     }
@@ -274,8 +247,7 @@ impl<K, V> QueueState<K, V> {
 
     /// Makes an entry that has left wheel and map the caller's own: its reference is the last.
     fn leave(&mut self, entry: &QueueEntry<K, V>) {
-        self.unlink_key(entry);
-        self.len -= 1;
+        self.table.remove(&mut self.entries, entry);
         if !self.inserters.is_empty() {
             self.admit(1);
         }
@@ -284,7 +256,7 @@ impl<K, V> QueueState<K, V> {
     /// Wakes as many inserters as there is room for, and one for each of `fresh` places; all of
     /// them, if the queue is closed.
     pub(super) fn admit(&mut self, mut fresh: usize) {
-        let room = if self.closed { usize::MAX } else { self.capacity.saturating_sub(self.len) };
+        let room = if self.closed { usize::MAX } else { self.capacity.saturating_sub(self.len()) };
         while self.inserters.notified() < room || fresh > 0 {
             let Some(waker) = self.inserters.notify() else { break };
             self.outbox.wake.push(waker);
@@ -292,22 +264,28 @@ impl<K, V> QueueState<K, V> {
         }
     }
 
-    pub(super) fn value<'a>(&'a mut self, entry: &'a QueueEntry<K, V>) -> &'a mut V {
+    pub(super) fn key<'a>(&self, entry: &'a QueueEntry<K, V>) -> &'a K {
+        &entry.shared().key
+    }
+
+    pub(super) fn value<'a>(&'a self, entry: &'a QueueEntry<K, V>) -> &'a V {
+        &self.entries.body_ref(entry).value
+    }
+
+    pub(super) fn value_mut<'a>(&'a mut self, entry: &'a QueueEntry<K, V>) -> &'a mut V {
         &mut self.entries.body(entry).value
     }
 
-    pub(super) fn due(&mut self, entry: &QueueEntry<K, V>) -> (Axis, u64) {
-        let body = self.entries.body(entry);
-        (body.axis, body.due)
+    pub(super) fn due(&self, entry: &QueueEntry<K, V>) -> (Axis, u64) {
+        (self.standing(entry).axis, self.entries.due(entry))
     }
 
     // ---------------------------------------------------------------- delivery
 
     fn make_ready(&mut self, entry: QueueEntry<K, V>) {
-        let body = self.entries.body(&entry);
-        body.is_ready = true;
-        let (axis, at) = (body.axis, (body.due, body.number));
-        self.ready[axis as usize].insert(at, entry);
+        let (standing, due) = (Standing { is_ready: true, ..self.standing(&entry) }, self.entries.due(&entry));
+        self.entries.set_word(&entry, standing.to_word());
+        self.ready[standing.axis as usize].insert((due, standing.number), entry);
         self.fresh += 1;
     }
 
@@ -347,15 +325,16 @@ impl<K, V> QueueState<K, V> {
         }
     }
 
-    /// Takes the entry that is due first.
-    pub(super) fn take(&mut self, clock: &Clock, now: u64) -> Next<Taken<K, V>> {
+    /// Makes due entries ready. Returns the lateness and the axis of the one to be delivered first.
+    /// `Err`: the work is used up.
+    fn first_due(&mut self, clock: &Clock, now: u64) -> Result<Option<(u64, usize)>, ()> {
         let mut work = SECTION;
         let mut nows = [None; 2];
         for axis in AXES {
             nows[axis as usize] = self.now(axis, clock, now);
             if let Some(now) = nows[axis as usize] {
                 if !self.pull(axis, now, &mut work) {
-                    return Next::Exhausted;
+                    return Err(());
                 }
             }
         }
@@ -370,7 +349,13 @@ impl<K, V> QueueState<K, V> {
                 best = best.max(Some((now.saturating_sub(due), std::cmp::Reverse(number), axis as usize)));
             }
         }
-        let Some((lateness, _, axis)) = best else { return Next::Nothing };
+        Ok(best.map(|(lateness, _, axis)| (lateness, axis)))
+    }
+
+    /// Takes the entry that is due first.
+    pub(super) fn take(&mut self, clock: &Clock, now: u64) -> Next<Taken<K, V>> {
+        let Ok(first) = self.first_due(clock, now) else { return Next::Exhausted };
+        let Some((lateness, axis)) = first else { return Next::Nothing };
         let Some((_, entry)) = self.ready[axis].pop_first() else { return Next::Nothing };
         let due = self.release(&entry);
         self.fresh = self.fresh.saturating_sub(1);
@@ -431,24 +416,56 @@ impl<K, V> QueueState<K, V> {
         }
     }
 
+    /// The instant at which the next entry of an axis is delivered; [`END`]: none comes due. `Err`:
+    /// the work is used up.
+    fn next_at(&mut self, axis: Axis, work: &mut usize) -> Result<u64, ()> {
+        let waits = match axis {
+            Axis::Running => self.entries.earliest_due(work).ok_or(())?,
+            Axis::Wall => self.first_on_wall(),
+        };
+        Ok(self.first_ready(axis).map_or(waits, |(due, _)| due.min(waits)))
+    }
+
     /// The instant at which the next entry is delivered: of both clocks, the one with less time to
     /// go. `None`: no entry comes due. `Err`: the work is used up.
-    pub(super) fn next_due(&mut self, clock: &Clock, now: u64) -> Result<Option<super::Due>, ()> {
-        let mut work = SECTION;
-        let mut best: Option<(i128, (Axis, u64))> = None;
+    pub(super) fn next_due(&mut self, clock: &Clock, now: u64) -> Result<Option<(Axis, u64)>, ()> {
+        let (mut work, mut best) = (SECTION, None);
         for axis in AXES {
             let Some(now) = self.now(axis, clock, now) else { continue };
-            let waits = match axis {
-                Axis::Running => self.entries.earliest_due(&mut work).ok_or(())?,
-                Axis::Wall => self.first_on_wall(),
-            };
-            let at = self.first_ready(axis).map_or(waits, |(due, _)| due.min(waits));
+            let at = self.next_at(axis, &mut work)?;
             let left = i128::from(at) - i128::from(now);
             if at < END && best.is_none_or(|(least, _)| left < least) {
                 best = Some((left, (axis, at)));
             }
         }
-        Ok(best.map(|(_, at)| due_at(at)))
+        Ok(best.map(|(_, at)| at))
+    }
+
+    /// The entry that is delivered next. `Err`: the work is used up.
+    pub(super) fn next_entry(&mut self, clock: &Clock, now: u64) -> Result<Option<QueueEntry<K, V>>, ()> {
+        if let Some((_, axis)) = self.first_due(clock, now)? {
+            return Ok(self.ready[axis].first_key_value().map(|(_, entry)| entry.clone()));
+        }
+        let (mut work, mut best) = (SECTION, None);
+        for axis in AXES {
+            let Some(now) = self.now(axis, clock, now) else { continue };
+            let at = self.next_at(axis, &mut work)?;
+            // After a step back of the wall clock, an entry that is ready may have to wait again.
+            let ready = self.ready[axis as usize].first_key_value().filter(|&(&(due, _), _)| due == at);
+            let first = match (ready, axis) {
+                (Some((_, entry)), _) => Some(entry.clone()),
+                (None, Axis::Running) if at < END => self.entries.first(at),
+                (None, Axis::Wall) if at < END => self.on_wall.first_key_value().map(|(_, entry)| entry.clone()),
+                (None, _) => None,
+            };
+            if let Some(entry) = first {
+                let order = (i128::from(at) - i128::from(now), self.standing(&entry).number);
+                if best.as_ref().is_none_or(|(least, _)| order < *least) {
+                    best = Some((order, entry));
+                }
+            }
+        }
+        Ok(best.map(|(_, entry)| entry))
     }
 
     // ---------------------------------------------------------------- handing back
@@ -458,7 +475,7 @@ impl<K, V> QueueState<K, V> {
         let ready = self.ready.iter_mut().find_map(BTreeMap::pop_first).map(|(_, entry)| entry);
         let waits = || self.on_wall.pop_first().map(|(_, entry)| entry);
         let entry = ready.or_else(waits).or_else(|| self.entries.pop_any())?;
-        let number = self.entries.body(&entry).number;
+        let number = self.standing(&entry).number;
         let due = self.release(&entry);
         Some((entry, due, number))
     }

@@ -107,7 +107,7 @@ fn s78_streams_are_terminated_when_they_have_ended() {
 
     let queue = DelayQueue::on(&runtime);
     queue.insert(1, "first", secs(1)).unwrap();
-    let mut stream = queue.stream();
+    let mut stream = queue.receiver();
     assert_eq!(clock.block_on(stream.next()).expect("an entry").value, "first");
     assert!(!stream.is_terminated());
     queue.close();

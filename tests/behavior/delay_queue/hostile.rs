@@ -101,6 +101,11 @@ const CALLS: &[fn()] = &[
     || _ = shared().len(),
     || _ = shared().next_due(),
     || _ = shared().try_recv(),
+    || _ = shared().try_recv_all(),
+    || _ = shared().receiver().try_recv(),
+    || shared().for_each(|_, _, _| {}),
+    || shared().retain(|_, _, _| true),
+    || _ = shared().peek(|_, _, _| ()),
     || _ = poll_once(&mut shared().recv()),
     || _ = shared().drain(),
     || shared().close(),
@@ -128,6 +133,38 @@ fn s79_a_comparison_that_calls_its_queue_panics_and_leaves_the_queue_as_it_was()
         assert!(!queue.is_closed() && queue.len() == 20);
         clock.advance(secs(1));
         assert_eq!(due(queue).iter().map(|key| key.0).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn s79_a_closure_that_calls_its_queue_panics_and_leaves_the_queue_as_it_was() {
+    with_queue(|clock, _, queue| {
+        for (i, &call) in CALLS.iter().enumerate() {
+            let looks: [&dyn Fn(); 3] = [
+                &|| queue.for_each(|_, _, _| call()),
+                &|| {
+                    queue.retain(|_, _, _| {
+                        call();
+                        true
+                    })
+                },
+                &|| queue.peek(|_, _, _| call()).unwrap(),
+            ];
+            for look in looks {
+                let panic = catch_unwind(AssertUnwindSafe(look)).unwrap_err();
+                assert!(message(&*panic).contains("has called the delay queue"), "call {i}: {}", message(&*panic));
+            }
+        }
+        // Entries refused before the panic have left, and no other.
+        let mut visited = 0;
+        assert!(panics(|| queue.retain(|_, _, _| {
+            visited += 1;
+            assert!(visited < 6, "on purpose");
+            visited % 2 == 0
+        })));
+        assert!(!queue.is_closed() && queue.len() == 17);
+        clock.advance(secs(1));
+        assert_eq!(due(queue).len(), 17);
     });
 }
 

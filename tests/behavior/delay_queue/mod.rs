@@ -7,6 +7,7 @@
 mod capacity;
 mod close;
 mod hostile;
+mod inspect;
 mod keys;
 mod model;
 mod receive;

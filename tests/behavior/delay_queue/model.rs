@@ -25,6 +25,9 @@ enum Op {
     Remove(u8),
     Move(u8, When),
     Receive(u8),
+    ReceiveAll,
+    /// Keeps the keys that leave this remainder.
+    Retain(u8, u8),
     Advance(u64),
     Step(i64),
     Suspend(u64),
@@ -63,6 +66,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => key().prop_map(Op::Remove),
         4 => (key(), when()).prop_map(|(key, when)| Op::Move(key, when)),
         6 => (0..6u8).prop_map(Op::Receive),
+        2 => Just(Op::ReceiveAll),
+        1 => (2..5u8, 0..5u8).prop_map(|(by, rest)| Op::Retain(by, rest)),
         6 => step().prop_map(Op::Advance),
         2 => signed().prop_map(Op::Step),
         1 => step().prop_map(Op::Suspend),
@@ -201,6 +206,45 @@ impl World {
         }
     }
 
+    fn receive_all(&mut self) {
+        let (now, wall) = (self.clock.now(), self.clock.wall());
+        let order = self.model.order(now, wall);
+        let received: Vec<_> = self
+            .queue
+            .try_recv_all()
+            .into_iter()
+            .map(|expired| (-(expired.lateness.as_nanos() as i128), expired.key))
+            .collect();
+        assert!(received.iter().eq(order.iter().take_while(|&&(left, _)| left <= 0)));
+        received.iter().for_each(|(_, key)| _ = self.model.entries.remove(key));
+    }
+
+    fn retain(&mut self, by: u8, rest: u8) {
+        let entries = &mut self.model.entries;
+        let mut visited = 0;
+        self.queue.retain(|key, value, due| {
+            visited += 1;
+            let entry = entries.get_mut(key).unwrap();
+            assert_eq!((*value, due), (entry.2, entry.0));
+            *value += 1_000_000;
+            entry.2 = *value;
+            key % by != rest
+        });
+        assert_eq!(visited, entries.len());
+        entries.retain(|key, _| key % by != rest);
+    }
+
+    /// The next entry, and all.
+    fn look(&self, order: &[(i128, u8)]) {
+        let entries = &self.model.entries;
+        self.queue.for_each(|key, value, due| assert_eq!((due, *value), (entries[key].0, entries[key].2)));
+        let mut keys = Vec::new();
+        self.queue.for_each(|key, _, _| keys.push(*key));
+        keys.sort_unstable();
+        assert!(keys.iter().eq(entries.keys()));
+        assert_eq!(self.queue.peek(|key, _, _| *key), order.first().map(|&(_, key)| key));
+    }
+
     fn apply(&mut self, op: &Op) {
         match *op {
             Op::Insert(key, when) => self.insert(key, when),
@@ -228,6 +272,8 @@ impl World {
                     self.model.put(key, due, value);
                 }
             }
+            Op::ReceiveAll => self.receive_all(),
+            Op::Retain(by, rest) => self.retain(by, rest),
             Op::Receive(times) => (0..times).for_each(|_| self.receive()),
             Op::Advance(by) => _ = self.clock.advance(ns(by)),
             Op::Step(distance) => self.clock.set_wall(self.stepped(distance)),
@@ -240,9 +286,14 @@ impl World {
             Op::Look(key) => {
                 assert_eq!(self.queue.due(&key), self.model.entries.get(&key).map(|entry| entry.0));
                 let (now, wall) = (self.clock.now(), self.clock.wall());
-                let first = self.model.order(now, wall).first().copied();
+                let order = self.model.order(now, wall);
+                if key % 2 == 0 {
+                    self.look(&order); // before and after `next_due`, which both look into slots
+                }
+                let first = order.first().copied();
                 let next = self.queue.next_due().map(|due| -Model::late(due, now, wall));
                 assert_eq!(next, first.map(|(left, _)| left));
+                self.look(&order);
             }
         }
         assert_eq!(self.queue.len(), self.model.entries.len());

@@ -226,7 +226,7 @@ fn a_stream_delivers_and_ends_with_the_queue() {
     for key in [3, 1, 2] {
         queue.insert(key, "", secs(u64::from(key))).unwrap();
     }
-    let keys = queue.stream().map(|expired| expired.key);
+    let keys = queue.receiver().map(|expired| expired.key);
     queue.close();
     assert_eq!(clock.block_on(keys.collect::<Vec<_>>()), [1, 2, 3]);
 }
