@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use timerqueue::{OnceTimer, TimerBuilder};
 
 use crate::child::{Job, Outcome};
 use crate::contenders::{self, ALL_BUT_THREADS};
@@ -70,9 +69,7 @@ pub(crate) fn child(contender: &str, n: usize) -> Outcome {
         .collect();
     for (i, other) in others.iter().enumerate() {
         let other = Arc::clone(other);
-        TimerBuilder::on(&timers)
-            .period(PERIOD + PERIOD * i as u32 / OTHERS as u32)
-            .start_exclusive(PERIOD, Box::new(move || other.tick()));
+        timers.every(PERIOD + PERIOD * i as u32 / OTHERS as u32, PERIOD, Box::new(move || other.tick()));
     }
     std::thread::sleep(ALONE);
     for other in &others {
@@ -93,7 +90,7 @@ pub(crate) fn child(contender: &str, n: usize) -> Outcome {
             now.fetch_sub(1, Ordering::Relaxed);
             done.fetch_add(1, Ordering::Relaxed);
         };
-        OnceTimer::on(&timers, due.saturating_duration_since(Instant::now()), Box::new(block));
+        timers.once(due.saturating_duration_since(Instant::now()), Box::new(block));
     }
     std::thread::sleep((end + AFTER).saturating_duration_since(Instant::now()));
     let stop = clock_ns();

@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use timerqueue::OnceTimer;
-
 use crate::child::{Job, Outcome};
 use crate::contenders::{self, ALL_BUT_THREADS, Contender};
 use crate::measure::{Random, Session, cpu_of_others_ns, sleeps_of_others, until_quiet};
@@ -38,7 +36,7 @@ pub(crate) fn sleepers(timers: &dyn Contender, n: usize, random: &mut Random) ->
     let held = Arc::new(AtomicUsize::new(n));
     for _ in 0..n {
         let mine = Held(Arc::clone(&held));
-        OnceTimer::on(&timers, random.between(NEAREST, FURTHEST), Box::new(move || drop(mine)));
+        timers.once(random.between(NEAREST, FURTHEST), Box::new(move || drop(mine)));
     }
     until_quiet();
     held
@@ -55,7 +53,7 @@ pub(crate) fn child(contender: &str, n: usize) -> Outcome {
     let values = [(sleeps_of_others() - asleep) as f64, spent as f64 / 1e6];
     assert_eq!(held.load(Ordering::Relaxed), n, "{contender}: all are pending still");
     let (send, receive) = channel();
-    OnceTimer::on(&timers, Duration::from_millis(1), Box::new(move || send.send(()).expect("the receiver waits")));
+    timers.once(Duration::from_millis(1), Box::new(move || send.send(()).expect("the receiver waits")));
     receive.recv_timeout(SPAN).expect("timers fire");
     Outcome { figures: METRICS.into_iter().zip(values).collect(), quantiles: None }
 }

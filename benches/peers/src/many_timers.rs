@@ -12,8 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use timerqueue::TimerBuilder;
-
 use crate::bare::{self, Bare};
 use crate::child::{Job, Outcome};
 use crate::contenders::{self, ALL_BUT_THREADS, Contender};
@@ -43,9 +41,7 @@ fn tickers(timers: &dyn Contender, n: usize, random: &mut Random) -> Arc<Vec<Ato
         let tick = move || {
             ticks[i].fetch_add(1, Ordering::Relaxed);
         };
-        TimerBuilder::on(&timers)
-            .period(first.saturating_duration_since(Instant::now()))
-            .start_exclusive(PERIOD, Box::new(tick));
+        timers.every(first.saturating_duration_since(Instant::now()), PERIOD, Box::new(tick));
     }
     // Waits a period more, so all timers have begun.
     std::thread::sleep((begin + 2 * PERIOD).saturating_duration_since(Instant::now()));

@@ -318,7 +318,12 @@ fn workload(session: &mut Session, id: &'static str, title: &str, pending: usize
     let theirs = || multi.enter(0, || filled(Theirs(Mutex::new(DelayQueue::new())), pending));
     let keyed = || TheirsKeyed(Mutex::new((DelayQueue::new(), HashMap::new())));
     let all = [
-        cases(id, "timerqueue DelayQueue, keyed", filled(Ours(DelayQueue::on(&runtime)), pending), Place::Thread),
+        cases(
+            id,
+            "timerqueue DelayQueue, keyed",
+            filled(Ours(timerqueue::DelayQueue::on(&runtime)), pending),
+            Place::Thread,
+        ),
         cases(
             id,
             "timerqueue DelayQueue, keyed, a quick hasher",

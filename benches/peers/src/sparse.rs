@@ -8,7 +8,7 @@
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use timerqueue::{Delay, OnceTimer};
+use timerqueue::Delay;
 use tokio::runtime;
 
 use crate::bare::{self, Bare};
@@ -30,7 +30,7 @@ const TITLE: &str = "lateness of a timer, 1 to 10 ms ahead, when no other one fi
 pub(crate) fn sample(timers: &dyn Contender, wait: Duration) -> i64 {
     let (send, receive) = channel();
     let due = clock_ns() + wait.as_nanos() as u64;
-    OnceTimer::on(&timers, wait, Box::new(move || send.send(late_by(due)).expect("the receiver waits")));
+    timers.once(wait, Box::new(move || send.send(late_by(due)).expect("the receiver waits")));
     receive.recv().expect("the timer fires")
 }
 

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use timerqueue::TimerBuilder;
 
 use crate::bare;
 use crate::child::{Job, Outcome};
@@ -37,7 +36,7 @@ pub(crate) fn child(contender: &str) -> Outcome {
         // The contender must last until the process ends.
         std::mem::forget({
             let timers = contenders::start(contender);
-            TimerBuilder::on(&timers).period(FIRST.saturating_sub(begin.elapsed())).start_exclusive(PERIOD, tick);
+            timers.every(FIRST.saturating_sub(begin.elapsed()), PERIOD, tick);
             timers
         });
     }
