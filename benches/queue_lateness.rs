@@ -3,8 +3,8 @@
 //! notifies.
 //!
 //! The four take turns with the same waits, 1 to 10 ms, sample by sample in the same run, since the
-//! lateness of a wake-up varies from day to day. Lateness is read by the one who waits, after it
-//! has returned.
+//! lateness of a wake-up varies from day to day. The waiting task or thread reads the
+//! lateness as soon as its wait has returned.
 
 #[path = "common/mod.rs"]
 mod common;

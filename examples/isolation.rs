@@ -1,5 +1,5 @@
-//! Callbacks that block delay nobody else: 1,000 periodic timers of 10 ms tick while 64 callbacks
-//! block for 2 s each.
+//! Callbacks that block delay no other timer: 1,000 periodic timers of 10 ms tick while 64
+//! callbacks block for 2 s each.
 //!
 //! ```text
 //! cargo run --release --example isolation [blockers] [timers]

@@ -58,7 +58,8 @@ pub(crate) fn instant(now: u64, after: Duration) -> u64 {
 /// let mut deadline = clock.now() + Duration::from_secs(2);
 /// deadline -= Duration::from_millis(500);
 /// assert_eq!(deadline.to_string(), "1.500001500s");
-/// assert_eq!(deadline.checked_sub(Duration::from_secs(60)), None); // before the origin of the clock
+/// // Before the origin of the clock:
+/// assert_eq!(deadline.checked_sub(Duration::from_secs(60)), None);
 /// ```
 #[doc(alias = "Instant")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

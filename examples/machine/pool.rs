@@ -1,5 +1,5 @@
-//! The pool of a group: jobs and their queues, who is woken (`src/pool/sleep.rs`), and the stall
-//! check (`src/pool/stall_check.rs`).
+//! The pool of a group: jobs and their queues, which thread is woken (`src/pool/sleep.rs`), and the
+//! stall check (`src/pool/stall_check.rs`).
 //!
 //! Ground rules. Functions of the crate are modelled one by one, under their names. Three parts are
 //! no model: the stall detector, the pace and the coalescing delay are compiled from the files that

@@ -2,8 +2,8 @@
 //! executors.
 //!
 //! Ground rules. Each task loops through random scenes until the end. A task that waits for an
-//! instant says so on the board, [`Waits`], and whoever reviews the board finds those that were
-//! forgotten.
+//! instant says so on the board, [`Waits`], and the thread that reviews the board finds tasks
+//! that were forgotten.
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
@@ -132,7 +132,7 @@ async fn live(world: Arc<World>, id: usize, mut random: Random) {
         }
         world.waits.set(id, NEVER);
         FIGURES.futures.bump();
-        // Not more than some hundred scenes a second, whatever they are made of.
+        // Not more than some hundred scenes a second, short ones too.
         let rest = Delay::on(&world.main, Duration::from_millis(20 + random.below(400)));
         rest.await;
     }

@@ -1,9 +1,9 @@
 //! Timers of all kinds, in slots that all actors share: made, changed, disposed, dropped, detached,
 //! waited for, by threads and by callbacks.
 //!
-//! Ground rules. Whoever uses a timer holds the lock of its slot, so that calls for one timer
+//! Ground rules. A thread that uses a timer holds the lock of its slot, so that calls for one timer
 //! follow each other; callbacks only try the locks of other slots and never wait for anything. A
-//! timer that changes itself is changed by nobody else.
+//! timer that changes itself is changed by no other code.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -118,7 +118,7 @@ impl Mood {
             }
             16..24 if !self.world.is_ending() => make_detached(&self.world, &mut random),
             24..40 if !self.world.is_ending() => {
-                // Somebody else's timer, if nobody uses it; without waiting.
+                // A timer of another actor, if no thread uses the timer now; without waiting.
                 let slot = self.world.any_slot(&mut random);
                 if let Ok(mut slot) = slot.try_lock() {
                     match random.below(3) {

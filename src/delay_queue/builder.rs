@@ -22,7 +22,10 @@ use crate::sync::Arc;
 /// let queue: DelayQueue<&str, u32> =
 ///     DelayQueueBuilder::on(&runtime).capacity(1).leeway(Duration::from_millis(10)).build();
 /// queue.insert("first", 1, Duration::from_secs(1)).unwrap();
-/// assert_eq!(queue.insert("second", 2, Duration::from_secs(1)).unwrap_err().reason, Refusal::Full);
+/// assert_eq!(
+///     queue.insert("second", 2, Duration::from_secs(1)).unwrap_err().reason,
+///     Refusal::Full
+/// );
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
 #[must_use = "a builder does nothing until `build`"]
@@ -44,7 +47,8 @@ impl<'a> DelayQueueBuilder<'a> {
     /// use timerqueue::{DelayQueue, DelayQueueBuilder, Runtime};
     ///
     /// let runtime = Runtime::current();
-    /// let queue: DelayQueue<u64, String> = DelayQueueBuilder::on(&runtime).capacity(10_000).build();
+    /// let queue: DelayQueue<u64, String> =
+    ///     DelayQueueBuilder::on(&runtime).capacity(10_000).build();
     /// assert_eq!(queue.capacity(), Some(10_000));
     /// ```
     pub fn on(runtime: &'a Runtime) -> Self {
@@ -112,7 +116,8 @@ impl<'a, S> DelayQueueBuilder<'a, S> {
     ///
     /// type Hasher = BuildHasherDefault<DefaultHasher>; // without a seed
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-    /// let queue: DelayQueue<u64, (), Hasher> = DelayQueueBuilder::on(&runtime).hasher(Hasher::default()).build();
+    /// let queue: DelayQueue<u64, (), Hasher> =
+    ///     DelayQueueBuilder::on(&runtime).hasher(Hasher::default()).build();
     /// assert!(queue.is_empty());
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```

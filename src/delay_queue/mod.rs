@@ -521,7 +521,8 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
     /// let queue = DelayQueue::on(&runtime);
     /// let rows = [("a", 1, 10), ("b", 2, 20), ("a", 3, 30)];
-    /// let refused = queue.insert_many(rows.map(|(key, value, s)| (key, value, Duration::from_secs(s))));
+    /// let refused =
+    ///     queue.insert_many(rows.map(|(key, value, s)| (key, value, Duration::from_secs(s))));
     /// assert_eq!((queue.len(), refused.len(), refused[0].value), (2, 1, 3));
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```

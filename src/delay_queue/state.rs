@@ -11,10 +11,10 @@
 //! takes it. At each place it can be removed and moved.
 //!
 //! The clock of a wheel does not go back, and the wall clock does. In a map an entry waits for a
-//! wall time whatever the clock shows, so a step in either direction moves no entry: the next look
-//! at the clock finds those that are due. The core timer at the first of them follows the clock
-//! ([`super::alarms`]). A wheel for the wall clock would insert in constant time, but it has to be
-//! replaced after a step back, with its entries on their way from wheel to wheel.
+//! wall time, not for a reading of the clock, so a step in either direction moves no entry: the
+//! next look at the clock finds those that are due. The core timer at the first of them follows the
+//! clock ([`super::alarms`]). A wheel for the wall clock would insert in constant time, but it has
+//! to be replaced after a step back, with its entries on their way from wheel to wheel.
 //!
 //! References to an entry in the queue are made and given back with the lock held: one by the
 //! table, one by wheel or maps, one by the caller of `Section::find`. So an entry that has left the

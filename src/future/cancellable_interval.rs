@@ -51,7 +51,8 @@ impl Interval {
     /// use timerqueue::{CancellationToken, Interval};
     ///
     /// # smol::block_on(async {
-    /// let mut ticks = Interval::new(Duration::from_secs(3600)).with_token(&CancellationToken::new_cancelled());
+    /// let mut ticks = Interval::new(Duration::from_secs(3600))
+    ///     .with_token(&CancellationToken::new_cancelled());
     /// assert!(ticks.tick().await.is_err());
     /// # });
     /// ```
@@ -96,7 +97,8 @@ impl CancellableInterval {
     /// use std::time::Duration;
     /// use timerqueue::{CancellationToken, Interval};
     ///
-    /// let mut ticks = Interval::new(Duration::from_secs(1)).with_token(&CancellationToken::none());
+    /// let mut ticks =
+    ///     Interval::new(Duration::from_secs(1)).with_token(&CancellationToken::none());
     /// ticks.interval_mut().set_period(Duration::from_secs(5));
     /// assert_eq!(ticks.interval_mut().period(), Duration::from_secs(5));
     /// ```

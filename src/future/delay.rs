@@ -68,10 +68,12 @@ const FAR_NS: u64 = 100_000_000;
 /// use std::io;
 /// use std::time::Duration;
 /// use timerqueue::{
-///     CancelReason, CancellationToken, CancellationTokenSource, Delay, ManualClock, Runtime, TimeoutError, timeout,
+///     CancelReason, CancellationToken, CancellationTokenSource, Delay, ManualClock, Runtime,
+///     TimeoutError, timeout,
 /// };
 ///
-/// /// The code under test: asks, each time for up to 2 s, and waits 1, 2, 4, ... s before it asks again.
+/// /// The code under test: asks, each time for up to 2 s, and waits 1, 2, 4, ... s before it asks
+/// /// again.
 /// async fn ask_until_answered<F: Future<Output = u32>>(
 ///     token: &CancellationToken,
 ///     mut ask: impl FnMut(u32) -> F,
@@ -93,18 +95,22 @@ const FAR_NS: u64 = 100_000_000;
 ///
 /// // Two questions get no answer in time, the third does: 2 + 1 + 2 + 2 + 0.5 s.
 /// let begun = clock.now();
-/// let answer = clock.block_on(runtime.scope(ask_until_answered(&CancellationToken::none(), async |attempt| {
+/// let answers = async |attempt| {
 ///     let takes = if attempt < 3 { Duration::from_secs(10) } else { Duration::from_millis(500) };
 ///     Delay::new(takes).await;
 ///     42
-/// })));
+/// };
+/// let token = CancellationToken::none();
+/// let answer = clock.block_on(runtime.scope(ask_until_answered(&token, answers)));
 /// assert_eq!(answer.unwrap(), 42);
 /// assert_eq!(clock.now() - begun, Duration::from_millis(7_500));
 ///
 /// // No answer comes, and after a minute the whole thing is given up.
 /// let source = runtime.enter(|| CancellationTokenSource::after(Duration::from_secs(60)));
 /// let begun = clock.now();
-/// let error = clock.block_on(runtime.scope(ask_until_answered(&source.token(), |_| pending()))).unwrap_err();
+/// let error = clock
+///     .block_on(runtime.scope(ask_until_answered(&source.token(), |_| pending())))
+///     .unwrap_err();
 /// assert_eq!(source.token().reason(), Some(CancelReason::Timeout));
 /// assert_eq!(clock.now() - begun, Duration::from_secs(60));
 /// assert_eq!(runtime.active_timers(), 0); // nothing is left behind
@@ -243,7 +249,9 @@ impl Delay {
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// clock.block_on(Delay::on(&runtime, Duration::from_micros(3_100)).leeway(Duration::from_millis(1)));
+    /// clock.block_on(
+    ///     Delay::on(&runtime, Duration::from_micros(3_100)).leeway(Duration::from_millis(1)),
+    /// );
     /// assert_eq!(clock.now().as_duration(), Duration::from_millis(4));
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```

@@ -75,7 +75,8 @@ pub trait TimerFutureExt: IntoFuture + Sized {
     ///
     /// # smol::block_on(async {
     /// assert_eq!(async { 42 }.with_token(&CancellationToken::none()).await, Ok(42));
-    /// let given_up = std::future::pending::<()>().with_token(&CancellationToken::new_cancelled()).await;
+    /// let given_up =
+    ///     std::future::pending::<()>().with_token(&CancellationToken::new_cancelled()).await;
     /// assert_eq!(given_up.unwrap_err().to_string(), "cancelled");
     /// # });
     /// ```

@@ -201,7 +201,8 @@ impl Interval {
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut interval = Interval::on(&runtime, Duration::from_micros(3_100)).leeway(Duration::from_millis(1));
+    /// let mut interval =
+    ///     Interval::on(&runtime, Duration::from_micros(3_100)).leeway(Duration::from_millis(1));
     /// let tick = clock.block_on(interval.tick()).unwrap();
     /// assert_eq!(tick.scheduled().as_duration(), Duration::from_micros(3_100));
     /// assert_eq!(clock.now().as_duration(), Duration::from_millis(4));
@@ -270,7 +271,8 @@ impl Interval {
     /// # smol::block_on(async {
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut interval = Interval::on(&runtime, Duration::from_secs(1)).missed_ticks(MissedTicks::Burst);
+    /// let mut interval =
+    ///     Interval::on(&runtime, Duration::from_secs(1)).missed_ticks(MissedTicks::Burst);
     /// clock.advance(Duration::from_secs(3));
     /// for second in 1..=3 {
     ///     let tick = interval.tick().await.unwrap();

@@ -39,7 +39,8 @@ pin_project! {
     /// # smol::block_on(async {
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let running: Running<_> = clock.run(runtime.scope(async { Delay::new(Duration::from_secs(60)).await }));
+    /// let running: Running<_> =
+    ///     clock.run(runtime.scope(async { Delay::new(Duration::from_secs(60)).await }));
     /// running.await;
     /// assert_eq!(clock.now().as_duration(), Duration::from_secs(60));
     /// # Ok::<(), timerqueue::StartError>(())
@@ -133,7 +134,8 @@ impl<F> Running<F> {
     /// # smol::block_on(async {
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let task = smol::spawn(runtime.scope(async { Delay::new(Duration::from_secs(60)).await })); // on another thread
+    /// // On another thread:
+    /// let task = smol::spawn(runtime.scope(async { Delay::new(Duration::from_secs(60)).await }));
     /// clock.run(task).settle(Duration::from_millis(5)).await;
     /// assert_eq!(clock.now().as_duration(), Duration::from_secs(60));
     /// # Ok::<(), timerqueue::StartError>(())

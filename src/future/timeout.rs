@@ -96,7 +96,8 @@ pub fn timeout_at<F: IntoFuture>(deadline: impl Into<Deadline>, future: F) -> Ti
 /// use timerqueue::timeout;
 ///
 /// # smol::block_on(async {
-/// let elapsed = timeout(Duration::from_millis(1), std::future::pending::<()>()).await.unwrap_err();
+/// let elapsed =
+///     timeout(Duration::from_millis(1), std::future::pending::<()>()).await.unwrap_err();
 /// assert_eq!(io::Error::from(elapsed).kind(), io::ErrorKind::TimedOut);
 /// # });
 /// ```
@@ -189,7 +190,8 @@ impl<F> Timeout<F> {
     /// use timerqueue::timeout;
     ///
     /// # smol::block_on(async {
-    /// let answer = timeout(Duration::from_secs(30), async { 42 }).leeway(Duration::from_millis(100)).await;
+    /// let answer =
+    ///     timeout(Duration::from_secs(30), async { 42 }).leeway(Duration::from_millis(100)).await;
     /// assert_eq!(answer, Ok(42));
     /// # });
     /// ```
@@ -210,7 +212,8 @@ impl<F> Timeout<F> {
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut limited = Timeout::on(&runtime, Duration::from_secs(10), std::future::pending::<()>());
+    /// let mut limited =
+    ///     Timeout::on(&runtime, Duration::from_secs(10), std::future::pending::<()>());
     /// clock.advance(Duration::from_secs(9));
     /// limited.delay_mut().reset(Duration::from_secs(10));
     /// clock.advance(Duration::from_secs(9));
@@ -235,7 +238,8 @@ impl<F> Timeout<F> {
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut limited = pin!(Timeout::on(&runtime, Duration::from_secs(10), std::future::pending::<()>()));
+    /// let mut limited =
+    ///     pin!(Timeout::on(&runtime, Duration::from_secs(10), std::future::pending::<()>()));
     /// clock.advance(Duration::from_secs(9));
     /// limited.as_mut().delay_pin_mut().reset(Duration::from_secs(10));
     /// clock.advance(Duration::from_secs(9));
@@ -371,7 +375,8 @@ pin_project! {
     /// let source = CancellationTokenSource::new();
     /// source.cancel();
     /// let work = async { 1 };
-    /// let limited: CancellableTimeout<_> = timeout(Duration::from_secs(1), work).with_token(&source.token());
+    /// let limited: CancellableTimeout<_> =
+    ///     timeout(Duration::from_secs(1), work).with_token(&source.token());
     /// assert_eq!(limited.await, Ok(1));
     /// # });
     /// ```

@@ -37,7 +37,9 @@ use crate::time::{NEVER, later};
 ///     .missed_ticks(MissedTicks::Skip)
 ///     .start({
 ///         let seen = seen.clone();
-///         move |tick| seen.lock().unwrap().push((tick.now().as_duration().as_millis(), tick.missed()))
+///         move |tick| {
+///             seen.lock().unwrap().push((tick.now().as_duration().as_millis(), tick.missed()))
+///         }
 ///     });
 /// clock.stall(Duration::from_millis(220)); // time passes, nothing runs
 /// clock.advance(Duration::from_millis(80));

@@ -730,7 +730,8 @@ impl<X> TimerWheel<X> {
     /// `ends` returns true, the walk is over. Returns whether it came to its end.
     ///
     /// Slots are visited in order of time, so the walk can end early. Within a slot there is no
-    /// order. The taken chains and the fine levels come first, whatever they hold.
+    /// order. The taken chains and the fine levels come first, although some of their timers may be
+    /// due later than others.
     pub(crate) fn walk<'a>(
         &'a self,
         mut ends: impl FnMut(u64) -> bool,

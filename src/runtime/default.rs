@@ -378,7 +378,8 @@ pin_project! {
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let scoped: Scoped<_> = runtime.scope(async { Timer::once(Duration::from_secs(1), |_| {}) });
+    /// let scoped: Scoped<_> =
+    ///     runtime.scope(async { Timer::once(Duration::from_secs(1), |_| {}) });
     /// let timer = clock.block_on(scoped);
     /// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
     /// # drop(timer);

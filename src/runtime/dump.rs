@@ -54,7 +54,10 @@ impl Runtime {
     /// use timerqueue::{ManualClock, Runtime, Timer, TimerBuilder};
     ///
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-    /// let heartbeat = TimerBuilder::on(&runtime).name("heartbeat").period(Duration::from_secs(5)).start(|_| {});
+    /// let heartbeat = TimerBuilder::on(&runtime)
+    ///     .name("heartbeat")
+    ///     .period(Duration::from_secs(5))
+    ///     .start(|_| {});
     /// let other = Timer::on(&runtime, Duration::from_secs(1), Duration::ZERO, |_| {});
     /// let dump = runtime.dump(10);
     /// assert_eq!(dump.timers.len(), 2);

@@ -29,7 +29,9 @@ use crate::engine::HandedOver;
 ///     .callback_executor(move |job| _ = jobs.send(job))
 ///     .start()?;
 /// let own = std::thread::current().id();
-/// let timer = OnceTimer::on(&runtime, Duration::from_millis(1), move |_| assert_eq!(std::thread::current().id(), own));
+/// let timer = OnceTimer::on(&runtime, Duration::from_millis(1), move |_| {
+///     assert_eq!(std::thread::current().id(), own)
+/// });
 /// queue.recv().unwrap().run();
 /// assert_eq!((runtime.fired(), runtime.panics()), (1, 0));
 /// # drop(timer);
@@ -91,7 +93,9 @@ impl RuntimeBuilder {
     ///     .callback_executor(move |job| _ = tokio.spawn_blocking(move || job.run()))
     ///     .start()?;
     /// let (send, receive) = tokio::sync::oneshot::channel();
-    /// let timer = OnceTimer::on(&runtime, Duration::from_millis(1), move |_| send.send("on a thread of tokio's").unwrap());
+    /// let timer = OnceTimer::on(&runtime, Duration::from_millis(1), move |_| {
+    ///     send.send("on a thread of tokio's").unwrap()
+    /// });
     /// println!("{}", receive.await.unwrap());
     /// # drop(timer);
     /// # Ok::<(), timerqueue::StartError>(())

@@ -22,11 +22,18 @@ use crate::unwind::{catch_all, discard};
 /// let runtime = Runtime::builder()
 ///     .manual_clock(&clock)
 ///     .on_panic(|panic| {
-///         assert_eq!((panic.timer_name(), panic.message()), (Some("nightly report"), Some("no paper")));
-///         eprintln!("{panic}"); // "no paper", in the callback of the timer "nightly report" (src/main.rs:14:10)
+///         assert_eq!(
+///             (panic.timer_name(), panic.message()),
+///             (Some("nightly report"), Some("no paper"))
+///         );
+///         // "no paper", in the callback of the timer "nightly report" (src/main.rs:14:10)
+///         eprintln!("{panic}");
 ///     })
 ///     .start()?;
-/// let timer = TimerBuilder::on(&runtime).name("nightly report").due(Duration::ZERO).start(|_| panic!("no paper"));
+/// let timer = TimerBuilder::on(&runtime)
+///     .name("nightly report")
+///     .due(Duration::ZERO)
+///     .start(|_| panic!("no paper"));
 /// clock.advance(Duration::ZERO);
 /// assert_eq!(runtime.panics(), 1);
 /// # drop(timer);
@@ -112,7 +119,8 @@ impl fmt::Debug for CallbackPanic {
 ///     .manual_clock(&clock)
 ///     .on_slow_callback(Duration::from_millis(1), |slow| {
 ///         assert!(slow.took() > Duration::from_millis(1) && slow.timer_name() == Some("sweeper"));
-///         eprintln!("{slow}"); // a callback of the timer "sweeper" (src/main.rs:12:42) took 5.1ms, and began 0ns late
+///         // a callback of the timer "sweeper" (src/main.rs:12:42) took 5.1ms, and began 0ns late
+///         eprintln!("{slow}");
 ///     })
 ///     .start()?;
 /// let timer = TimerBuilder::on(&runtime).name("sweeper").due(Duration::ZERO).start(|_| {

@@ -107,7 +107,8 @@ impl ManualClock {
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let ticks = Timer::on(&runtime, Duration::from_millis(10), Duration::from_millis(10), |_| {});
+    /// let ticks =
+    ///     Timer::on(&runtime, Duration::from_millis(10), Duration::from_millis(10), |_| {});
     /// assert_eq!(clock.advance(Duration::from_millis(35)), 3);
     /// assert_eq!(clock.advance(Duration::from_millis(5)), 1);
     /// # drop(ticks);
@@ -135,7 +136,8 @@ impl ManualClock {
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let deadline = clock.now() + Duration::from_secs(60);
-    /// let timer = TimerBuilder::on(&runtime).period(Duration::from_secs(10)).start_exclusive(|_| {});
+    /// let timer =
+    ///     TimerBuilder::on(&runtime).period(Duration::from_secs(10)).start_exclusive(|_| {});
     /// assert_eq!(clock.advance_to(deadline), 6);
     /// assert_eq!(clock.advance_to(deadline), 0);
     /// # drop(timer);
@@ -167,7 +169,10 @@ impl ManualClock {
     /// let seconds = Duration::from_secs;
     /// let timers = [5, 2, 5].map(|due| OnceTimer::on(&runtime, seconds(due), |_| {}));
     /// let zero = clock.now();
-    /// assert_eq!([(); 3].map(|()| clock.step()), [Some(zero + seconds(2)), Some(zero + seconds(5)), None]);
+    /// assert_eq!(
+    ///     [(); 3].map(|()| clock.step()),
+    ///     [Some(zero + seconds(2)), Some(zero + seconds(5)), None]
+    /// );
     /// # drop(timers);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```

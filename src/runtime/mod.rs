@@ -51,7 +51,8 @@ use crate::time::{NEVER, Timestamp};
 ///
 /// let runtime = Runtime::builder().queues(1).workers(2).thread_name("example").start()?;
 /// let (send, receive) = std::sync::mpsc::channel();
-/// let timer = OnceTimer::on(&runtime, Duration::from_millis(1), move |_| send.send("fired").unwrap());
+/// let timer =
+///     OnceTimer::on(&runtime, Duration::from_millis(1), move |_| send.send("fired").unwrap());
 /// assert_eq!(receive.recv().unwrap(), "fired");
 /// # drop(timer);
 /// # Ok::<(), timerqueue::StartError>(())
@@ -159,7 +160,7 @@ impl Runtime {
     /// clocks, moves the two apart.
     ///
     /// On a [`ManualClock`], the zero of the clock is the `Instant` at which the clock was made.
-    /// The conversions are inverse to each other and exact, whatever real time has passed. So
+    /// The conversions are inverse to each other and exact, however much real time has passed. So
     /// `runtime.instant(runtime.now())` is the present time for code that counts in `Instant`s;
     /// `Instant::now()` is not, since real time goes on while the manual clock stands. After a
     /// [suspend](ManualClock::suspend), a runtime on [`RuntimeClock::Boot`] converts by the time in
@@ -295,7 +296,9 @@ impl Runtime {
     /// use timerqueue::Runtime;
     ///
     /// let metrics = Runtime::global().metrics();
-    /// if metrics.threads.alive == metrics.threads.limit && metrics.longest_running > Duration::from_secs(1) {
+    /// if metrics.threads.alive == metrics.threads.limit
+    ///     && metrics.longest_running > Duration::from_secs(1)
+    /// {
     ///     println!("callbacks block\n{metrics}");
     /// }
     /// ```
@@ -360,7 +363,8 @@ impl Runtime {
     /// use timerqueue::{Runtime, Timer};
     ///
     /// let runtime = Runtime::builder().start()?;
-    /// let timer = Timer::on(&runtime, Duration::from_secs(3600), Duration::ZERO, |_| unreachable!());
+    /// let timer =
+    ///     Timer::on(&runtime, Duration::from_secs(3600), Duration::ZERO, |_| unreachable!());
     /// runtime.shutdown(Duration::from_secs(5))?;
     /// # drop(timer);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

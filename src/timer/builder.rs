@@ -178,7 +178,12 @@ impl TimerBuilder<'_> {
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let (minute, width) = (Duration::from_secs(60), Duration::from_secs(10));
     /// let caches: Vec<_> = (0..100)
-    ///     .map(|_| TimerBuilder::on(&runtime).period(minute).jitter(width).start(|tick| println!("{:?}", tick.lateness())))
+    ///     .map(|_| {
+    ///         TimerBuilder::on(&runtime)
+    ///             .period(minute)
+    ///             .jitter(width)
+    ///             .start(|tick| println!("{:?}", tick.lateness()))
+    ///     })
     ///     .collect();
     /// assert_eq!(clock.advance(minute), 0);
     /// let in_the_first_second = clock.advance(Duration::from_secs(1));
@@ -206,9 +211,14 @@ impl TimerBuilder<'_> {
     ///
     /// let fires_at = |seed| {
     ///     let clock = ManualClock::new();
-    ///     let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+    ///     let runtime =
+    ///         Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
     ///     let second = Duration::from_secs(1);
-    ///     let timer = TimerBuilder::on(&runtime).due(second).jitter(second).jitter_seed(seed).start(|_| {});
+    ///     let timer = TimerBuilder::on(&runtime)
+    ///         .due(second)
+    ///         .jitter(second)
+    ///         .jitter_seed(seed)
+    ///         .start(|_| {});
     ///     runtime.next_due()
     /// };
     /// assert_eq!(fires_at(1), fires_at(1));
@@ -231,7 +241,10 @@ impl TimerBuilder<'_> {
     ///
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
     /// let tenant = 7;
-    /// let timer = TimerBuilder::on(&runtime).name(format!("refresh {tenant}")).due(Duration::from_secs(5)).start(|_| {});
+    /// let timer = TimerBuilder::on(&runtime)
+    ///     .name(format!("refresh {tenant}"))
+    ///     .due(Duration::from_secs(5))
+    ///     .start(|_| {});
     /// assert_eq!(runtime.dump(1).timers[0].name.as_deref(), Some("refresh 7"));
     /// # drop(timer);
     /// # Ok::<(), timerqueue::StartError>(())
@@ -348,9 +361,8 @@ impl TimerBuilder<'_> {
     /// let midnight = clock.wall() + 24 * hour;
     /// let timers: Vec<_> = (0..1000)
     ///     .map(|_| {
-    ///         TimerBuilder::on(&runtime).name("clean up").jitter(hour).start_wall(midnight, move |tick| {
-    ///             assert!(tick.now() >= midnight);
-    ///         })
+    ///         let builder = TimerBuilder::on(&runtime).name("clean up").jitter(hour);
+    ///         builder.start_wall(midnight, move |tick| assert!(tick.now() >= midnight))
     ///     })
     ///     .collect();
     /// assert_eq!(clock.advance(24 * hour - Duration::from_secs(1)), 0);
@@ -375,7 +387,9 @@ impl TimerBuilder<'_> {
     /// use std::time::Duration;
     /// use timerqueue::Timer;
     ///
-    /// let timer = Timer::builder().period(Duration::from_secs(1)).try_start(|tick| println!("{tick:?}"))?;
+    /// let timer = Timer::builder()
+    ///     .period(Duration::from_secs(1))
+    ///     .try_start(|tick| println!("{tick:?}"))?;
     /// # drop(timer);
     /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```

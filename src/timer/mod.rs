@@ -111,7 +111,8 @@ impl Timer {
     /// use std::time::Duration;
     /// use timerqueue::Timer;
     ///
-    /// let heartbeat = Timer::new(Duration::from_secs(5), Duration::from_secs(5), |_| println!("alive"));
+    /// let heartbeat =
+    ///     Timer::new(Duration::from_secs(5), Duration::from_secs(5), |_| println!("alive"));
     /// # drop(heartbeat);
     /// ```
     #[doc(alias = "setInterval")]
@@ -133,9 +134,10 @@ impl Timer {
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let timer = Timer::on(&runtime, Duration::from_millis(250), Duration::from_micros(200), |tick| {
-    ///     println!("due at {:?}", tick.scheduled());
-    /// });
+    /// let timer =
+    ///     Timer::on(&runtime, Duration::from_millis(250), Duration::from_micros(200), |tick| {
+    ///         println!("due at {:?}", tick.scheduled());
+    ///     });
     /// assert_eq!(clock.advance(Duration::from_millis(251)), 6);
     /// # drop(timer);
     /// # Ok::<(), timerqueue::StartError>(())
@@ -164,7 +166,8 @@ impl Timer {
     /// use std::time::Duration;
     /// use timerqueue::Timer;
     ///
-    /// let heartbeat = Timer::try_new(Duration::from_secs(5), Duration::from_secs(5), |_| println!("alive"))?;
+    /// let heartbeat =
+    ///     Timer::try_new(Duration::from_secs(5), Duration::from_secs(5), |_| println!("alive"))?;
     /// # drop(heartbeat);
     /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```
@@ -315,7 +318,9 @@ impl Timer {
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let flush = TimerBuilder::on(&runtime).period(Duration::from_secs(60)).start_exclusive(|_| println!("flushed"));
+    /// let flush = TimerBuilder::on(&runtime)
+    ///     .period(Duration::from_secs(60))
+    ///     .start_exclusive(|_| println!("flushed"));
     /// flush.fire_now();
     /// assert_eq!(clock.advance(Duration::ZERO), 1);
     /// assert_eq!(clock.advance(Duration::from_secs(60)), 1);

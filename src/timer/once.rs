@@ -26,7 +26,8 @@ use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
 /// let (send, receive) = std::sync::mpsc::channel();
 /// let message = String::from("gone for good");
-/// let timer = OnceTimer::on(&runtime, Duration::from_secs(1), move |_| send.send(message).unwrap());
+/// let timer =
+///     OnceTimer::on(&runtime, Duration::from_secs(1), move |_| send.send(message).unwrap());
 /// clock.advance(Duration::from_secs(1));
 /// assert_eq!(receive.recv().unwrap(), "gone for good");
 /// # drop(timer);

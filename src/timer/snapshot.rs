@@ -42,7 +42,10 @@ pub enum TimerState {
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
 /// let timer = TimerBuilder::on(&runtime).period(Duration::from_secs(60)).start_exclusive(|tick| {
 ///     let TimerSnapshot { state, due, .. } = tick.snapshot();
-///     assert_eq!((state, due), (TimerState::Running, Some(tick.scheduled() + Duration::from_secs(60))));
+///     assert_eq!(
+///         (state, due),
+///         (TimerState::Running, Some(tick.scheduled() + Duration::from_secs(60)))
+///     );
 /// });
 /// assert_eq!(clock.advance(Duration::from_secs(60)), 1);
 /// # assert_eq!(runtime.panics(), 0);

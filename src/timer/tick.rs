@@ -21,13 +21,14 @@ use crate::time::Timestamp;
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
 /// let mut left = 3;
-/// let timer = TimerBuilder::on(&runtime).period(Duration::from_secs(1)).start_exclusive(move |tick| {
-///     assert_eq!(tick.lateness(), Duration::ZERO);
-///     left -= 1;
-///     if left == 0 {
-///         tick.dispose();
-///     }
-/// });
+/// let timer =
+///     TimerBuilder::on(&runtime).period(Duration::from_secs(1)).start_exclusive(move |tick| {
+///         assert_eq!(tick.lateness(), Duration::ZERO);
+///         left -= 1;
+///         if left == 0 {
+///             tick.dispose();
+///         }
+///     });
 /// assert_eq!(clock.advance(Duration::from_secs(60)), 3);
 /// # drop(timer);
 /// # Ok::<(), timerqueue::StartError>(())
@@ -120,7 +121,9 @@ impl Tick<'_> {
     /// let (send, receive) = mpsc::channel();
     /// let timers = [2, 1].map(|seconds| {
     ///     let send = send.clone();
-    ///     OnceTimer::on(&runtime, Duration::from_secs(seconds), move |tick| send.send(tick.timer_id()).unwrap())
+    ///     OnceTimer::on(&runtime, Duration::from_secs(seconds), move |tick| {
+    ///         send.send(tick.timer_id()).unwrap()
+    ///     })
     /// });
     /// clock.advance(Duration::from_secs(2));
     /// assert_eq!(receive.try_iter().collect::<Vec<_>>(), [timers[1].id(), timers[0].id()]);
@@ -159,7 +162,9 @@ impl fmt::Debug for Tick<'_> {
 /// use timerqueue::{ManualClock, Runtime, TimerBuilder};
 ///
 /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-/// let [one, other] = [(); 2].map(|()| TimerBuilder::on(&runtime).period(Duration::from_secs(1)).start_exclusive(|_| {}));
+/// let [one, other] = [(); 2].map(|()| {
+///     TimerBuilder::on(&runtime).period(Duration::from_secs(1)).start_exclusive(|_| {})
+/// });
 /// assert!(one.id() == one.id() && one.id() != other.id());
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```

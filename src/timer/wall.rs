@@ -74,7 +74,9 @@ impl WallTimer {
     /// use std::time::{Duration, SystemTime};
     /// use timerqueue::WallTimer;
     ///
-    /// let timer = WallTimer::new(SystemTime::now() + Duration::from_secs(3600), |_| println!("an hour later"));
+    /// let timer = WallTimer::new(SystemTime::now() + Duration::from_secs(3600), |_| {
+    ///     println!("an hour later")
+    /// });
     /// # drop(timer);
     /// ```
     pub fn new(at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> Self {
@@ -120,7 +122,9 @@ impl WallTimer {
     /// use std::time::{Duration, SystemTime};
     /// use timerqueue::WallTimer;
     ///
-    /// let timer = WallTimer::try_new(SystemTime::now() + Duration::from_secs(3600), |_| println!("an hour later"))?;
+    /// let timer = WallTimer::try_new(SystemTime::now() + Duration::from_secs(3600), |_| {
+    ///     println!("an hour later")
+    /// })?;
     /// # drop(timer);
     /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```

@@ -97,7 +97,8 @@ impl Debounce {
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let save = Debounce::on(&runtime, Duration::from_millis(300), || {}).max_wait(Duration::from_secs(1));
+    /// let save = Debounce::on(&runtime, Duration::from_millis(300), || {})
+    ///     .max_wait(Duration::from_secs(1));
     /// let mut runs = 0;
     /// for _ in 0..25 {
     ///     save.call();

@@ -100,7 +100,9 @@ impl Throttle {
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let warn = Throttle::on(&runtime, Duration::from_secs(60), || println!("the disk is nearly full")).trailing(false);
+    /// let warn =
+    ///     Throttle::on(&runtime, Duration::from_secs(60), || println!("the disk is nearly full"))
+    ///         .trailing(false);
     /// assert!(warn.call());
     /// assert_eq!(clock.advance(Duration::from_secs(30)), 1);
     /// assert!(!warn.call());

@@ -27,7 +27,8 @@ use crate::timer::{Changed, Tick, Timer, TimerBuilder, TimerSnapshot};
 ///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-/// let watchdog = Watchdog::on(&runtime, Duration::from_secs(30), || println!("the connection is silent"));
+/// let watchdog =
+///     Watchdog::on(&runtime, Duration::from_secs(30), || println!("the connection is silent"));
 /// for _ in 0..10 {
 ///     watchdog.feed(); // for each message
 ///     assert_eq!(clock.advance(Duration::from_secs(20)), 0);

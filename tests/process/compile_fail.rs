@@ -1,5 +1,5 @@
-//! What a user sees who holds the crate wrong: programs that must not compile, and parts of the
-//! compiler's messages. Only parts, so that the test survives other compilers.
+//! Wrong uses of the crate: programs that must not compile, and parts of the compiler's messages.
+//! Only parts, so that the test survives other compilers.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -211,7 +211,7 @@ impl Queue for Heap {
         }
         heap.push(Reverse((due, key)));
         live.insert(key, due);
-        // Without this, a user who removes most entries fills the memory.
+        // Without this, a program that removes most entries fills the memory.
         if heap.len() > 2 * live.len() + 64 {
             heap.retain(|Reverse((due, key))| live.get(key) == Some(due));
         }

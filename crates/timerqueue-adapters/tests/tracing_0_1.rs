@@ -199,8 +199,8 @@ fn s76_a_timer_made_in_a_callback_follows_from_that_callback() {
     assert!(lines.contains(&String::from("\"callback\" follows from \"callback\"")), "{lines:#?}");
 }
 
-/// The timer of a timed cancel is the crate's own: it keeps no span, whatever becomes of the
-/// source.
+/// The timer of a timed cancel is the crate's own: it keeps no span, whether the source is dropped,
+/// cancelled by hand, or cancelled by the timer.
 #[test]
 fn s76_a_timed_cancel_keeps_no_span() {
     let lines = told(

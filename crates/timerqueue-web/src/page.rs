@@ -272,8 +272,9 @@ impl PageBuilder {
         self
     }
 
-    /// The server that mounts the page lets through only those who may see and change the jobs: a
-    /// page without a token answers them all. Its own session should have a cookie with `SameSite`.
+    /// The server that mounts the page admits only callers with the right to see and change the
+    /// jobs: a page without a token answers each of them. Its own session should have a cookie with
+    /// `SameSite`.
     pub fn callers_are_checked(mut self) -> Self {
         self.open = true;
         self

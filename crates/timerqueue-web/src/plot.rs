@@ -1,7 +1,7 @@
 //! Plots, as SVG in the page.
 //!
 //! Ground rules. A plot is a function of windows of time. Colours are classes of the style, so that
-//! plots follow the colour scheme. Each window has a text of its own, for those who point at it;
+//! plots follow the colour scheme. Each window has a text of its own, shown under the pointer;
 //! the table below the plots has the same figures.
 
 use std::time::{Duration, SystemTime};

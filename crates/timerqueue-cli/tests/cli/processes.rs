@@ -57,7 +57,8 @@ fn a_killed_guard_leaves_no_process_and_the_attempt_has_failed(folder: Folder) {
     assert_eq!(worker.stop().code, 0);
 }
 
-/// The guard does not end before its command does, whatever reaches its group or the whole session.
+/// The guard does not end before its command does: it ignores the signals that its group or the
+/// whole session gets.
 fn a_guard_ignores_the_signals_of_its_worker(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
     let worker = folder.worker(&["h"], "echo $$ > self; while [ ! -e go ]; do sleep 0.01; done");

@@ -383,8 +383,8 @@ impl Core {
         }
     }
 
-    /// Gives back the jobs in the answer to a claim or to the end of a run, on whatever thread:
-    /// virtual time may stand still once the scheduler has been dropped.
+    /// Gives back the jobs in the answer to a claim or to the end of a run, on the thread that has
+    /// the answer: virtual time may stand still once the scheduler has been dropped.
     fn give_back_if_closing(self: &Arc<Self>, jobs: &mut (impl IntoIterator<Item = ClaimedJob> + Default)) {
         if self.state.lock().handshake.closing {
             let unrun: Vec<_> = std::mem::take(jobs).into_iter().map(|job| runs::unrun(job.held)).collect();

@@ -40,7 +40,7 @@ impl<T> Reply<T> {
         Self { callback: Some(Box::new(callback)), awaited: None }
     }
 
-    /// The answer is for a caller, who may give up.
+    /// The caller may stop waiting for the answer; `is_awaited` says whether it still waits.
     pub(crate) fn awaited_while(mut self, is_awaited: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.awaited = Some(Arc::new(is_awaited));
         self

@@ -82,8 +82,8 @@ fn l2_a_put_by_sql_is_told_however_late_it_is_due() {
     }
 }
 
-/// Each node is told of what its own safety look would find too late, whatever that of the node is
-/// which puts.
+/// Each node is told of jobs that its own safety look would find too late. The safety look of the
+/// node that puts a job may be set otherwise.
 #[test]
 fn l2_nodes_with_other_safety_looks_are_told() {
     let Some(server) = Server::shared() else { return };

@@ -123,8 +123,8 @@ fn l13_a_server_with_the_right_certificate_is_trusted_and_no_other() {
     assert_eq!(secured.refused(&missing, &any_name), Fault::CannotOpen);
     let by_address = format!("{} sslrootcert={}", any_name, secured.file("rogue-ca.crt").display());
     assert_eq!(secured.refused(&options(&new_schema()), &by_address), Fault::UnknownAuthority);
-    // What protects against nobody between: encrypted, where the server offers it, and not
-    // encrypted.
+    // Modes that do not protect against a third party on the way: encrypted if the server offers
+    // it, and not encrypted.
     for (mode, encrypted) in [("prefer", "t"), ("disable", "f")] {
         let address = secured.address("other.test", &format!("sslmode={mode} application_name={mode}"));
         let store = rogue.connect(Runtime::global(), &address).unwrap();

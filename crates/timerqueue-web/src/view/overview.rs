@@ -167,7 +167,7 @@ fn plots(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
     }
 }
 
-/// The figures of the plots, for those who do not see them.
+/// The figures of the plots, as a table that unfolds.
 fn figures(windows: &[Window], days: bool) -> Markup {
     html! {
         details.data {

@@ -99,7 +99,8 @@ struct Claimed {
     node: usize,
     scheduled: u64,
     missed: u64,
-    /// A future and its waker, which is called whatever happens to the future meanwhile.
+    /// A future and its waker. The waker is called even if the future is reset or dropped
+    /// meanwhile.
     woken: Option<(usize, u8)>,
 }
 

@@ -11,9 +11,9 @@ const SECTION: usize = 64 << 10;
 /// Writes all bytes of the log again as they are, so that the next flush brings them to the disk.
 /// After a flush that has failed, file systems take its pages for written all the same: the flush
 /// after it would succeed without them, and leave a hole before the commits that follow. Called
-/// under the lock of writers, so nobody else writes into the log; readers of the log find the same
-/// bytes at each moment. SQLite holds no lock of the system on this file, so to close it again
-/// releases none.
+/// under the lock of writers, so no other thread or process writes into the log; readers of the log
+/// find the same bytes at each moment. SQLite holds no lock of the system on this file, so to close
+/// it again releases none.
 pub(super) fn write_again(path: &Path) -> Result<(), Failure> {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");

@@ -132,8 +132,8 @@ pub(super) fn take_after(made: &Path, file: &Path) {
             }
         }
         let mode = of_file.mode() & 0o666;
-        // A user who may read the file may enter the folder. The bits above are inherited from the
-        // folder around it.
+        // Read permission of the file gives search permission of the folder. The bits above are
+        // inherited from the folder around it.
         let mode = if of_made.is_dir() { of_made.mode() & 0o7000 | mode | (mode & 0o444) >> 2 } else { mode };
         if mode != of_made.mode() & 0o7777 {
             let _ = std::fs::set_permissions(made, Permissions::from_mode(mode));
