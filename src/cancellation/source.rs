@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{CancelReason, CancellationToken, Handle, Inner};
-use crate::engine::{self, Firing, Overlapping, OwnedEntry, Rescheduled};
+use crate::engine::{self, Firing, OwnedEntry, Rescheduled, TimedCancel};
 use crate::queue::MissedTicks;
 use crate::runtime::RuntimeError;
 use crate::runtime::{Runtime, RuntimeHandle};
@@ -335,7 +335,7 @@ impl CancellationTokenSource {
             }
         };
         let when = (after, Duration::ZERO);
-        Ok(OwnedEntry::start_own(self.handle.source.engine()?, MissedTicks::Skip, when, Overlapping(fire)))
+        Ok(OwnedEntry::start_own(self.handle.source.engine()?, MissedTicks::Skip, when, TimedCancel(fire)))
     }
 
     /// Makes a source reusable if the source is not cancelled: withdraws the timed cancel and drops

@@ -344,6 +344,15 @@ impl Agenda {
         );
     }
 
+    /// Takes out what was swept of this engine, and has not run.
+    pub(super) fn take_due_of(&self, engine: &Engine) -> impl Iterator<Item = InOrder> {
+        let mut due = self.due.lock();
+        let (own, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut *due).into_iter().partition(|due| std::ptr::eq(&*due.engine, engine));
+        *due = others.into();
+        own.into_iter().map(|due| due.tick)
+    }
+
     /// Gives swept ticks and wakers their place among those that are about to run.
     fn put(&self, engine: &Arc<Engine>, swept: impl IntoIterator<Item = InOrder>) {
         let next = self.virtual_time.armed();

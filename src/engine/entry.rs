@@ -71,8 +71,14 @@ pub(crate) struct Firing {
     pub(crate) entry: EntryRef,
     /// The instant at which the tick was due.
     pub(crate) scheduled: u64,
-    /// Ticks left out before this tick.
+    /// Ticks left out before this tick; or [`Self::GIVEN_BACK`].
     pub(crate) missed: u64,
+}
+
+impl Firing {
+    /// Of a wall timer: the program runs the callback after the end of the runtime, whether its
+    /// time has come or not.
+    pub(super) const GIVEN_BACK: u64 = u64::MAX;
 }
 
 // ---------------------------------------------------------------- payloads
@@ -86,6 +92,9 @@ pub(crate) unsafe trait EntryPayload: Sized + 'static {
     const KIND: Kind;
     /// The payload is a callback of the program's, which may run on an executor of the program's.
     const IS_CALLBACK: bool = true;
+    /// At the end of the runtime the program may have the callback back: see
+    /// [`Engine::keep_unfired`].
+    const IS_OF_PROGRAM: bool = Self::IS_CALLBACK;
     /// Drops the payload in place; `None`: there is nothing to drop. Caller: once, when no callback
     /// runs or will run (I12).
     const DROP: Option<unsafe fn(NonNull<Self>)> =
@@ -116,6 +125,22 @@ unsafe impl<F: Fn(&Firing) + Send + Sync + 'static> EntryPayload for Overlapping
         // `Sync`.
         let Self(callback) = unsafe { this.as_ref() };
         run_in(context, &firing.entry, || firing.lateness(), || callback(firing));
+    }
+}
+
+/// A timed cancel: a callback, but for the program no callback of its own.
+pub(crate) struct TimedCancel<F>(pub(crate) F);
+
+// SAFETY: the bounds say so.
+unsafe impl<F: Fn(&Firing) + Send + Sync + 'static> EntryPayload for TimedCancel<F> {
+    const KIND: Kind = Kind::Overlapping;
+    const IS_OF_PROGRAM: bool = false;
+
+    unsafe fn call(this: NonNull<Self>, firing: &Firing, _: Option<&Context>) {
+        // SAFETY: alive between `begin` and `end`; only overlapping calls share it, and it is
+        // `Sync`.
+        let Self(callback) = unsafe { this.as_ref() };
+        callback(firing);
     }
 }
 
@@ -241,6 +266,7 @@ struct VTable {
     /// The layout of the whole allocation.
     layout: Layout,
     is_callback: bool,
+    is_of_program: bool,
     /// The entry has [`Annotations`].
     is_annotated: bool,
 }
@@ -260,6 +286,7 @@ impl<A: Annotated, P: EntryPayload> Table<A, P> {
         },
         layout: Layout::new::<Allocation<A, P>>(),
         is_callback: P::IS_CALLBACK,
+        is_of_program: P::IS_OF_PROGRAM,
         is_annotated: A::HERE,
     };
 
@@ -556,6 +583,11 @@ impl EntryRef {
         unsafe { annotations(self.0) }?.label.as_ref()
     }
 
+    /// The name of the timer, as text.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.label().map(|label| &*label.name)
+    }
+
     /// The function that runs the callback: see [`EntryPayload::call`].
     #[inline]
     pub(super) fn callback(&self) -> unsafe fn(NonNull<Entry>, &Firing) {
@@ -565,6 +597,11 @@ impl EntryRef {
     /// Whether the payload is a callback of the program's.
     pub(super) fn is_callback(&self) -> bool {
         self.get().extra().vtable.is_callback
+    }
+
+    /// See [`EntryPayload::IS_OF_PROGRAM`].
+    pub(super) fn is_of_program(&self) -> bool {
+        self.get().extra().vtable.is_of_program
     }
 
     /// Of a wall timer, its index in the list of its shard. The thread with the lock of the shard

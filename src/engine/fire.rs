@@ -14,8 +14,8 @@ use super::current::{Owner, Scope};
 use super::entry::{Firing, finish_disposal};
 use super::{Engine, EntryRef, dispose, inside, observe};
 use crate::pool::{Ran, Tick};
-use crate::queue::state::{Begin, End};
-use crate::sync::Arc;
+use crate::queue::state::{Begin, Claim, End};
+use crate::sync::{Arc, Ordering};
 use crate::unwind::contain;
 
 /// The output of a sweep for a due entry.
@@ -67,15 +67,36 @@ pub(crate) struct HandedOver {
     engine: Arc<Engine>,
     /// `None`: taken by [`Self::run`].
     firing: Option<Firing>,
+    /// The runtime has ended, and given the callback back.
+    given_back: bool,
 }
 
 impl HandedOver {
     /// Runs the callback on the calling thread. One that names no runtime uses its own.
     pub(crate) fn run(mut self) {
-        let Some(firing) = self.firing.take() else { return };
+        let Some(mut firing) = self.firing.take() else { return };
         let engine = &self.engine;
         let _scope = Scope::enter(Owner::of(engine).core());
-        inside(engine.address(), || engine.run_by_hand(firing.into(), |deferred| engine.submit(deferred.expired)));
+        if !self.given_back {
+            inside(engine.address(), || engine.run_by_hand(firing.into(), |deferred| engine.submit(deferred.expired)));
+            return;
+        }
+        let entry = firing.entry.clone();
+        if entry.wall_index().is_some() {
+            firing.missed = Firing::GIVEN_BACK;
+        }
+        inside(engine.address(), || engine.run_given_back(firing));
+        dispose(&entry);
+    }
+
+    /// The timer, while the callback has not been run.
+    pub(crate) fn entry(&self) -> Option<&EntryRef> {
+        self.firing.as_ref().map(|firing| &firing.entry)
+    }
+
+    /// The instant at which the tick is due.
+    pub(crate) fn scheduled(&self) -> u64 {
+        self.firing.as_ref().map_or(0, |firing| firing.scheduled)
     }
 }
 
@@ -106,9 +127,83 @@ impl Tick<Engine> for Expired {
     /// error (S33).
     fn discard(self, engine: &Engine) {
         match self {
-            Self::Tick(firing) => dispose(&firing.entry),
+            Self::Tick(firing) => _ = engine.give_up(firing),
             Self::Waker(waker) => engine.wake(waker),
         }
+    }
+}
+
+/// The end of a runtime whose program asks for the callbacks that never ran: instead of being
+/// disposed, a timer that waits is claimed, and a job that is discarded is kept. Each is given back
+/// as a job that was handed over; so all rules of the state word hold.
+impl Engine {
+    /// From now on callbacks that will not run are kept: called before [`Self::close`].
+    pub(crate) fn keep_unfired(&self) {
+        self.unfired.lock().get_or_insert_default();
+    }
+
+    pub(super) fn keeps_unfired(&self) -> bool {
+        self.unfired.lock().is_some()
+    }
+
+    /// A claimed tick will not run. Returns whether it is kept; else its timer is disposed.
+    pub(super) fn give_up(&self, firing: Firing) -> bool {
+        if firing.entry.is_of_program() {
+            if let Some(kept) = &mut *self.unfired.lock() {
+                kept.push(firing);
+                return true;
+            }
+        }
+        dispose(&firing.entry);
+        false
+    }
+
+    /// A timer was left in the queue of a closed shard, and is in no list now.
+    pub(super) fn leave(&self, entry: EntryRef) {
+        if !(entry.is_of_program() && self.keeps_unfired()) {
+            return dispose(&entry);
+        }
+        let claimed = {
+            let state = entry.shard().lock();
+            let key = state.queue.key();
+            // Deferred: the job in the list of those kept, or the callback that runs, settles the
+            // tick.
+            (entry.get().claim(key) == Claim::Queue).then(|| entry.get().due(key))
+        };
+        if let Some(scheduled) = claimed {
+            self.by_hand.share_other();
+            self.give_up(Firing { entry, scheduled, missed: 0 });
+        }
+    }
+
+    /// The callbacks that were kept, in the order of their due points. None is kept any more.
+    pub(crate) fn take_unfired(self: &Arc<Self>) -> Vec<HandedOver> {
+        let mut kept = self.unfired.lock().take().unwrap_or_default();
+        kept.sort_by_key(|firing| firing.scheduled);
+        let give_back = |firing: Firing| {
+            let state = firing.entry.shard().lock();
+            let given = firing.entry.get().state.give_back();
+            drop(state);
+            if given {
+                return Some(HandedOver { engine: Arc::clone(self), firing: Some(firing), given_back: true });
+            }
+            self.by_hand.share_begin();
+            dispose(&firing.entry);
+            None
+        };
+        kept.into_iter().filter_map(give_back).collect()
+    }
+
+    /// Runs a callback that was given back. A shutdown waits for it.
+    fn run_given_back(&self, firing: Firing) {
+        let late = self.clock.now().saturating_sub(firing.scheduled);
+        self.by_hand.share_begin();
+        self.running_by_hand.fetch_add(1, Ordering::Relaxed);
+        let ran = firing.run(self, |deferred| dispose(&deferred.entry));
+        if ran != Ran::Void {
+            self.by_hand.share_ran(ran, late);
+        }
+        self.running_by_hand.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -120,7 +215,7 @@ impl Firing {
             None => dispose(&self.entry),
             Some(mine) => {
                 engine.by_hand.share_other(); // the pool has taken the tick, and the executor has it now
-                let job = HandedOver { engine: mine, firing: Some(self) };
+                let job = HandedOver { engine: mine, firing: Some(self), given_back: false };
                 contain(engine, || executor(job));
             }
         }

@@ -16,7 +16,7 @@ pub(crate) use self::agenda::{Agenda, Driver};
 pub(crate) use self::current::{CoreRef, Owner};
 use self::entry::EntryMeta;
 pub(crate) use self::entry::{
-    EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, OwnedEntry, change, dispose, restart,
+    EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, OwnedEntry, TimedCancel, change, dispose, restart,
     restart_under_lock,
 };
 pub(crate) use self::fire::{Executor, Expired, HandedOver, InOrder};
@@ -81,6 +81,9 @@ pub(crate) struct Engine {
     membership: OnceLock<Membership>,
     /// Callbacks that run now on the driver of a manual clock, or on an executor of the program's.
     running_by_hand: AtomicUsize,
+    /// The callbacks that will not run, if the program asks for them: see [`Self::keep_unfired`]. A
+    /// leaf lock.
+    unfired: unmodelled::Mutex<Option<Vec<Firing>>>,
     /// Of these, the handed-over callbacks that wait in [`Self::wait_for_driver`].
     waiting_by_hand: AtomicUsize,
     hooks: Hooks,
@@ -135,6 +138,7 @@ impl Engine {
                 shared_alarms,
                 membership: OnceLock::new(),
                 running_by_hand: AtomicUsize::new(0),
+                unfired: unmodelled::Mutex::new(None),
                 waiting_by_hand: AtomicUsize::new(0),
                 hooks,
                 pool_news: PoolNews::default(),
@@ -418,8 +422,15 @@ impl Engine {
         // end
         fence(Ordering::SeqCst);
         let ran = match expired {
-            expired if self.is_closed() => {
-                expired.discard(self); // a callback of the same instant has shut the runtime down
+            // A callback of the same instant has shut the runtime down.
+            Expired::Tick(firing) if self.is_closed() => {
+                if self.give_up(firing) {
+                    self.by_hand.share_other(); // it begins once more
+                }
+                Ran::Void
+            }
+            waker if self.is_closed() => {
+                waker.discard(self);
                 Ran::Void
             }
             Expired::Tick(firing) => firing.run(self, |deferred| put(deferred.into())),
@@ -509,7 +520,11 @@ impl Engine {
         if let Some(membership) = self.membership.get() {
             membership.leave();
         }
-        self.walls.close(self);
+        let keeps = self.keeps_unfired();
+        if let Some(membership) = self.membership.get().filter(|_| keeps) {
+            membership.agenda.take_due_of(self).for_each(|due| due.expired.discard(self));
+        }
+        self.walls.close(self, keeps);
         let mut batch = Vec::new();
         for shard in self.shards() {
             loop {
@@ -517,9 +532,7 @@ impl Engine {
                 if batch.is_empty() {
                     break;
                 }
-                for node in batch.drain(..) {
-                    dispose(&node);
-                }
+                batch.drain(..).for_each(|entry| self.leave(entry));
             }
         }
     }

@@ -216,11 +216,15 @@ impl WallRegistry {
         }
     }
 
-    /// The runtime ends, and its shards are closed: disposes all waiting timers.
-    pub(crate) fn close(&self, engine: &Engine) {
+    /// The runtime ends, and its shards are closed: disposes all waiting timers. `keeps`: but those
+    /// of the program, which are in the queues too, or have a job there.
+    pub(crate) fn close(&self, engine: &Engine, keeps: bool) {
         if let Some(own) = self.own.get() {
             entry::dispose(&own.follow);
             entry::dispose(&own.look);
+        }
+        if keeps {
+            return;
         }
         let mut batch = Vec::with_capacity(SECTION);
         for shard in engine.shards() {
@@ -285,15 +289,20 @@ fn change(entry: &EntryRef, at: SystemTime) -> Rescheduled {
 
 /// The timer has fired. If its time has come by the wall clock, takes the timer out of the list and
 /// returns the time; else aims the timer again.
-fn has_come(entry: &EntryRef) -> Option<SystemTime> {
+fn has_come(firing: &Firing) -> Option<SystemTime> {
+    let entry = &firing.entry;
     let shard = entry.shard();
     let mut inner = shard.lock();
     let at = inner.walls.time(entry)?;
-    if shard.clock.wall() >= at {
+    let has_come = shard.clock.wall() >= at || firing.missed == Firing::GIVEN_BACK;
+    if has_come || !inner.is_open() {
         let held = inner.walls.remove(entry);
         drop(inner);
         drop(held);
-        return Some(at);
+        if !has_come {
+            entry::dispose(entry); // the runtime has ended
+        }
+        return has_come.then_some(at);
     }
     inner.touch(shard);
     let aim = Aim::new(inner.engine()?.walls(), shard);
@@ -532,7 +541,7 @@ where
 
     unsafe fn call(this: NonNull<Self>, firing: &Firing, context: Option<&Context>) {
         let entry = &firing.entry;
-        if let Some(at) = has_come(entry) {
+        if let Some(at) = has_come(firing) {
             let tick = WallFiring { entry, at };
             // SAFETY: alive between `begin` and `end`. An exclusive timer runs one callback at a
             // time, and no thread drops the callback meanwhile (I12).

@@ -254,6 +254,18 @@ impl StateWord {
         })
     }
 
+    /// *Locked.* The runtime has ended, and the holder of the job gives the callback back to the
+    /// program. True: the timer was waiting for a tick, of which the job is now. False: a change or
+    /// a disposal came between.
+    #[must_use]
+    pub(crate) fn give_back(&self) -> bool {
+        self.transition(|word| {
+            debug_assert!(word & QUEUED != 0, "given back by the holder of the job");
+            let given = word & DISPOSED == 0 && word & (CURRENT | DEFERRED) != 0;
+            ((word & !DEFERRED) | if given { CURRENT } else { 0 }, given)
+        })
+    }
+
     /// Edge 5: a callback has returned (or panicked).
     pub(super) fn end(&self, alone: bool) -> End {
         self.transition_by(alone, |word| {

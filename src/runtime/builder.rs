@@ -147,6 +147,10 @@ impl RuntimeBuilder {
     /// The number of permanent threads: at least 2, since a thread must wait for alarms while
     /// another runs a callback. Default: 1 more than the default number of
     /// [`queues`](Self::queues), if `max_threads` allows. Without meaning on a manual clock.
+    ///
+    /// All of them are started with the runtime, some 55 us and 35 kB each on Linux: if the system
+    /// refuses one, the start fails, and no firing later on. A program whose callbacks are short
+    /// needs fewer, of which two fire the timers of all queues.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
         self

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
-use super::{ManualClock, Runtime, RuntimeBuilder, RuntimeError, RuntimeHandle, ShutdownError, StartError, usable};
+use super::{
+    CallbackJob, ManualClock, Runtime, RuntimeBuilder, RuntimeError, RuntimeHandle, ShutdownError, StartError, usable,
+};
 use crate::engine::current::Scope;
 use crate::sync::Ordering;
 use crate::sync::unmodelled::{AtomicU8, Mutex, MutexGuard, OnceLock};
@@ -249,6 +251,13 @@ impl Runtime {
     /// ```
     pub fn shutdown_global(limit: Duration) -> Result<(), ShutdownError> {
         started().map_or(Ok(()), |runtime| runtime.end(limit))
+    }
+
+    /// As [`shutdown_global`](Self::shutdown_global), and hands back the callbacks that never ran:
+    /// see [`shutdown_now`](Self::shutdown_now).
+    #[must_use = "dropping the jobs disposes their timers"]
+    pub fn shutdown_global_now(limit: Duration) -> (Vec<CallbackJob>, Result<(), ShutdownError>) {
+        started().map_or_else(|| (Vec::new(), Ok(())), |runtime| runtime.end_now(limit))
     }
 
     /// The current runtime of the calling thread: the runtime that functions use which name none.

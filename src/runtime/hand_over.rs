@@ -5,12 +5,15 @@
 //! thread.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::RuntimeBuilder;
-use crate::engine::HandedOver;
+use crate::engine::{HandedOver, Outline};
+use crate::time::{NEVER, Timestamp};
 
-/// A due callback, to be run by an executor of the program's; see
-/// [`RuntimeBuilder::callback_executor`].
+/// A callback to be run by the program: a due one for its executor
+/// ([`RuntimeBuilder::callback_executor`]), or one that never ran, after the end of its runtime
+/// ([`Runtime::shutdown_now`]).
 ///
 /// **Dropping** a job that was not run disposes its timer: the callback never runs again, and
 /// waiters for the end of the timer are woken.
@@ -43,9 +46,34 @@ pub struct CallbackJob {
 }
 
 impl CallbackJob {
-    /// Runs the callback on the calling thread, unless the timer was changed or disposed, or its
-    /// runtime has ended. A panic of the callback is caught and counted. The runtime of the timer
-    /// is the [current](Runtime::current) one meanwhile.
+    pub(super) fn of(job: HandedOver) -> Self {
+        Self { job }
+    }
+
+    /// The [name](crate::TimerBuilder::name) of the timer.
+    #[must_use]
+    pub fn timer_name(&self) -> Option<&str> {
+        self.job.entry()?.name()
+    }
+
+    /// The due point of the tick. After the end of the runtime perhaps still to come; of a wall
+    /// timer, the instant at which the runtime would have looked at the wall clock.
+    #[must_use]
+    pub fn scheduled(&self) -> Timestamp {
+        Timestamp::from_ns(self.job.scheduled())
+    }
+
+    /// The period of the timer; `None` for a one-shot.
+    #[must_use]
+    pub fn period(&self) -> Option<Duration> {
+        let period = Outline::of(self.job.entry()?).period;
+        (period != NEVER).then(|| Duration::from_nanos(period))
+    }
+
+    /// Runs the callback on the calling thread, unless the timer was changed or disposed. A due
+    /// callback of an executor's does not run either if its runtime has ended. A panic of the
+    /// callback is caught and counted. The runtime of the timer is the [current](Runtime::current)
+    /// one meanwhile.
     pub fn run(self) {
         self.job.run();
     }
@@ -53,7 +81,10 @@ impl CallbackJob {
 
 impl fmt::Debug for CallbackJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallbackJob").finish_non_exhaustive()
+        f.debug_struct("CallbackJob")
+            .field("timer_name", &self.timer_name())
+            .field("scheduled", &format_args!("{}", self.scheduled()))
+            .finish_non_exhaustive()
     }
 }
 

@@ -373,6 +373,62 @@ impl Runtime {
         if self.is_global() { Err(ShutdownError::DefaultRuntime) } else { self.end(limit) }
     }
 
+    /// As [`shutdown`](Self::shutdown), and hands back the callbacks that never ran: of timers that
+    /// waited, of ticks that were due and had no thread yet, and jobs of
+    /// [`execute`](Self::execute), in the order of their due points. Of each a [`CallbackJob`]
+    /// tells the name, the due point and the period; the program may [run](CallbackJob::run) it, on
+    /// the calling thread, whether due or not. **Dropping** a job disposes its timer, as `shutdown`
+    /// does.
+    ///
+    /// Each callback of a one-shot has run, runs, or is handed back, exactly once, unless its timer
+    /// is disposed or stopped before. A timer whose callbacks run is handed back too if a further
+    /// tick waits, but not while the callback of an exclusive timer runs. Timed cancels are not
+    /// handed back, nor are futures, nor jobs that an
+    /// [executor of the program's](RuntimeBuilder::callback_executor) has. After
+    /// [`ShutdownError::TimedOut`] callbacks that a thread was about to begin may be missing.
+    ///
+    /// # Errors
+    /// Beside the callbacks: as for [`shutdown`](Self::shutdown). For the default runtime, see
+    /// [`shutdown_global_now`](Self::shutdown_global_now).
+    ///
+    /// # Examples
+    ///
+    /// What is pending is flushed at once:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Runtime, TimerBuilder};
+    ///
+    /// let runtime = Runtime::builder().start()?;
+    /// let (send, receive) = std::sync::mpsc::channel();
+    /// let flush = TimerBuilder::on(&runtime)
+    ///     .name("flush")
+    ///     .due(Duration::from_secs(60))
+    ///     .start_once(move |_| send.send("flushed").unwrap());
+    /// let (unfired, ended) = runtime.shutdown_now(Duration::from_secs(5));
+    /// ended?;
+    /// for job in unfired {
+    ///     println!("{:?} was due at {}", job.timer_name(), job.scheduled());
+    ///     job.run();
+    /// }
+    /// assert_eq!(receive.recv().unwrap(), "flushed");
+    /// # drop(flush);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "shutdownNow")]
+    #[doc(alias = "stop")]
+    #[must_use = "dropping the jobs disposes their timers"]
+    pub fn shutdown_now(&self, limit: Duration) -> (Vec<CallbackJob>, Result<(), ShutdownError>) {
+        if self.is_global() { (Vec::new(), Err(ShutdownError::DefaultRuntime)) } else { self.end_now(limit) }
+    }
+
+    fn end_now(&self, limit: Duration) -> (Vec<CallbackJob>, Result<(), ShutdownError>) {
+        let engine = self.engine();
+        engine.keep_unfired();
+        let ended = self.end(limit);
+        (engine.take_unfired().into_iter().map(CallbackJob::of).collect(), ended)
+    }
+
     /// Runs `job` on the pool now, as the callback of a timer with a due time of zero: on a thread
     /// of the pool, never in this call; on a manual clock in the next
     /// [`advance`](ManualClock::advance), even by zero. A panic is caught and counted. The job is

@@ -6,6 +6,7 @@
 mod awaited;
 mod discarded;
 mod from_inside;
+mod handed_back;
 mod last_handle;
 mod thread_locals;
 
