@@ -124,7 +124,7 @@ fn main() {
                 timer
             })
             .collect();
-        assert_eq!(guarded.active_timers(), guards.len() + pending_timers.len(), "these are pending");
+        assert_eq!(guarded.metrics().active, guards.len() + pending_timers.len(), "these are pending");
 
         let mut cases = Vec::new();
         for threads in [1, CORES] {
@@ -146,7 +146,7 @@ fn main() {
             }
         }
         measure(&mut criterion, &format!("change, {pending} others pending"), &mut cases, || {});
-        assert_eq!(guarded.fired(), 0, "nothing came due");
+        assert_eq!(guarded.metrics().fired(), 0, "nothing came due");
     }
     criterion.final_summary();
 }

@@ -35,7 +35,7 @@ fn storm(runtime: &Runtime, n: usize, span: Duration) -> Outcome {
     let late: &'static [AtomicU64] = (0..n).map(|_| AtomicU64::new(NOT_FIRED)).collect::<Vec<_>>().leak();
     let mut random = Random::new(11);
     let offsets: Vec<_> = (0..n).map(|_| random.between(Duration::ZERO, span + Duration::from_nanos(1))).collect();
-    let fired_before = runtime.fired();
+    let fired_before = runtime.metrics().fired();
 
     // Leaves enough time to make all timers.
     let first_due = runtime.now() + Duration::from_millis(100) + Duration::from_micros(1) * n as u32;
@@ -51,13 +51,13 @@ fn storm(runtime: &Runtime, n: usize, span: Duration) -> Outcome {
     }
     let create = start.elapsed();
     assert!(runtime.now() < first_due, "all were made before the first was due");
-    assert_eq!(runtime.active_timers(), n, "all are pending");
+    assert_eq!(runtime.metrics().active, n, "all are pending");
 
     let cpu_before = cpu_of_others_ns();
-    let mut threads = runtime.threads();
-    while runtime.fired() - fired_before < n as u64 || runtime.active_timers() > 0 {
+    let mut threads = runtime.metrics().threads.alive;
+    while runtime.metrics().fired() - fired_before < n as u64 || runtime.metrics().active > 0 {
         std::thread::sleep(Duration::from_millis(1));
-        threads = threads.max(runtime.threads());
+        threads = threads.max(runtime.metrics().threads.alive);
     }
     let cpu = cpu_of_others_ns() - cpu_before;
 

@@ -28,6 +28,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{pairs} timers of {DUE:?} created and disposed, {:.1} ns each",
         took.as_nanos() as f64 / f64::from(pairs)
     );
-    println!("{} fired, {} left", runtime.fired(), runtime.active_timers());
+    println!("{} fired, {} left", runtime.metrics().fired(), runtime.metrics().active);
     Ok(())
 }

@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     thread::sleep(Duration::from_millis(200)); // let it get going
 
     let began = runtime.now();
-    let threads_before = runtime.threads();
+    let threads_before = runtime.metrics().threads.alive;
     thread::sleep(PHASE);
 
     let blocking = runtime.now();
@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     drop(done);
     thread::sleep(PHASE / 2);
-    let threads_while = runtime.threads();
+    let threads_while = runtime.metrics().threads.alive;
     let finished = blocked.iter().count();
     let over = runtime.now();
     thread::sleep(PHASE);
@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let phases = [
         ("before", began, blocking, threads_before),
         ("while blocked", blocking, over, threads_while),
-        ("after", over, end, runtime.threads()),
+        ("after", over, end, runtime.metrics().threads.alive),
     ];
     for (name, from, to, threads) in phases {
         let gaps = gaps(&ticks, from, to);

@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pending: Vec<_> = (0..timers)
         .map(|_| Timer::on(&runtime, hour, Duration::ZERO, |_| unreachable!("not within the hour")))
         .collect();
-    println!("{} timers pending, the next due in {:.0?}", runtime.active_timers(), hour);
+    println!("{} timers pending, the next due in {:.0?}", runtime.metrics().active, hour);
 
     // The pool has been started a moment ago; let it settle.
     std::thread::sleep(Duration::from_millis(200));
@@ -70,8 +70,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             woken += voluntary + involuntary;
         }
     }
-    println!("\nwake-ups of the runtime's {} threads: {woken}", runtime.threads());
-    println!("{} fired, {} still pending", runtime.fired(), runtime.active_timers());
+    println!("\nwake-ups of the runtime's {} threads: {woken}", runtime.metrics().threads.alive);
+    println!("{} fired, {} still pending", runtime.metrics().fired(), runtime.metrics().active);
     drop(pending);
     Ok(())
 }

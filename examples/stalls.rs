@@ -41,7 +41,7 @@ impl Seen {
     fn watch_threads(&self, runtime: &Runtime, for_so_long: Duration) {
         let begun = Instant::now();
         while begun.elapsed() < for_so_long {
-            self.0.1.fetch_max(runtime.threads(), Ordering::Relaxed);
+            self.0.1.fetch_max(runtime.metrics().threads.alive, Ordering::Relaxed);
             thread::sleep(ms(1));
         }
     }

@@ -65,10 +65,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .detach();
     }
     let created = start.elapsed();
-    let (cpu_before, mut threads) = (cpu_of_others(), runtime.threads());
+    let (cpu_before, mut threads) = (cpu_of_others(), runtime.metrics().threads.alive);
 
     while late.iter().any(|late| late.load(Ordering::Relaxed) == NOT_FIRED) {
-        threads = threads.max(runtime.threads());
+        threads = threads.max(runtime.metrics().threads.alive);
         thread::sleep(Duration::from_millis(5));
     }
     let cpu = cpu_of_others() - cpu_before;

@@ -230,7 +230,7 @@ fn summary(firings: &[Firing], counts: &Counts) {
 fn main() -> Result<(), StartError> {
     let runtime = Runtime::builder().start()?;
     let counts = &Counts::default();
-    println!("{} queues, {} threads\n", runtime.queues(), runtime.threads());
+    println!("{} queues, {} threads\n", runtime.queues(), runtime.metrics().threads.alive);
 
     let (log, entries) = channel();
     let start = runtime.now();

@@ -71,10 +71,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     });
     let (before, most) = (cpu(true), Arc::new(AtomicUsize::new(0)));
     while late.iter().any(|late| late.load(Ordering::Relaxed) == NOT_FIRED) {
-        most.fetch_max(runtime.threads(), Ordering::Relaxed);
+        most.fetch_max(runtime.metrics().threads.alive, Ordering::Relaxed);
         thread::sleep(Duration::from_millis(5));
     }
-    most.fetch_max(runtime.threads(), Ordering::Relaxed);
+    most.fetch_max(runtime.metrics().threads.alive, Ordering::Relaxed);
     let spent = cpu(true) - before;
     let mut late: Vec<i64> = late.iter().map(|late| late.load(Ordering::Relaxed)).collect();
     late.sort_unstable();

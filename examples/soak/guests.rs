@@ -100,8 +100,10 @@ fn visit(world: &Arc<World>, random: &mut Random) {
         }
     });
     if !by_drop {
-        must(guest.threads() == 0 && guest.active_timers() == 0, || format!("left after a shutdown: {guest:?}"));
-        let caught = guest.panics();
+        must(guest.metrics().threads.alive == 0 && guest.metrics().active == 0, || {
+            format!("left after a shutdown: {guest:?}")
+        });
+        let caught = guest.metrics().panics;
         let intended = panics.load(Ordering::SeqCst);
         must(caught == intended, || format!("{caught} panics caught, {intended} intended"));
     }
@@ -155,6 +157,6 @@ fn virtual_time(world: &World, random: &mut Random) {
     }
     let ran = clock.advance(span);
     must(ran == want, || format!("{ran} ticks on virtual time, not {want}"));
-    must(runtime.active_timers() == timers.len(), || "timers are missing on virtual time".into());
+    must(runtime.metrics().active == timers.len(), || "timers are missing on virtual time".into());
     must(world.main.now() >= real, || "the clock ran backwards".into());
 }

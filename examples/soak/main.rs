@@ -138,9 +138,9 @@ fn end(world: &World, seed: u64) {
         thread::sleep(Duration::from_millis(10));
     }
     must(world.retired.len() == 0, || format!("{} timers have not ended", world.retired.len()));
-    must(world.main.active_timers() == 0, || format!("{} timers are left", world.main.active_timers()));
+    must(world.main.metrics().active == 0, || format!("{} timers are left", world.main.metrics().active));
     guests::shut_down(&world.main);
-    let (caught, intended) = (world.main.panics(), world.panics.load(Ordering::SeqCst));
+    let (caught, intended) = (world.main.metrics().panics, world.panics.load(Ordering::SeqCst));
     must(caught == intended, || format!("{caught} panics caught, {intended} intended"));
     let (made, closed) = (FIGURES.made.get(), FIGURES.verified.get() + FIGURES.unclear.get());
     must(made == closed, || format!("{made} timers made, {closed} closed"));

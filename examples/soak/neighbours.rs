@@ -53,9 +53,9 @@ fn leave_with_the_collector(world: &Arc<World>, runtime: &Runtime, random: &mut 
                 0 => drop(timer),
                 1 => drop((Timer::on(&runtime, Duration::ZERO, NEVER, |_| {}), timer)),
                 2 => {
-                    _ = world
-                        .upgrade()
-                        .map(|world| (world.main.fired(), world.main.threads(), world.main.active_timers()))
+                    _ = world.upgrade().map(|world| {
+                        (world.main.metrics().fired(), world.main.metrics().threads.alive, world.main.metrics().active)
+                    })
                 }
                 3 => thread::sleep(Duration::from_micros(500)),
                 _ => resume_unwind(Box::new(Intended)),

@@ -112,9 +112,9 @@ impl Registration {
     /// token.register(|| println!("time is up")).detach();
     /// source.cancel_after(Duration::from_secs(1));
     /// drop(source);
-    /// assert_eq!(runtime.active_timers(), 1);
+    /// assert_eq!(runtime.metrics().active, 1);
     /// drop(token);
-    /// assert_eq!(runtime.active_timers(), 0);
+    /// assert_eq!(runtime.metrics().active, 0);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn detach(mut self) {

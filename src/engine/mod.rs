@@ -210,12 +210,6 @@ impl Engine {
         self.panics.load(Ordering::Relaxed)
     }
 
-    /// The number of callbacks that have returned, and of wakers that have been called.
-    pub(crate) fn fired(&self) -> u64 {
-        let pool = self.native.as_ref().map_or(0, |native| native.pool.useful());
-        pool + self.by_hand.useful()
-    }
-
     /// See [`Runtime::metrics`](crate::Runtime::metrics).
     pub(crate) fn metrics(&self) -> Metrics {
         let now = self.clock.now();

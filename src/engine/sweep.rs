@@ -208,7 +208,7 @@ mod tests {
                     break;
                 }
             }
-            assert_eq!((fires.len(), runtime.active_timers()), (MANY, 0));
+            assert_eq!((fires.len(), runtime.metrics().active), (MANY, 0));
             assert!(sections <= 3 * MANY.div_ceil(BATCH), "each section gets on: {sections}");
             drop((fires, timers));
         }

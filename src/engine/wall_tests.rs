@@ -67,16 +67,16 @@ fn s56_a_step_is_followed_by_jobs_of_the_pool() {
         let far = SystemTime::now() + Duration::from_secs(3600);
         let timers: Vec<_> = (0..3 * AT_ONCE + 1).map(|_| WallTimer::on(&runtime, far, |_| {})).collect();
         let engine = runtime.engine();
-        assert!(is_followed(engine) && runtime.fired() == 0);
+        assert!(is_followed(engine) && runtime.metrics().fired() == 0);
         engine.walls().step();
         eventually("the pool has followed the step", || is_followed(engine));
-        eventually("in four jobs", || runtime.fired() >= 4);
+        eventually("in four jobs", || runtime.metrics().fired() >= 4);
         // A step during a step.
         for _ in 0..50 {
             engine.walls().step();
         }
         eventually("the pool has followed the last step", || is_followed(engine));
-        assert_eq!(runtime.active_timers(), timers.len());
+        assert_eq!(runtime.metrics().active, timers.len());
         drop(timers);
     }
 }
@@ -117,9 +117,9 @@ fn s56_timers_are_made_and_changed_and_disposed_and_fire_while_steps_are_followe
                 std::thread::yield_now();
             }
         });
-        eventually("those that were left alone fire", || runtime.active_timers() == others.len());
+        eventually("those that were left alone fire", || runtime.metrics().active == others.len());
         eventually("they have run", || fired.load(Ordering::Relaxed) >= 2_000);
-        assert_eq!((early.load(Ordering::Relaxed), runtime.panics()), (0, 0));
+        assert_eq!((early.load(Ordering::Relaxed), runtime.metrics().panics), (0, 0));
         drop(others);
     }
 }
@@ -188,7 +188,7 @@ fn a_callback_may_be_aligned_to_anything() {
         assert!(std::ptr::from_ref(wide).addr() % 256 == 0 && wide.0 == 7);
     });
     clock.set_wall(clock.wall() + Duration::from_secs(9));
-    assert_eq!((clock.advance(Duration::ZERO), runtime.panics()), (1, 0));
+    assert_eq!((clock.advance(Duration::ZERO), runtime.metrics().panics), (1, 0));
     drop(timer);
 }
 

@@ -113,7 +113,7 @@ const FAR_NS: u64 = 100_000_000;
 ///     .unwrap_err();
 /// assert_eq!(source.token().reason(), Some(CancelReason::Timeout));
 /// assert_eq!(clock.now() - begun, Duration::from_secs(60));
-/// assert_eq!(runtime.active_timers(), 0); // nothing is left behind
+/// assert_eq!(runtime.metrics().active, 0); // nothing is left behind
 /// # drop(error);
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```

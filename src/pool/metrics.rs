@@ -207,7 +207,8 @@ pub struct Metrics {
     pub kernel_timers: usize,
     /// How often a thread of the pool was woken: by an alarm, or for a job.
     pub wake_ups: u64,
-    /// Timers that wait *now* for a tick: see [`Runtime::active_timers`].
+    /// Timers that wait *now* for a tick: neither idle nor disposed, and without the runtime's own.
+    /// Each queue is counted under its own lock, so the sum is no snapshot of a single instant.
     pub active: usize,
     /// Ticks and wakers that are due and taken out of their queue, but have not begun *now*. A
     /// number that stays high says that the threads do not keep up.
@@ -218,6 +219,15 @@ pub struct Metrics {
     /// Too great by what the callbacks before took in the same batch. Callbacks on an [executor of
     /// the program's](crate::RuntimeBuilder::callback_executor) and on a manual clock are not seen.
     pub longest_running: Duration,
+}
+
+impl Metrics {
+    /// Callbacks and wakers so far, with the runtime's own: looks at the wall clock, and jobs that
+    /// follow a step of the wall clock.
+    #[must_use]
+    pub fn fired(&self) -> u64 {
+        self.callbacks + self.wakers
+    }
 }
 
 /// Some lines, for logs.

@@ -359,14 +359,6 @@ impl<W: Driver> Pool<W> {
         }
     }
 
-    /// The number of useful jobs so far.
-    pub(crate) fn useful(&self) -> u64 {
-        // With the lock held no leaving thread adds its count to `ended`.
-        let workers = self.workers.lock();
-        let now: u64 = workers.iter().map(|worker| worker.counts.useful()).sum();
-        now + self.ended.lock().callbacks
-    }
-
     /// The threads, and the sum of their counts: see [`Counts::add_to`].
     pub(crate) fn metrics(&self, now: u64) -> Metrics {
         let mut metrics = {

@@ -364,14 +364,14 @@ fn jobs_are_counted_on_all_threads_and_those_that_have_ended() {
     notes.push_local(&one, [1, USELESS, 2]);
     notes.push_local(&other, [USELESS, 3]);
     notes.runs_first(&one, 4);
-    assert_eq!(notes.pool.useful(), 4, "it has run the other's as well");
+    assert_eq!(notes.pool.metrics(0).callbacks, 4, "it has run the other's as well");
     notes.runs_first(&other, USELESS);
-    assert_eq!(notes.pool.useful(), 4);
+    assert_eq!(notes.pool.metrics(0).callbacks, 4);
     notes.runs_first(&other, 5);
     notes.pool.leave(&other);
-    assert_eq!(notes.pool.useful(), 5);
+    assert_eq!(notes.pool.metrics(0).callbacks, 5);
     notes.pool.leave(&one);
-    assert_eq!(notes.pool.useful(), 5);
+    assert_eq!(notes.pool.metrics(0).callbacks, 5);
 }
 
 #[test]
@@ -526,7 +526,7 @@ fn s31_a_thread_of_the_pool_survives_a_panic() {
     for job in 0..100 {
         submit(notes.as_ref(), job);
     }
-    while notes.pool.useful() < 97 {
+    while notes.pool.metrics(0).callbacks < 97 {
         std::thread::yield_now();
     }
     assert_eq!((notes.pool.threads(), notes.panics.load(Ordering::Relaxed)), (2, 0));

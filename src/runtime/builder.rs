@@ -243,7 +243,7 @@ impl RuntimeBuilder {
     /// Called with each panic of the program's code that the runtime has caught (S12): of a
     /// callback, a job, a waker that is called, the [executor](Self::callback_executor), the hook
     /// for [slow callbacks](Self::on_slow_callback), and of the destructors of all these.
-    /// [`Runtime::panics`](crate::Runtime::panics) counts the same. Default: no handler; the panic
+    /// [`Metrics::panics`](crate::Metrics::panics) counts the same. Default: no handler; the panic
     /// hook of the process has already printed the message.
     ///
     /// **Threads.** Called on the thread that has caught the panic, after the code has unwound,

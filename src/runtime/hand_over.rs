@@ -36,7 +36,7 @@ use crate::time::{NEVER, Timestamp};
 ///     assert_eq!(std::thread::current().id(), own)
 /// });
 /// queue.recv().unwrap().run();
-/// assert_eq!((runtime.fired(), runtime.panics()), (1, 0));
+/// assert_eq!((runtime.metrics().fired(), runtime.metrics().panics), (1, 0));
 /// # drop(timer);
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```

@@ -35,7 +35,7 @@ use crate::unwind::{catch_all, discard};
 ///     .due(Duration::ZERO)
 ///     .start(|_| panic!("no paper"));
 /// clock.advance(Duration::ZERO);
-/// assert_eq!(runtime.panics(), 1);
+/// assert_eq!(runtime.metrics().panics, 1);
 /// # drop(timer);
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
@@ -220,7 +220,7 @@ impl fmt::Debug for SlowCallback {
 /// let timer = OnceTimer::on(&runtime, Duration::from_secs(1), |_| assert_eq!(TENANT.get(), 7));
 /// TENANT.set(0);
 /// clock.advance(Duration::from_secs(1));
-/// assert_eq!((runtime.fired(), runtime.panics(), TENANT.get()), (1, 0, 0));
+/// assert_eq!((runtime.metrics().fired(), runtime.metrics().panics, TENANT.get()), (1, 0, 0));
 /// # drop(timer);
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```

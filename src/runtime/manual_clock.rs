@@ -80,7 +80,7 @@ impl ManualClock {
     /// Moves the clock by `by`, from due point to due point, and runs every callback that comes due
     /// on the way, each at its exact instant, on this thread. A timer that a callback arms within
     /// the span fires within the same advance. Returns the number of callbacks run, with the
-    /// runtime's own, as in [`Runtime::fired`](crate::Runtime::fired).
+    /// runtime's own, as in [`Metrics::fired`](crate::Metrics::fired).
     ///
     /// A timer that another thread arms meanwhile either counts from the end of this advance, or
     /// fires within the advance when due. A second thread that advances the same clock waits for

@@ -208,27 +208,6 @@ impl Runtime {
         Timestamp::from_ns(self.owner.engine.clock().ns(at.into()))
     }
 
-    /// The number of timers waiting to fire: neither idle nor disposed, and without the runtime's
-    /// own. Each queue is counted under its own lock, so the sum is no snapshot of a single
-    /// instant.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime, Timer};
-    ///
-    /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-    /// let timer = Timer::on(&runtime, Duration::from_secs(1), Duration::ZERO, |_| {});
-    /// assert_eq!(runtime.active_timers(), 1);
-    /// timer.dispose();
-    /// assert_eq!(runtime.active_timers(), 0);
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    pub fn active_timers(&self) -> usize {
-        self.owner.engine.active()
-    }
-
     /// The instant at which the next timer fires; `None`: no timer waits. The instant is the due
     /// point, or the point of the grid with [leeway](crate::TimerBuilder::leeway). It may be the
     /// instant of a mere look: at the clock by a wall timer, or by the runtime, which compares the
@@ -256,23 +235,6 @@ impl Runtime {
     /// The number of queues.
     pub fn queues(&self) -> usize {
         self.owner.engine.shards().count()
-    }
-
-    /// The number of callbacks begun so far, with the runtime's own: wakers of delays, looks at the
-    /// wall clock, and jobs that follow a step of the wall clock.
-    pub fn fired(&self) -> u64 {
-        self.owner.engine.fired()
-    }
-
-    /// The number of panics caught so far, of callbacks, wakers, hooks and their destructors (S12):
-    /// see [`RuntimeBuilder::on_panic`].
-    pub fn panics(&self) -> u64 {
-        self.owner.engine.panics()
-    }
-
-    /// The present number of threads of the pool; zero on a manual clock.
-    pub fn threads(&self) -> usize {
-        self.owner.engine.native().map_or(0, |native| native.pool.threads())
     }
 
     /// Walks all queues and panics when an invariant does not hold. For soak tests, in builds with
@@ -432,7 +394,7 @@ impl Runtime {
     /// Runs `job` on the pool now, as the callback of a timer with a due time of zero: on a thread
     /// of the pool, never in this call; on a manual clock in the next
     /// [`advance`](ManualClock::advance), even by zero. A panic is caught and counted. The job is
-    /// counted by [`fired`](Self::fired), and may block.
+    /// counted as a callback, and may block.
     ///
     /// A job that has not begun when the runtime ends is dropped. On a runtime that has ended it is
     /// dropped at once; [`try_execute`](Self::try_execute) tells.
@@ -502,10 +464,11 @@ impl Runtime {
 
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let engine = self.engine();
         f.debug_struct("Runtime")
             .field("queues", &self.queues())
-            .field("threads", &self.threads())
-            .field("active_timers", &self.active_timers())
+            .field("threads", &engine.native().map_or(0, |native| native.pool.threads()))
+            .field("active", &engine.active())
             .field("now", &format_args!("{}", self.now()))
             .field("global", &self.is_global())
             .field("shut_down", &self.is_shut_down())

@@ -571,7 +571,7 @@ mod tests {
             let timer = own.get().expect("set above");
             come_back(timer);
             timer.dispose();
-            assert_eq!((runtime.panics(), timer.dispose_and_wait()), (0, Waited::Ended));
+            assert_eq!((runtime.metrics().panics, timer.dispose_and_wait()), (0, Waited::Ended));
             seen.lock().clone()
         };
         assert_eq!(of(SECOND, MissedTicks::Skip, false), [(1, 0), (2, 2)]);

@@ -48,7 +48,7 @@ pub enum TimerState {
 ///     );
 /// });
 /// assert_eq!(clock.advance(Duration::from_secs(60)), 1);
-/// # assert_eq!(runtime.panics(), 0);
+/// # assert_eq!(runtime.metrics().panics, 0);
 /// # drop(timer);
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```

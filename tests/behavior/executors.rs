@@ -98,7 +98,7 @@ fn s35_delays_are_never_early_and_never_lost() {
         };
         (0..100).map(|_| waiting(us(random.below(8_000)))).collect()
     });
-    assert_eq!((runtime.active_timers(), runtime.panics()), (0, 0));
+    assert_eq!((runtime.metrics().active, runtime.metrics().panics), (0, 0));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn s35_a_delay_that_is_kept_across_other_waits() {
             assert!(runtime.now() >= idle.deadline(), "early");
         })]
     });
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
 }
 
 #[test]
@@ -148,30 +148,30 @@ fn s36_tasks_that_are_thrown_away_leave_nothing_behind() {
     for tokio in [many_threads(), one_thread()] {
         tokio.block_on(async {
             let handles: Vec<_> = (0..50).map(|_| tokio::spawn(waiting(&runtime))).collect();
-            while runtime.active_timers() < 100 {
+            while runtime.metrics().active < 100 {
                 tokio::task::yield_now().await;
             }
             handles.iter().for_each(|handle| handle.abort());
             for handle in handles {
                 assert!(handle.await.expect_err("aborted").is_cancelled());
             }
-            assert_eq!(runtime.active_timers(), 0, "aborted");
+            assert_eq!(runtime.metrics().active, 0, "aborted");
             drop(tokio::spawn(waiting(&runtime)));
         });
         // A task that is still alive when its executor ends.
         drop(tokio);
-        assert_eq!(runtime.active_timers(), 0, "dropped with the executor");
+        assert_eq!(runtime.metrics().active, 0, "dropped with the executor");
     }
     smol::block_on(async {
         let handles: Vec<_> = (0..50).map(|_| smol::spawn(waiting(&runtime))).collect();
-        while runtime.active_timers() < 100 {
+        while runtime.metrics().active < 100 {
             smol::future::yield_now().await;
         }
         for handle in handles {
             handle.cancel().await;
         }
     });
-    assert_eq!(runtime.active_timers(), 0, "cancelled");
+    assert_eq!(runtime.metrics().active, 0, "cancelled");
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn s45_s49_s50_tokens_end_what_they_are_given_to() {
         };
         vec![task(awaits), task(awaits_a_child), task(runs_until), task(delays), task(limits)]
     });
-    eventually("nothing is left", || runtime.active_timers() == 0);
+    eventually("nothing is left", || runtime.metrics().active == 0);
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn s51_virtual_time_moved_by_a_task_of_the_same_executor() {
             _ = Delay::on(&runtime, secs(6)) => panic!("the later one"),
             () = async { drive(&clock, secs(100_000)).await } => panic!("neither"),
         }
-        assert_eq!(runtime.active_timers(), 0);
+        assert_eq!(runtime.metrics().active, 0);
     });
 }
 

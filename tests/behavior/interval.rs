@@ -118,7 +118,7 @@ fn s39_no_drift_however_late_the_task_is_within_a_period() {
 fn s39_without_a_waiting_task_no_timer_fires() {
     let (clock, runtime) = manual();
     let interval = Interval::on(&runtime, ms(1));
-    assert_eq!((clock.advance(secs(10)), runtime.active_timers()), (0, 0));
+    assert_eq!((clock.advance(secs(10)), runtime.metrics().active), (0, 0));
     assert_eq!(interval.next_due().map(|at| at.as_duration()), Some(ms(1)), "in the past: there to be taken");
 }
 
@@ -207,7 +207,7 @@ fn s39_a_tick_is_not_lost_with_the_future_that_waited_for_it() {
     let Poll::Ready(Some(tick)) = poll_pinned(pin!(interval.tick()), &counter) else { panic!("still there") };
     assert_eq!(tick.scheduled().as_duration(), secs(1));
     drop(interval);
-    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
+    assert_eq!((runtime.metrics().active, counter.kept()), (0, 0));
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn s39_a_stop_handle_ends_the_pending_tick_and_all_later_ones() {
         assert_eq!(poll_tick(&mut interval, &counter), Poll::Ready(None));
         clock.advance(secs(1));
     }
-    assert_eq!((runtime.active_timers(), counter.kept(), counter.wakes()), (0, 0, 1), "nothing is left behind");
+    assert_eq!((runtime.metrics().active, counter.kept(), counter.wakes()), (0, 0, 1), "nothing is left behind");
     interval.set_period(secs(5));
     assert_eq!(poll_tick(&mut interval, &counter), Poll::Ready(None), "for good");
     handle.stop();
@@ -376,7 +376,7 @@ fn s39_a_stop_from_another_thread_against_ticks() {
                 assert!(ticking.join().expect("no panic") <= 1_000_000);
             });
         }
-        assert_eq!(runtime.active_timers(), 0);
+        assert_eq!(runtime.metrics().active, 0);
     });
 }
 
@@ -389,7 +389,7 @@ fn s39_a_waker_that_panics_leaves_interval_and_handle_usable() {
     let waker = panicking.waker();
     assert!(interval.poll_tick(&mut Context::from_waker(&waker)).is_pending());
     clock.advance(secs(1));
-    assert_eq!(runtime.panics(), 1);
+    assert_eq!(runtime.metrics().panics, 1);
     assert_eq!(take(&mut interval), Some((1_000, 0)));
     assert!(interval.poll_tick(&mut Context::from_waker(&waker)).is_pending());
     assert!(panics(|| handle.stop()), "on the thread that stops");
@@ -417,7 +417,7 @@ fn s39_a_waker_may_stop_and_drop_its_interval() {
     assert!(interval.poll_tick(&mut Context::from_waker(&waker)).is_pending());
     clock.advance(secs(1));
     assert_eq!(interval.poll_tick(&mut Context::from_waker(&waker)), Poll::Ready(None));
-    assert_eq!(runtime.panics(), 0);
+    assert_eq!(runtime.metrics().panics, 0);
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn s39_a_stop_handle_made_while_a_task_waits_wakes_it() {
         assert_eq!(counter.wakes(), woken + 1);
         assert_eq!(poll_tick(&mut interval, &counter), Poll::Ready(None));
         drop(other);
-        assert_eq!((counter.kept(), runtime.active_timers()), (0, 0));
+        assert_eq!((counter.kept(), runtime.metrics().active), (0, 0));
     }
     // Stopped before the task that was woken polls again.
     let (_clock, runtime) = manual();

@@ -85,7 +85,7 @@ fn s71_a_name_is_dropped_with_its_timer() {
         }
     }
     clock.advance(SECOND);
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn s71_a_hook_that_panics_does_no_harm_and_is_told() {
     let ran = runs.clone();
     let _timer = Timer::on(&runtime, SECOND, SECOND, move |_| ran.push(()));
     clock.advance(SECOND * 3);
-    assert_eq!((runs.len(), runtime.panics()), (3, 3));
+    assert_eq!((runs.len(), runtime.metrics().panics), (3, 3));
     assert_eq!(told.take(), [(); 3].map(|()| Some(String::from("the hook"))));
 }
 

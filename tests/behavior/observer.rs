@@ -165,7 +165,7 @@ fn s77_panics_and_slow_callbacks_are_told_once_and_in_their_context() {
     // The panics of the observer itself are told to no code, and the hooks are told all the same.
     let why = Some(String::from("why"));
     assert_eq!(hooked.take(), [(None, 0), (why.clone(), 0), (None, 7), (why, 7)]);
-    assert_eq!(runtime.panics(), 2);
+    assert_eq!(runtime.metrics().panics, 2);
     drop((outside, inside));
 }
 
@@ -208,9 +208,9 @@ fn s77_a_context_that_misbehaves_hurts_no_runtime() {
             Timer::on(&runtime, secs(1), secs(1), move |_| plain()),
         );
         clock.advance(secs(2));
-        assert_eq!((fired.get(), runtime.panics()), (ran, panics), "{how}");
+        assert_eq!((fired.get(), runtime.metrics().panics), (ran, panics), "{how}");
         drop(timers);
-        assert_eq!(runtime.active_timers(), 0);
+        assert_eq!(runtime.metrics().active, 0);
     }
 }
 
@@ -251,5 +251,5 @@ fn s77_news_of_the_pool_is_told_on_the_pool_by_one_thread_at_a_time() {
     assert!(runtime.metrics().threads.alive < LIMIT, "news makes no threads without end");
     gate.open();
     runtime.shutdown(crate::support::PATIENCE).expect("no callback runs");
-    assert_eq!(runtime.panics(), 0);
+    assert_eq!(runtime.metrics().panics, 0);
 }

@@ -54,7 +54,7 @@ fn s38_a_future_that_is_ready_at_the_first_poll_touches_no_queue() {
     let counter = CountingWaker::new();
     let mut limited = Timeout::on(&runtime, secs(1), ready(7));
     assert_eq!(poll(&mut limited, &counter), Poll::Ready(Ok(7)));
-    assert_eq!((runtime.active_timers(), counter.kept(), clock.advance(secs(10))), (0, 0, 0));
+    assert_eq!((runtime.metrics().active, counter.kept(), clock.advance(secs(10))), (0, 0, 0));
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn s38_on_expiry_it_gives_elapsed() {
     clock.advance(ns(1));
     assert_eq!(counter.wakes(), 1);
     assert!(is_elapsed(&poll(&mut limited, &counter)));
-    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
+    assert_eq!((runtime.metrics().active, counter.kept()), (0, 0));
 }
 
 #[test]
@@ -125,9 +125,9 @@ fn s38_dropping_drops_the_future_and_unlinks() {
         }),
     );
     assert!(poll(&mut limited, &counter).is_pending());
-    assert_eq!((runtime.active_timers(), fate.is_dropped()), (1, false));
+    assert_eq!((runtime.metrics().active, fate.is_dropped()), (1, false));
     drop(limited);
-    assert_eq!((runtime.active_timers(), counter.kept(), fate.is_dropped()), (0, 0, true));
+    assert_eq!((runtime.metrics().active, counter.kept(), fate.is_dropped()), (0, 0, true));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn s38_the_limit_can_be_moved_and_taken_off() {
     assert!(is_elapsed(&poll(&mut limited, &counter)));
     let mut endless = limited.into_inner();
     assert!(poll(&mut endless, &counter).is_pending());
-    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
+    assert_eq!((runtime.metrics().active, counter.kept()), (0, 0));
 }
 
 #[test]
@@ -216,9 +216,9 @@ fn s38_a_future_that_panics_leaves_nothing_behind() {
     );
     assert!(poll(&mut limited, &counter).is_pending());
     assert!(panics(|| poll(&mut limited, &counter)));
-    assert_eq!(runtime.active_timers(), 1);
+    assert_eq!(runtime.metrics().active, 1);
     drop(limited);
-    assert_eq!((runtime.active_timers(), counter.kept(), clock.advance(secs(5))), (0, 0, 0));
+    assert_eq!((runtime.metrics().active, counter.kept(), clock.advance(secs(5))), (0, 0, 0));
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn s38_a_value_against_the_limit_on_real_time() {
                 }
             });
         }
-        assert_eq!((values + limits, runtime.active_timers()), (1_000, 0));
+        assert_eq!((values + limits, runtime.metrics().active), (1_000, 0));
     });
 }
 
@@ -333,7 +333,7 @@ fn guarded(
 ) -> CancellableTimeout<std::future::Pending<u8>> {
     let mut limited = Timeout::on(runtime, secs(1), pending()).with_token(&source.token());
     assert!(poll(&mut limited, counter).is_pending());
-    assert_eq!((runtime.active_timers(), counter.kept()), (1, 2), "it waits for both");
+    assert_eq!((runtime.metrics().active, counter.kept()), (1, 2), "it waits for both");
     limited
 }
 
@@ -348,9 +348,9 @@ fn s50_the_token_comes_first() {
     assert_eq!(error, TimeoutError::Cancelled(source.token().check().expect_err("cancelled")));
     assert_eq!(error.to_string(), "cancelled");
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::Other);
-    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0), "the limit is taken out at once");
+    assert_eq!((runtime.metrics().active, counter.kept()), (0, 0), "the limit is taken out at once");
     assert_eq!(poll(&mut limited, &counter), Poll::Ready(Err(error)), "once ready, it stays ready");
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn s50_the_limit_comes_first() {
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::TimedOut);
     assert_eq!(counter.kept(), 0, "the token knows of it no more, at once");
     source.cancel();
-    assert_eq!((runtime.active_timers(), counter.kept(), counter.wakes()), (0, 0, 1));
+    assert_eq!((runtime.metrics().active, counter.kept(), counter.wakes()), (0, 0, 1));
     assert_eq!(poll(&mut limited, &counter), Poll::Ready(Err(error)), "once ready, it stays ready");
 }
 
@@ -415,7 +415,7 @@ fn s50_the_token_comes_before_the_limit() {
     source.cancel();
     assert!(matches!(poll(&mut limited, &counter), Poll::Ready(Err(TimeoutError::Cancelled(_)))), "both have come");
     assert!(matches!(poll(&mut delay, &counter), Poll::Ready(Err(_))), "one rule for both");
-    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
+    assert_eq!((runtime.metrics().active, counter.kept()), (0, 0));
 }
 
 #[test]
@@ -429,17 +429,17 @@ fn s38_s50_a_value_takes_limit_and_token_out_at_once() {
     let mut until = token.run_until_cancelled(value());
     assert!(poll(&mut limited, &counter).is_pending());
     assert!(poll(&mut both, &counter).is_pending() && poll(&mut until, &counter).is_pending());
-    assert_eq!((runtime.active_timers(), counter.kept()), (2, 4));
+    assert_eq!((runtime.metrics().active, counter.kept()), (2, 4));
     clock.advance(secs(1));
     assert_eq!(poll(&mut limited, &counter), Poll::Ready(Ok(8)));
-    assert_eq!((runtime.active_timers(), counter.kept()), (1, 3), "the limit");
+    assert_eq!((runtime.metrics().active, counter.kept()), (1, 3), "the limit");
     assert_eq!(poll(&mut both, &counter), Poll::Ready(Ok(8)));
-    assert_eq!((runtime.active_timers(), counter.kept()), (0, 1), "limit and token");
+    assert_eq!((runtime.metrics().active, counter.kept()), (0, 1), "limit and token");
     assert_eq!(poll(&mut until, &counter), Poll::Ready(Some(8)));
     assert_eq!(counter.kept(), 0, "the token");
     source.cancel();
     clock.advance(secs(10));
-    assert_eq!((counter.wakes(), runtime.fired()), (0, 0), "no task is woken for nothing");
+    assert_eq!((counter.wakes(), runtime.metrics().fired()), (0, 0), "no task is woken for nothing");
 }
 
 #[test]
@@ -470,7 +470,7 @@ fn s50_dropped_it_leaves_both() {
     let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
     drop(guarded(&runtime, &source, &counter));
     source.cancel();
-    assert_eq!((runtime.active_timers(), counter.kept(), counter.wakes()), (0, 0, 0));
+    assert_eq!((runtime.metrics().active, counter.kept(), counter.wakes()), (0, 0, 0));
 }
 
 #[test]

@@ -214,8 +214,8 @@ fn s74_a_callback_may_use_and_drop_its_own_helper() {
     debounce.call();
     *own.lock().unwrap() = Some(debounce);
     clock.advance(secs(1));
-    assert_eq!((runs.load(Ordering::Relaxed), runtime.panics()), (3, 1));
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!((runs.load(Ordering::Relaxed), runtime.metrics().panics), (3, 1));
+    assert_eq!(runtime.metrics().active, 0);
 }
 
 #[test]

@@ -129,7 +129,7 @@ fn s20_s21_disposed_timers_do_not_fire() {
             thread::sleep(us(100));
             assert_eq!(fired.get(), after, "round {i}");
         }
-        assert_eq!(runtime.active_timers(), 0);
+        assert_eq!(runtime.metrics().active, 0);
     });
 }
 
@@ -182,7 +182,7 @@ fn timers_of_many_threads_fire_on_every_queue() {
                 }
             });
             eventually("all fire", || fired.get() == 2_000);
-            assert_eq!(runtime.panics(), 0);
+            assert_eq!(runtime.metrics().panics, 0);
         });
     }
 }
@@ -198,7 +198,7 @@ fn s33_shutdown_ends_the_threads() {
             let busy = Timer::on(&runtime, if is_busy { Duration::ZERO } else { secs(1_000) }, us(100), |_| {});
             let mut delay = Delay::on(&runtime, secs(1_000));
             let waiting = thread::spawn(move || block_on(delay.try_wait()));
-            eventually("the delay is filed", || runtime.active_timers() >= 3);
+            eventually("the delay is filed", || runtime.metrics().active >= 3);
             assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
             assert!(waiting.join().expect("no panic").is_err(), "it ends with a defined result");
             eventually("no thread stays", || threads_named("tq-end") == 0);

@@ -314,7 +314,7 @@ fn s36_s43_waits_that_are_given_up_leave_memory_flat() {
         give_up(30_000);
         let grown = in_use() - before;
         assert!(grown < ROOM, "{grown} bytes after 30,000 rounds");
-        assert_eq!((counter.kept(), runtime.active_timers()), (0, 1));
+        assert_eq!((counter.kept(), runtime.metrics().active), (0, 1));
     });
 }
 
@@ -339,11 +339,11 @@ fn life_of_a_runtime(runtime: Runtime) {
     let mut interval = Interval::on(&runtime, secs(1));
     let _handle = interval.stop_handle();
     assert!(poll_pinned(pin!(interval.tick()), &counter).is_pending());
-    if runtime.threads() > 0 {
+    if runtime.metrics().threads.alive > 0 {
         block_on(Delay::on(&runtime, us(500)));
     }
     runtime.shutdown(PATIENCE).expect("no callback blocks");
-    if runtime.threads() > 0 {
+    if runtime.metrics().threads.alive > 0 {
         source.cancel();
     }
 }

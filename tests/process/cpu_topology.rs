@@ -115,7 +115,7 @@ fn works_on(runtime: &Runtime, core: Option<i32>) {
     eventually("it fires again", || fired.get() == 21);
     timers.iter().for_each(|timer| assert_eq!(timer.dispose_and_wait(), Waited::Ended));
     CORE.set(None);
-    assert_eq!(runtime.panics(), 0);
+    assert_eq!(runtime.metrics().panics, 0);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn s25_cores_beyond_the_first_thousand() {
     within(PATIENCE, "cores beyond the first thousand", || {
         CORES.set(vec![7, 1_500, 2_000]);
         let runtime = Runtime::builder().start().expect("the system has threads");
-        assert_eq!((runtime.queues(), runtime.threads()), (3, 4));
+        assert_eq!((runtime.queues(), runtime.metrics().threads.alive), (3, 4));
         works_on(&runtime, Some(2_000));
         works_on(&runtime, Some(1_999));
         assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
@@ -266,7 +266,7 @@ fn s25_threads_that_move_from_core_to_core() {
             }
         });
         eventually("each fires once", || fired.get() == 3 * TIMERS);
-        assert_eq!((runtime.panics(), runtime.active_timers()), (0, 0));
+        assert_eq!((runtime.metrics().panics, runtime.metrics().active), (0, 0));
     });
 }
 
@@ -385,13 +385,13 @@ fn s25_a_runtime_started_on_a_pinned_thread_has_the_cores_of_the_process() {
         on_a_pinned_thread(|| {
             for alarm in [Alarm::Native, Alarm::Portable] {
                 let runtime = Runtime::builder().thread_name("tq-all").alarm(alarm).start().expect("it starts");
-                assert_eq!((runtime.queues(), runtime.threads()), (2, 3));
+                assert_eq!((runtime.queues(), runtime.metrics().threads.alive), (2, 3));
                 expect_cores("tq-all", &["0-1"; 3]);
                 works_on(&runtime, None);
                 // Also the threads started later.
                 let (timers, gate) = blocked(&runtime, 4);
                 assert!(cores_of("tq-all").len() > 3);
-                let all = vec!["0-1"; runtime.threads()];
+                let all = vec!["0-1"; runtime.metrics().threads.alive];
                 expect_cores("tq-all", &all);
                 gate.open();
                 drop(timers);
@@ -434,7 +434,7 @@ fn s25_a_restricted_process_stays_so() {
         }
         let starts = || {
             let runtime = Runtime::builder().thread_name("tq-few").start().expect("it starts");
-            assert_eq!((runtime.queues(), runtime.threads()), (1, 2));
+            assert_eq!((runtime.queues(), runtime.metrics().threads.alive), (1, 2));
             expect_cores("tq-few", &["1"; 2]);
             works_on(&runtime, None);
             assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
@@ -464,8 +464,10 @@ fn s25_a_runtime_works_where_affinity_cannot_be_set() {
             for pin in [false, true] {
                 let before = REFUSED.load(Ordering::SeqCst);
                 let runtime = Runtime::builder().pin_workers(pin).thread_name("tq-no").start().expect("it starts");
-                eventually("each thread has tried", || REFUSED.load(Ordering::SeqCst) >= before + runtime.threads());
-                expect_cores("tq-no", &vec!["0"; runtime.threads()]);
+                eventually("each thread has tried", || {
+                    REFUSED.load(Ordering::SeqCst) >= before + runtime.metrics().threads.alive
+                });
+                expect_cores("tq-no", &vec!["0"; runtime.metrics().threads.alive]);
                 works_on(&runtime, None);
                 assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
             }
@@ -561,13 +563,17 @@ fn s25_queues_and_workers_follow_the_quota() {
             };
             let starts = || {
                 let runtime = Runtime::builder().thread_name("tq-quota").start().expect("it starts");
-                assert_eq!((runtime.queues(), runtime.threads()), (queues, queues + 1), "{quota_us} us in 100 ms");
+                assert_eq!(
+                    (runtime.queues(), runtime.metrics().threads.alive),
+                    (queues, queues + 1),
+                    "{quota_us} us in 100 ms"
+                );
                 // Fewer threads, on all cores.
                 expect_cores("tq-quota", &vec!["0-1"; queues + 1]);
                 works_on(&runtime, None);
                 // Explicit settings are kept.
                 let asked = Runtime::builder().queues(3).start().expect("it starts");
-                assert_eq!((asked.queues(), asked.threads()), (3, queues + 1));
+                assert_eq!((asked.queues(), asked.metrics().threads.alive), (3, queues + 1));
                 assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
             };
             starts();
@@ -586,7 +592,7 @@ fn s25_under_a_quota_timers_are_late_but_none_is_lost_or_early() {
         };
         // A tenth of a processor counts as one processor.
         let runtime = Runtime::builder().start().expect("the system has threads");
-        assert_eq!((runtime.queues(), runtime.threads()), (1, 2));
+        assert_eq!((runtime.queues(), runtime.metrics().threads.alive), (1, 2));
         works_on(&runtime, None);
         let ticks = Count::new();
         let ticking = Timer::on(&runtime, ms(5), ms(5), ticks.callback());

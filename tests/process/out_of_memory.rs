@@ -26,7 +26,7 @@ fn s12_the_payload_of_a_panic_is_freed() {
         for runtime in runtimes {
             let (before, made) = (large_alive(), large_made());
             let timer = Timer::on(&runtime, ms(1), ms(1), |_| std::panic::resume_unwind(Box::new([0u8; LARGE])));
-            eventually("panics", || runtime.panics() >= 20);
+            eventually("panics", || runtime.metrics().panics >= 20);
             assert_eq!(timer.dispose_and_wait(), Waited::Ended);
             assert!(large_made() >= made + 20, "each payload was allocated");
             eventually("all are freed", || large_alive() == before);

@@ -70,7 +70,7 @@ fn s34_numbers_out_of_range_are_refused() {
         eventually("nothing was opened and kept", || open_descriptors() <= before + 40);
         // More workers than the usual largest number of threads are fine.
         let runtime = Runtime::builder().workers(2).max_threads(2).start().expect("the smallest numbers");
-        assert_eq!(runtime.threads(), 2);
+        assert_eq!(runtime.metrics().threads.alive, 2);
     });
 }
 
@@ -78,7 +78,7 @@ fn s34_numbers_out_of_range_are_refused() {
 fn s34_settings_without_meaning_on_a_manual_clock_do_no_harm() {
     let clock = ManualClock::new();
     let runtime = Runtime::builder().manual_clock(&clock).workers(0).max_threads(usize::MAX).start();
-    assert_eq!(runtime.expect("no threads to be refused").threads(), 0);
+    assert_eq!(runtime.expect("no threads to be refused").metrics().threads.alive, 0);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn s34_the_default_runtime_starts_on_first_use_and_once() {
         assert!(seen.iter().all(|one| *one == seen[0]), "the same for all");
         soft_limit(libc::RLIMIT_NOFILE, None);
         let runtime = Runtime::global();
-        eventually("its threads, and no others", || threads_named("timerqueue") == runtime.threads());
+        eventually("its threads, and no others", || threads_named("timerqueue") == runtime.metrics().threads.alive);
     });
 }
 
@@ -358,7 +358,7 @@ fn s31_growth_that_is_refused_loses_no_timer() {
             let (blocked, entered, gate) = blocking(&runtime, 20);
             // Two threads on an idle machine; on a busy machine a third thread may have been
             // started before.
-            let threads = runtime.threads();
+            let threads = runtime.metrics().threads.alive;
             eventually("all are blocked but one, which watches", || entered.get() == threads - 1);
             let fired = Count::new();
             let waiting: Vec<Timer> = (0..50)
@@ -368,7 +368,7 @@ fn s31_growth_that_is_refused_loses_no_timer() {
             // Long enough for many refusals, none of which may be counted as a thread.
             let begin = Instant::now();
             while begin.elapsed() < ms(100) {
-                assert_eq!(runtime.threads(), threads);
+                assert_eq!(runtime.metrics().threads.alive, threads);
             }
             assert_eq!(entered.get(), threads - 1);
             assert_eq!(fired.get(), 0, "no thread is there to run them");

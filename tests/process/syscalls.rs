@@ -182,7 +182,7 @@ fn s18_moving_later_and_stopping_make_no_system_call() {
         });
         eventually("the filtered thread gets through", || OUTCOME.load(Ordering::SeqCst) != 0);
         match OUTCOME.load(Ordering::SeqCst) {
-            1 => assert_eq!(runtime.active_timers(), 0),
+            1 => assert_eq!(runtime.metrics().active, 0),
             error => skip(NAME, &format!("no system call filters here: {}", std::io::Error::from_raw_os_error(-error))),
         }
     });
@@ -396,6 +396,6 @@ fn s32_with_nothing_due_the_process_does_not_wake_up() {
             before == (WAKE_UPS.load(Ordering::SeqCst), switches("tq-s32")) && before.1.len() == 4
         });
         assert!(silent, "no thread woke up for 400 ms, in one of six tries: {:?}", switches("tq-s32"));
-        assert_eq!(runtime.active_timers(), 5);
+        assert_eq!(runtime.metrics().active, 5);
     });
 }

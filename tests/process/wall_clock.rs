@@ -231,7 +231,7 @@ fn s56_the_clock_set_to_its_own_value_sets_the_alarm_again_and_fires_nothing() {
             // A call for each step; a different process may also set the clock.
             eventually("the alarm is set again", || TOLD_OF_STEPS.load(Ordering::SeqCst) > round);
             assert_eq!((fired.get(), others.get()), (0, 0), "round {round}");
-            assert_eq!(runtime.active_timers(), 11);
+            assert_eq!(runtime.metrics().active, 11);
         }
         // A timer due soon fires on time all the same.
         let journal = Journal::new();
@@ -279,8 +279,8 @@ fn stepped(runtime: &Runtime, tell: impl Fn()) {
     seen.sort();
     assert_eq!(seen, [(1, true), (1, true), (2, true)], "and the third waits");
     // If the system reports no steps, the regular check may also have run, perhaps just now.
-    eventually("it does", || runtime.active_timers() == 2);
-    assert_eq!(runtime.panics(), 0);
+    eventually("it does", || runtime.metrics().active == 2);
+    assert_eq!(runtime.metrics().panics, 0);
     drop((timers, ordinary));
 }
 
@@ -325,17 +325,17 @@ fn s32_where_steps_are_not_reported_one_check_serves_all_wall_timers() {
         let begun = std::time::Instant::now();
         let at = SystemTime::now() + secs(3_600);
         let timers: Vec<WallTimer> = (0..TIMERS).map(|_| WallTimer::on(&runtime, at, |_| {})).collect();
-        eventually("a look", || runtime.fired() > 0);
+        eventually("a look", || runtime.metrics().fired() > 0);
         thread::sleep(ms(300));
-        let fired = runtime.fired();
+        let fired = runtime.metrics().fired();
         // A check delayed between its readings of the two clocks may see a step, and run one more
         // job.
         let looks = begun.elapsed().as_secs() / 5 + 1;
         assert!(fired <= 2 * looks, "{fired} callbacks in {:?}", begun.elapsed());
-        assert_eq!(runtime.active_timers(), TIMERS, "the runtime's own are not counted");
+        assert_eq!(runtime.metrics().active, TIMERS, "the runtime's own are not counted");
         assert!(runtime.next_due().expect("a look") - runtime.now() <= secs(5));
         drop(timers);
-        assert_eq!(runtime.active_timers(), 0);
+        assert_eq!(runtime.metrics().active, 0);
         eventually("no look is set any more", || runtime.next_due().is_none());
     });
 }

@@ -60,8 +60,8 @@ fn a_million_one_shots_fire_once_each_and_never_early() {
         runtime.shutdown(PATIENCE).expect("no callback blocks");
         assert_eq!(total.load(Ordering::SeqCst), MILLION, "none lost, none doubled");
         assert!(fired.iter().all(|fired| fired.load(Ordering::SeqCst) == 1), "each exactly once");
-        assert_eq!((early.load(Ordering::SeqCst), runtime.panics()), (0, 0), "none early");
-        assert_eq!((runtime.fired(), runtime.active_timers()), (MILLION as u64, 0));
+        assert_eq!((early.load(Ordering::SeqCst), runtime.metrics().panics), (0, 0), "none early");
+        assert_eq!((runtime.metrics().fired(), runtime.metrics().active), (MILLION as u64, 0));
         drop(timers);
     });
 }
@@ -283,11 +283,11 @@ fn eight_threads_create_change_and_dispose_at_random() {
         for slot in &slots {
             end_it(&lock(slot), &runtime, &mut random);
         }
-        assert_eq!(runtime.active_timers(), 0, "all have been disposed");
+        assert_eq!(runtime.metrics().active, 0, "all have been disposed");
         runtime.shutdown(PATIENCE).expect("no callback blocks");
         retired.into_inner().expect("no panic under it").iter().for_each(|entry| check(entry));
         assert!(steps.get() > 1_000, "{} steps", steps.get());
-        assert_eq!(runtime.panics(), 0);
+        assert_eq!(runtime.metrics().panics, 0);
         let Faults { early, after_the_end, overlapped } = &*faults;
         assert_eq!([early, after_the_end, overlapped].map(|count| count.load(Ordering::SeqCst)), [0, 0, 0]);
     });

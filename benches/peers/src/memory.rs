@@ -112,7 +112,7 @@ fn tasks<F: Future + Send + 'static>(n: usize, runtime: &tokio::runtime::Runtime
 fn ours(n: usize, make: impl FnOnce(&Runtime) -> f64) -> f64 {
     let runtime = Runtime::global();
     let bytes = make(runtime);
-    assert_eq!(runtime.active_timers(), n, "all are in the queue");
+    assert_eq!(runtime.metrics().active, n, "all are in the queue");
     bytes
 }
 

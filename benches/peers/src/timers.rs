@@ -224,7 +224,7 @@ impl Stage {
                 .flatten()
                 .collect();
         assert_eq!(ours.len(), n);
-        assert_eq!(runtime.active_timers(), n + heartbeats.len(), "all are in the queue");
+        assert_eq!(runtime.metrics().active, n + heartbeats.len(), "all are in the queue");
 
         let tokio = Arc::new(Tokio::new(level.heartbeat));
         let places = [Place::Current(&tokio.current), Place::Multi(&tokio.multi)];
@@ -300,7 +300,7 @@ impl Stage {
         for timer in &self.ours {
             assert_eq!(timer.change(Duration::MAX, Duration::ZERO), Changed::WasWaiting, "nothing has come due");
         }
-        assert_eq!(self.runtime.panics(), 0, "no callback has run");
+        assert_eq!(self.runtime.metrics().panics, 0, "no callback has run");
     }
 
     /// Cases on a queue of tokio-util per thread.

@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let begun = runtime.now();
-    while runtime.fired() < 200 && runtime.elapsed(begun) < Duration::from_secs(30) {
+    while runtime.metrics().fired() < 200 && runtime.elapsed(begun) < Duration::from_secs(30) {
         thread::sleep(Duration::from_millis(10));
     }
     let text = scrape(address)?;

@@ -381,7 +381,7 @@ fn with_hostile(runtime: &Runtime, clock: &ManualClock, hostile: &Hostile) -> us
         drop(timers);
         hostile.on.store(false, Ordering::Relaxed);
     });
-    assert_eq!((ran.load(Ordering::Relaxed), runtime.panics()), (2, 1));
+    assert_eq!((ran.load(Ordering::Relaxed), runtime.metrics().panics), (2, 1));
     hostile.calls.load(Ordering::Relaxed)
 }
 
@@ -409,7 +409,7 @@ fn s77_a_subscriber_that_makes_timers_does_not_call_itself() {
     let runtime = Runtime::builder().manual_clock(&clock).observer(TracingObserver::new()).start().unwrap();
     let hostile = Hostile { runtime: Some(runtime.clone()), ..Hostile::default() };
     let calls = with_hostile(&runtime, &clock, &hostile);
-    assert_eq!(runtime.active_timers(), calls, "a timer for each call");
+    assert_eq!(runtime.metrics().active, calls, "a timer for each call");
     assert!(calls >= 4);
 }
 

@@ -17,7 +17,7 @@ fn s63_the_program_chooses_the_default_runtime_before_its_first_use() {
         let delay = Delay::new(secs(2));
         assert_eq!(delay.deadline().as_duration(), secs(7));
         let source = CancellationTokenSource::after(secs(1));
-        assert_eq!((runtime.active_timers(), clock.advance(secs(1))), (2, 2));
+        assert_eq!((runtime.metrics().active, clock.advance(secs(1))), (2, 2));
         assert!(source.is_cancelled() && !delay.is_elapsed());
         clock.block_on(delay);
         assert_eq!(CancellationToken::none().wait_timeout(secs(3600)), Ok(()));
@@ -38,8 +38,8 @@ fn s63_the_clock_of_the_default_runtime_is_settled_by_its_first_reading() {
         let runtime = runtime.expect("not started yet");
         block_on(&mut delay);
         Timer::once(Duration::ZERO, |_| {}).detach();
-        eventually("it fires", || runtime.fired() > 0);
-        assert_eq!(runtime.threads(), 2);
+        eventually("it fires", || runtime.metrics().fired() > 0);
+        assert_eq!(runtime.metrics().threads.alive, 2);
         assert!(matches!(Runtime::builder().start_global(), Err(StartError::AlreadyStarted)));
     });
 }
@@ -97,7 +97,7 @@ fn s63_a_choice_that_races_with_the_first_use_is_made_for_all_or_refused() {
                     assert_eq!(delays, [chosen; 20]);
                     drop(timer);
                 }
-                assert_eq!(Runtime::global().threads() == 0, chosen);
+                assert_eq!(Runtime::global().metrics().threads.alive == 0, chosen);
             });
         });
     }
@@ -111,7 +111,7 @@ fn s63_a_default_runtime_on_the_boot_clock_counts_on_it() {
         assert!(delay.deadline() >= before + secs(1) && delay.deadline() <= after + secs(1));
         block_on(Delay::new(ms(1)));
         Timer::once(ms(1), |_| {}).detach();
-        eventually("it fires", || runtime.fired() > 0);
+        eventually("it fires", || runtime.metrics().fired() > 0);
     });
 }
 

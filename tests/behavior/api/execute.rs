@@ -14,7 +14,7 @@ fn s62_a_job_runs_on_the_pool_contained_and_counted() {
         }
     });
     runtime.execute(|| panic!("on purpose"));
-    eventually("both have run", || ran.get() == 1 && runtime.panics() == 1 && runtime.fired() == 2);
+    eventually("both have run", || ran.get() == 1 && runtime.metrics().panics == 1 && runtime.metrics().fired() == 2);
     // A job that blocks delays no other.
     let gate = Gate::new();
     for _ in 0..8 {
@@ -25,7 +25,7 @@ fn s62_a_job_runs_on_the_pool_contained_and_counted() {
         let gate = gate.clone();
         move || gate.open()
     });
-    eventually("none waits", || runtime.fired() == 11);
+    eventually("none waits", || runtime.metrics().fired() == 11);
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn s62_on_a_manual_clock_a_job_runs_as_a_timer_due_now() {
     let first = OnceTimer::on(&runtime, Duration::ZERO, move |_| before());
     runtime.execute(push("job"));
     let last = OnceTimer::on(&runtime, Duration::ZERO, move |_| after());
-    assert_eq!((order.len(), runtime.active_timers()), (0, 3));
+    assert_eq!((order.len(), runtime.metrics().active), (0, 3));
     assert_eq!(clock.advance(Duration::ZERO), 3);
     assert_eq!(order.take(), ["timer before", "job", "timer after"]);
     drop((first, last));
@@ -58,5 +58,5 @@ fn s62_a_job_of_a_runtime_that_has_ended_is_dropped_unrun() {
     assert!(fate.is_dropped());
     let (canary, fate) = Canary::new();
     assert!(matches!(runtime.try_execute(move || canary.sing()), Err(RuntimeError::Ended)) && fate.is_dropped());
-    assert_eq!(runtime.fired(), 0);
+    assert_eq!(runtime.metrics().fired(), 0);
 }

@@ -22,7 +22,7 @@ fn s69_callbacks_run_where_the_executor_runs_them() {
     let (seen, here) = (Journal::new(), thread::current().id());
     let note = |name: &'static str| {
         let (seen, here) = (seen.clone(), here);
-        move || seen.push((name, thread::current().id() == here, Runtime::current().active_timers() < 100))
+        move || seen.push((name, thread::current().id() == here, Runtime::current().metrics().active < 100))
     };
     let (once, job) = (note("once"), note("job"));
     let timer = OnceTimer::on(&runtime, ms(1), move |tick| {
@@ -44,7 +44,7 @@ fn s69_callbacks_run_where_the_executor_runs_them() {
     assert_eq!(seen.take(), ["once", "job", "wall", "cancelled"].map(|name| (name, true, true)));
     runtime.execute(|| panic!("on purpose"));
     next(&queue).run();
-    assert_eq!((runtime.fired(), runtime.panics()), (5, 1));
+    assert_eq!((runtime.metrics().fired(), runtime.metrics().panics), (5, 1));
     // Wakers of delays stay with the pool.
     block_on(Delay::on(&runtime, ms(1)));
     assert!(queue.try_recv().is_err());
@@ -125,8 +125,8 @@ fn s09_the_callbacks_of_a_timer_that_run_at_once_end_at_4_095() {
         }
     });
     within(2 * PATIENCE, "all end", move || thread.expect("a thread").join()).expect("no panic");
-    assert_eq!((run.most.load(Ordering::Relaxed), runtime.panics()), (MOST, 0));
-    assert_eq!(runtime.fired(), 2 * MOST as u64);
+    assert_eq!((run.most.load(Ordering::Relaxed), runtime.metrics().panics), (MOST, 0));
+    assert_eq!(runtime.metrics().fired(), 2 * MOST as u64);
     assert!(fate.is_dropped());
     assert!(queue.lock().unwrap().try_recv().is_err(), "no job of a dropped timer");
 }
@@ -177,7 +177,7 @@ fn s69_a_changed_or_disposed_timer_does_not_start_from_its_job() {
     let job = next(&queue);
     timer.dispose();
     job.run();
-    assert_eq!((count.get(), runtime.fired()), (0, 0));
+    assert_eq!((count.get(), runtime.metrics().fired()), (0, 0));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn s69_a_dropped_job_disposes_its_timer_and_an_executor_that_panics_is_contained
     let panics = Runtime::builder().workers(2).callback_executor(|_| panic!("on purpose")).start().expect("starts");
     let (canary, fate) = Canary::new();
     panics.execute(move || canary.sing());
-    eventually("it is counted and dropped", || panics.panics() == 1 && fate.is_dropped());
+    eventually("it is counted and dropped", || panics.metrics().panics == 1 && fate.is_dropped());
     block_on(Delay::on(&panics, ms(1)));
 }
 
@@ -215,7 +215,7 @@ fn s69_a_shutdown_waits_for_callbacks_that_run_and_voids_those_that_do_not() {
     let one_is_left = || matches!(runtime.shutdown(ms(20)), Err(ShutdownError::TimedOut { threads: 1, .. }));
     eventually("the threads of the pool have ended", one_is_left);
     waiting.run();
-    assert!(fate.is_dropped() && runtime.fired() == 0, "the other callback has not ended");
+    assert!(fate.is_dropped() && runtime.metrics().fired() == 0, "the other callback has not ended");
     gate.open();
     runtime.shutdown(PATIENCE).expect("it has ended");
     thread.join().expect("no panic");
@@ -308,7 +308,7 @@ fn s69_on_tokio_and_in_callbacks_that_block() {
     eventually("all run at once", || count.get() == 8);
     gate.open();
     runtime.shutdown(PATIENCE).expect("all end");
-    assert_eq!(runtime.fired(), 8);
+    assert_eq!(runtime.metrics().fired(), 8);
 }
 
 /// S45. The timer of a timed cancel is gone with its job; the next timed cancel has a new one.

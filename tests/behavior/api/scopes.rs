@@ -38,7 +38,7 @@ fn s64_code_that_names_no_runtime_runs_on_virtual_time_in_parallel() {
                     assert_eq!((clock.advance(secs(1)), fired.get()), (6, 2));
                     drop(timers);
                     assert_eq!(clock.block_on(runtime.scope(async { Delay::until(clock.now() + secs(1)).await })), ());
-                    assert_eq!(runtime.active_timers(), 0);
+                    assert_eq!(runtime.metrics().active, 0);
                 });
             }
         });
@@ -50,7 +50,7 @@ fn s64_scopes_nest_and_end_with_their_code_also_by_a_panic() {
     let ((_, one), (_, other)) = (manual(), manual());
     let is = |runtime: &Runtime| {
         let timer = Timer::once(secs(3600), |_| {});
-        let here = runtime.active_timers() == 1;
+        let here = runtime.metrics().active == 1;
         drop(timer);
         here
     };
@@ -81,7 +81,7 @@ fn s64_a_future_has_its_runtime_at_each_poll_on_any_thread() {
         let polled = scope.spawn(|| other.enter(|| crate::support::poll::poll(&mut future, &counter).is_pending()));
         assert!(polled.join().expect("no panic"));
     });
-    assert_eq!((runtime.active_timers(), other.active_timers()), (1, 0));
+    assert_eq!((runtime.metrics().active, other.metrics().active), (1, 0));
     clock.advance(secs(1));
     assert!(crate::support::poll::poll(&mut future, &counter).is_ready());
 }
@@ -111,7 +111,7 @@ fn s64_callbacks_jobs_and_wakers_use_the_runtime_that_runs_them() {
         }
     })
     .detach();
-    assert_eq!((clock.advance(secs(2)), ticks.get(), runtime.panics()), (3, 1, 0));
+    assert_eq!((clock.advance(secs(2)), ticks.get(), runtime.metrics().panics), (3, 1, 0));
     // On threads of a pool.
     let runtime = native();
     let seen = Journal::new();
@@ -120,7 +120,7 @@ fn s64_callbacks_jobs_and_wakers_use_the_runtime_that_runs_them() {
         move || {
             let timer = Timer::once(secs(3600), |_| {});
             let delay = Delay::new(secs(3600));
-            seen.push((Runtime::current().active_timers(), Runtime::current().is_global()));
+            seen.push((Runtime::current().metrics().active, Runtime::current().is_global()));
             drop((timer, delay));
         }
     });
@@ -147,7 +147,7 @@ fn s64_a_manual_clock_driven_by_a_callback_has_its_own_runtime_as_the_current_on
             OnceTimer::on(&manual, secs(1), |_| Timer::once(secs(1), |_| {}).detach()).detach();
             let fired = clock.advance(secs(2));
             let timer = Timer::once(secs(3600), |_| {});
-            done.push((fired, Runtime::current().active_timers()));
+            done.push((fired, Runtime::current().metrics().active));
             drop(timer);
         }
     });
@@ -203,7 +203,7 @@ fn s64_blocking_waits_count_on_the_manual_clock_of_the_current_runtime() {
         let source = CancellationTokenSource::after(secs(60));
         assert_eq!(source.token().wait().reason(), CancelReason::Timeout);
     });
-    assert_eq!((clock.now().as_duration(), runtime.active_timers()), (secs(3720), 0));
+    assert_eq!((clock.now().as_duration(), runtime.metrics().active), (secs(3720), 0));
     // Without a scope the limit counts in real time.
     let source = runtime.enter(|| CancellationTokenSource::after(secs(60)));
     assert_eq!(source.token().wait_timeout(ms(1)), Ok(()));
@@ -250,7 +250,7 @@ fn s64_blocking_waits_at_a_delay_queue_move_the_manual_clock_of_the_current_runt
         let (clock_inside, inside) = (clock.clone(), runtime.clone());
         let timer = OnceTimer::on(&runtime, secs(1), move |_| on_virtual_time(&clock_inside, &inside));
         clock.advance(secs(1));
-        assert_eq!(runtime.panics(), 0);
+        assert_eq!(runtime.metrics().panics, 0);
         drop(timer);
     });
 }

@@ -58,7 +58,7 @@ fn s67_an_interval_with_a_token_tells_of_the_cancellation_before_a_tick_that_is_
         assert_eq!(tick.scheduled().as_duration(), secs(second));
     }
     assert_eq!(clock.block_on(ticks.tick()).map_err(|cancelled| cancelled.reason()), Err(CancelReason::Timeout));
-    assert_eq!((clock.now().as_duration(), runtime.active_timers()), (ms(3_500), 0));
+    assert_eq!((clock.now().as_duration(), runtime.metrics().active), (ms(3_500), 0));
     clock.advance(secs(5));
     assert!(block_on(ticks.tick()).is_err(), "ticks are due, and the cancellation stays");
     // Without the token the ticks go on.

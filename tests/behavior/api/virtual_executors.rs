@@ -114,7 +114,7 @@ fn s51_steps_and_targets() {
     let own = clock.clone();
     let inside = OnceTimer::on(&runtime, secs(1), move |tick| assert_eq!(own.advance_to(tick.now() + secs(5)), 0));
     let later = OnceTimer::on(&runtime, secs(3), |_| {});
-    assert_eq!((clock.advance(secs(1)), clock.now(), runtime.panics()), (2, zero + secs(15), 0));
+    assert_eq!((clock.advance(secs(1)), clock.now(), runtime.metrics().panics), (2, zero + secs(15), 0));
     drop((timers, inside, later));
 }
 

@@ -140,7 +140,7 @@ fn s41_a_panic_of_a_timed_cancel_goes_to_the_panic_handler() {
     }
     source.try_cancel_after(secs(1)).expect("a runtime of its own");
     clock.advance(secs(1));
-    assert_eq!((calls.get(), runtime.panics()), (3, 2));
+    assert_eq!((calls.get(), runtime.metrics().panics), (3, 2));
     assert_eq!(told.take(), [Some("a callback of a timed cancel"); 2]);
 }
 
@@ -166,10 +166,10 @@ fn s12_s24_destructors_that_panic_keep_nothing_from_being_dropped_and_are_told()
     let source = parent.token().child_source();
     register(&source);
     assert!(source.try_reset());
-    assert_eq!((dropped.get(), runtime.panics()), (3, 3), "a reset");
+    assert_eq!((dropped.get(), runtime.metrics().panics), (3, 3), "a reset");
     register(&source);
     drop(source);
-    assert_eq!((dropped.get(), runtime.panics()), (6, 6), "the end of the source");
+    assert_eq!((dropped.get(), runtime.metrics().panics), (6, 6), "the end of the source");
     // A middle source that only its child keeps alive ends with the child.
     let middle = parent.token().child_source();
     register(&middle);
@@ -177,12 +177,12 @@ fn s12_s24_destructors_that_panic_keep_nothing_from_being_dropped_and_are_told()
     drop(middle);
     assert_eq!(dropped.get(), 6);
     drop(child);
-    assert_eq!((dropped.get(), runtime.panics()), (9, 9), "the end of a chain");
+    assert_eq!((dropped.get(), runtime.metrics().panics), (9, 9), "the end of a chain");
     // An unregistered callback panics on this thread.
     let owned = Spiteful(dropped.clone());
     let registration = parent.token().register(move || drop(owned));
     assert!(panics(|| registration.unregister()));
-    assert_eq!((dropped.get(), runtime.panics()), (10, 9));
+    assert_eq!((dropped.get(), runtime.metrics().panics), (10, 9));
     // While the thread panics already, a second panic would end the process: the runtime is told.
     let owned = Spiteful(dropped.clone());
     let registration = parent.token().register(move || drop(owned));
@@ -194,11 +194,11 @@ fn s12_s24_destructors_that_panic_keep_nothing_from_being_dropped_and_are_told()
         unwinding.hold();
         panic!("on purpose");
     }));
-    assert_eq!((dropped.get(), runtime.panics()), (11, 10));
+    assert_eq!((dropped.get(), runtime.metrics().panics), (11, 10));
     // The called callbacks panic: the first panic surfaces, the others are told.
     register(&parent);
     assert!(panics(|| parent.cancel()));
-    assert_eq!((dropped.get(), runtime.panics()), (14, 12));
+    assert_eq!((dropped.get(), runtime.metrics().panics), (14, 12));
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn s41_a_source_dropped_in_its_own_callback() {
         }
         assert_eq!((called.get(), canary.1.is_dropped(), reason(&child)), (1, true, Some(CancelReason::Parent)));
     }
-    assert_eq!((runtime.panics(), runtime.active_timers()), (0, 0));
+    assert_eq!((runtime.metrics().panics, runtime.metrics().active), (0, 0));
 }
 
 // ----------------------------------------------------------------------------------- S42: registering on a cancelled token

@@ -144,7 +144,7 @@ fn s47_a_cancel_passes_through_a_dropped_source() {
     middle.try_cancel_after(secs(1)).expect("the runtime of its parent");
     let grandchild = middle.token().child_source();
     drop(middle);
-    assert_eq!(runtime.active_timers(), 1, "its child waits for it");
+    assert_eq!(runtime.metrics().active, 1, "its child waits for it");
     clock.advance(secs(1));
     assert_eq!((reason(&grandchild), parent.is_cancelled()), (Some(CancelReason::Parent), false));
     // The last child frees the middle source and its timer.
@@ -156,9 +156,9 @@ fn s47_a_cancel_passes_through_a_dropped_source() {
     drop(middle);
     let [first, second] = children;
     drop(first);
-    assert_eq!((runtime.active_timers(), fate.is_dropped()), (1, false));
+    assert_eq!((runtime.metrics().active, fate.is_dropped()), (1, false));
     drop(second);
-    assert_eq!((runtime.active_timers(), fate.is_dropped()), (0, true));
+    assert_eq!((runtime.metrics().active, fate.is_dropped()), (0, true));
 }
 
 #[test]
@@ -195,12 +195,12 @@ fn s47_the_timed_cancel_of_a_child_goes_with_the_cancel_of_its_parent() {
     let parent = CancellationTokenSource::on(&runtime);
     let child = parent.token().child_source();
     child.try_cancel_after(secs(10)).expect("the runtime of its parent");
-    assert_eq!(runtime.active_timers(), 1);
+    assert_eq!(runtime.metrics().active, 1);
     parent.cancel();
-    assert_eq!((runtime.active_timers(), reason(&child)), (0, Some(CancelReason::Parent)));
+    assert_eq!((runtime.metrics().active, reason(&child)), (0, Some(CancelReason::Parent)));
     child.try_cancel_after(secs(10)).expect("does nothing");
     assert!(!child.try_reset());
-    assert_eq!((runtime.active_timers(), clock.advance(secs(60))), (0, 0));
+    assert_eq!((runtime.metrics().active, clock.advance(secs(60))), (0, 0));
 }
 
 #[test]

@@ -17,12 +17,12 @@ fn s45_a_timed_cancel_comes_at_its_instant() {
         })
         .detach();
     source.try_cancel_after(secs(5)).expect("a runtime of its own");
-    assert_eq!((runtime.active_timers(), runtime.next_due()), (1, Some(clock.now() + secs(5))));
+    assert_eq!((runtime.metrics().active, runtime.next_due()), (1, Some(clock.now() + secs(5))));
     clock.advance(secs(5) - Duration::from_nanos(1));
     assert!(!source.is_cancelled(), "a nanosecond before");
     clock.advance(Duration::from_nanos(1));
     assert_eq!((reason(&source), seen.take()), (Some(CancelReason::Timeout), vec![secs(5)]));
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn s45_there_is_one_timed_cancel_and_a_further_call_moves_it() {
         source.try_cancel_after(secs(first)).expect("a runtime of its own");
         clock.advance(secs(1));
         source.try_cancel_after(secs(then)).expect("a runtime of its own");
-        assert_eq!((runtime.active_timers(), runtime.next_due()), (1, Some(clock.now() + secs(then))), "from now");
+        assert_eq!((runtime.metrics().active, runtime.next_due()), (1, Some(clock.now() + secs(then))), "from now");
         clock.advance(secs(then) - Duration::from_nanos(1));
         assert!(!source.is_cancelled());
         clock.advance(Duration::from_nanos(1));
@@ -49,7 +49,7 @@ fn s45_an_infinite_time_withdraws_the_timed_cancel() {
         source.try_cancel_after(never).expect("nothing to do");
         source.try_cancel_after(secs(1)).expect("a runtime of its own");
         source.try_cancel_after(never).expect("a runtime of its own");
-        assert_eq!(runtime.active_timers(), 0);
+        assert_eq!(runtime.metrics().active, 0);
         clock.advance(secs(1000));
         assert!(!source.is_cancelled());
         source.try_cancel_after(secs(1)).expect("a runtime of its own");
@@ -63,7 +63,7 @@ fn s45_a_time_beyond_the_clock_withdraws_as_well() {
     let (clock, runtime) = manual();
     let source = CancellationTokenSource::on(&runtime);
     source.try_cancel_after(secs(u64::MAX)).expect("it runs");
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
     source.try_cancel_after(secs(5)).expect("it runs");
     source.try_cancel_after(secs(u64::MAX)).expect("it runs");
     clock.advance(secs(10));
@@ -83,7 +83,7 @@ fn s45_zero_cancels_here_and_now() {
     source.try_cancel_after(secs(9)).expect("a runtime of its own");
     source.try_cancel_after(Duration::ZERO).expect("no timer is needed");
     assert_eq!((reason(&source), seen.take()), (Some(CancelReason::Timeout), vec![thread::current().id()]));
-    assert_eq!(runtime.active_timers(), 0, "the one before has no purpose any more");
+    assert_eq!(runtime.metrics().active, 0, "the one before has no purpose any more");
 }
 
 #[test]
@@ -92,12 +92,12 @@ fn s45_on_a_cancelled_source_it_does_nothing() {
     let source = CancellationTokenSource::on(&runtime);
     source.try_cancel_after(secs(5)).expect("a runtime of its own");
     source.cancel();
-    assert_eq!(runtime.active_timers(), 0, "a cancel by hand takes the timed one out");
+    assert_eq!(runtime.metrics().active, 0, "a cancel by hand takes the timed one out");
     for after in [secs(1), Duration::ZERO, NEVER] {
         source.try_cancel_after(after).expect("does nothing");
     }
     assert_eq!(
-        (runtime.active_timers(), clock.advance(secs(10)), reason(&source)),
+        (runtime.metrics().active, clock.advance(secs(10)), reason(&source)),
         (0, 0, Some(CancelReason::Cancelled))
     );
 }
@@ -116,7 +116,7 @@ fn s45_a_timed_cancel_reaches_tokens_of_a_dropped_source_and_ends_with_the_last_
     source.try_cancel_after(secs(1)).expect("a runtime of its own");
     let token = source.token();
     drop((source, token));
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
 }
 
 #[test]
@@ -153,8 +153,8 @@ fn s45_moving_a_timed_cancel_against_its_firing_and_a_cancel() {
             let cancelled = source.token().wait_timeout(PATIENCE).expect_err("one of them comes");
             assert!(round % 2 == 0 || cancelled.reason() == CancelReason::Timeout);
         }
-        eventually("no timer is left", || runtime.active_timers() == 0);
-        assert_eq!(runtime.panics(), 0);
+        eventually("no timer is left", || runtime.metrics().active == 0);
+        assert_eq!(runtime.metrics().panics, 0);
     });
 }
 

@@ -146,14 +146,14 @@ fn s49_wakers_that_panic_when_cloned_or_dropped_leave_the_token_usable() {
     assert!(poll_with(&mut waiting, &waker).is_pending());
     PanickingWaker::set(&panicking.on_drop, true);
     assert!(poll(&mut waiting, &counter).is_pending(), "the one before is dropped");
-    assert_eq!((counter.kept(), runtime.panics()), (1, 1), "the new one has taken its place");
+    assert_eq!((counter.kept(), runtime.metrics().panics), (1, 1), "the new one has taken its place");
     PanickingWaker::set(&panicking.on_drop, false);
     let mut dropped = token.cancelled();
     assert!(poll_with(&mut dropped, &waker).is_pending());
     PanickingWaker::set(&panicking.on_drop, true);
     drop(dropped);
     PanickingWaker::set(&panicking.on_drop, false);
-    assert_eq!(runtime.panics(), 2);
+    assert_eq!(runtime.metrics().panics, 2);
     drop(waker);
     assert!(source.cancel());
     assert_eq!((counter.wakes(), panicking.kept()), (1, 0));

@@ -10,11 +10,11 @@ fn s36_dropping_unlinks_at_once() {
     let mut delays: Vec<Delay> =
         (0..1_000).map(|_| Delay::on(&runtime, ns(1 + random.below(10_000_000_000_000)))).collect();
     assert!(delays.iter_mut().all(|delay| poll(delay, &counter).is_pending()));
-    assert_eq!((runtime.active_timers(), counter.kept()), (1_000, 1_000));
+    assert_eq!((runtime.metrics().active, counter.kept()), (1_000, 1_000));
     while !delays.is_empty() {
         let at = random.below(delays.len() as u64) as usize;
         drop(delays.swap_remove(at));
-        assert_eq!((runtime.active_timers(), counter.kept()), (delays.len(), delays.len()), "the waker is gone, too");
+        assert_eq!((runtime.metrics().active, counter.kept()), (delays.len(), delays.len()), "the waker is gone, too");
         assert_eq!(runtime.next_due(), delays.iter().map(Delay::deadline).min());
     }
     assert_eq!((clock.advance(secs(100_000)), counter.wakes()), (0, 0));
@@ -33,7 +33,7 @@ fn s36_a_delay_dropped_by_its_own_waker() {
     *lock(&slot) = Some(delay);
     clock.advance(secs(1));
     assert!(lock(&slot).is_none());
-    assert_eq!((runtime.active_timers(), runtime.panics()), (0, 0));
+    assert_eq!((runtime.metrics().active, runtime.metrics().panics), (0, 0));
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn s36_a_delay_dropped_after_its_waker_was_taken_for_firing() {
     *lock(&other) = Some(second);
     clock.advance(secs(1));
     assert_eq!((counter.wakes(), counter.kept()), (1, 0), "woken in vain once, and the waker is not kept");
-    assert_eq!((runtime.active_timers(), runtime.panics()), (0, 0));
+    assert_eq!((runtime.metrics().active, runtime.metrics().panics), (0, 0));
     assert_eq!(poll(&mut first, &counter), READY);
 }
 
@@ -78,6 +78,6 @@ fn s36_delays_dropped_while_they_fire_leave_nothing_behind() {
             eventually("all wakers are gone", || counters.iter().all(|counter| counter.kept() == 0));
             assert!(counters.iter().all(|counter| counter.wakes() <= 1));
         }
-        assert_eq!((runtime.active_timers(), runtime.panics()), (0, 0));
+        assert_eq!((runtime.metrics().active, runtime.metrics().panics), (0, 0));
     });
 }

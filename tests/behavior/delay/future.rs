@@ -57,13 +57,13 @@ fn s35_it_takes_its_place_in_a_queue_at_the_first_pending_poll() {
     let mut delay = Delay::on(&runtime, secs(5));
     let never_polled = Delay::on(&runtime, secs(3));
     clock.advance(secs(1));
-    assert_eq!((runtime.active_timers(), runtime.next_due()), (0, None));
+    assert_eq!((runtime.metrics().active, runtime.next_due()), (0, None));
     assert!(poll(&mut delay, &counter).is_pending());
-    assert_eq!((runtime.active_timers(), runtime.next_due()), (1, Some(delay.deadline())));
+    assert_eq!((runtime.metrics().active, runtime.next_due()), (1, Some(delay.deadline())));
     assert!(poll(&mut delay, &counter).is_pending());
-    assert_eq!(runtime.active_timers(), 1, "once, however often it is polled");
+    assert_eq!(runtime.metrics().active, 1, "once, however often it is polled");
     clock.advance(secs(10));
-    assert_eq!((runtime.active_timers(), runtime.fired()), (0, 1));
+    assert_eq!((runtime.metrics().active, runtime.metrics().fired()), (0, 1));
     drop(never_polled);
 }
 
@@ -76,7 +76,7 @@ fn s35_ready_at_the_first_poll_touches_no_queue() {
     clock.advance(secs(1));
     assert_eq!(poll(&mut at_once, &counter), READY);
     assert_eq!(poll(&mut passed, &counter), READY);
-    assert_eq!((runtime.active_timers(), clock.advance(secs(10)), counter.wakes(), counter.kept()), (0, 0, 0, 0));
+    assert_eq!((runtime.metrics().active, clock.advance(secs(10)), counter.wakes(), counter.kept()), (0, 0, 0, 0));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn s35_ready_stays_ready() {
         assert_eq!(poll(&mut delay, &counter), READY);
         clock.advance(secs(1));
     }
-    assert_eq!((counter.wakes(), counter.kept(), runtime.active_timers()), (1, 0, 0));
+    assert_eq!((counter.wakes(), counter.kept(), runtime.metrics().active), (1, 0, 0));
     delay.reset(secs(1));
     assert!(poll(&mut delay, &counter).is_pending(), "until it is reset");
 }

@@ -46,7 +46,7 @@ fn s35_moved_by_deadline_to_never_and_back() {
     assert!(poll(&mut delay, &counter).is_pending());
     delay.reset_at(deadline);
     assert_eq!(poll(&mut delay, &counter), READY, "and for one that was pending");
-    assert_eq!((runtime.active_timers(), counter.wakes(), counter.kept()), (0, 1, 0));
+    assert_eq!((runtime.metrics().active, counter.wakes(), counter.kept()), (0, 1, 0));
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn s35_a_reset_while_the_delay_is_about_to_fire() {
     clock.advance(secs(1));
     assert_eq!(counter.wakes(), 2);
     assert!(poll(&mut *lock(&delay), &counter).is_pending(), "the delay has not elapsed");
-    assert_eq!(runtime.active_timers(), 1);
+    assert_eq!(runtime.metrics().active, 1);
     clock.advance(secs(1));
     assert_eq!((counter.wakes(), poll(&mut *lock(&delay), &counter)), (3, READY));
     drop(resetting);
@@ -151,7 +151,7 @@ fn s35_random_polls_resets_and_time_against_a_model() {
                 }
             }
             let waiting = models.iter().filter(|model| model.waits.is_some()).count();
-            assert_eq!(runtime.active_timers(), waiting, "queued if and only if a task waits");
+            assert_eq!(runtime.metrics().active, waiting, "queued if and only if a task waits");
             assert_eq!(rung.len(), 0, "woken by the clock alone");
         }
     }
@@ -177,7 +177,7 @@ fn s35_resets_against_the_firing_thread_are_never_early_and_never_lost() {
             block_on(&mut delay);
             assert!(runtime.now() >= deadline, "early");
         }
-        eventually("it is filed no more", || runtime.active_timers() == 0);
+        eventually("it is filed no more", || runtime.metrics().active == 0);
     });
 }
 
@@ -214,7 +214,7 @@ fn s35_resets_to_later_wake_no_task_before_the_last_deadline() {
             in_time
         };
         assert!((0..50).any(in_time), "no attempt was in time");
-        eventually("nothing is left", || (runtime.active_timers(), counter.kept()) == (0, 0));
+        eventually("nothing is left", || (runtime.metrics().active, counter.kept()) == (0, 0));
     });
 }
 
@@ -236,7 +236,7 @@ fn s35_moved_to_later_and_back_on_the_systems_clock() {
             eventually("the task is woken without a poll", || counter.wakes() > before);
             assert!(runtime.now() >= delay.deadline(), "early");
             assert_eq!(poll(&mut delay, &counter), READY);
-            eventually("nothing is left", || (runtime.active_timers(), counter.kept()) == (0, 0));
+            eventually("nothing is left", || (runtime.metrics().active, counter.kept()) == (0, 0));
             true
         };
         for (first, later, then) in [(20, 3_600_000, 40), (20, 3_600_000, 5), (3_600_000, 7_200_000, 10), (20, 30, 0)] {
@@ -251,10 +251,10 @@ fn s35_moved_to_later_and_back_on_the_systems_clock() {
                 return false;
             }
             std::thread::sleep(ms(40));
-            assert_eq!(runtime.active_timers(), 1);
+            assert_eq!(runtime.metrics().active, 1);
             assert_eq!(runtime.dump(9).timers.len(), 0, "it never comes due");
             drop(delay);
-            assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
+            assert_eq!((runtime.metrics().active, counter.kept()), (0, 0));
             true
         };
         assert!((0..50).any(|_| is_put_off_for_ever()), "no attempt was in time");

@@ -66,7 +66,7 @@ fn s33_a_shutdown_with_many_delays_and_wakers_that_panic() {
         assert!(poll_with(delay, &waker).is_pending());
     }
     runtime.shutdown(PATIENCE).expect("no callback runs");
-    assert_eq!((counter.wakes(), panicking.panics(), runtime.panics()), (900, 100, 100));
+    assert_eq!((counter.wakes(), panicking.panics(), runtime.metrics().panics), (900, 100, 100));
     assert!(delays.iter_mut().all(|delay| has_ended(delay, &counter)));
 }
 
@@ -130,7 +130,7 @@ fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
     moved.reset(ms(2));
     moved.reset(secs(3600));
     // A delay moved to later stays in its slot: the sweep of the slot inserts the delay again.
-    eventually("all that are due are taken up for firing", || runtime.active_timers() <= 1);
+    eventually("all that are due are taken up for firing", || runtime.metrics().active <= 1);
     assert_eq!(counter.wakes(), 0, "and no thread is there to wake their tasks");
     assert!(runtime.shutdown(Duration::ZERO).is_err(), "a callback blocks");
     eventually("all tasks are told", || counter.wakes() == 6);

@@ -14,7 +14,7 @@ fn ended_by(outcome: Poll<Result<(), Cancelled>>) -> Option<CancelReason> {
 fn guarded(runtime: &Runtime, source: &CancellationTokenSource, counter: &CountingWaker) -> CancellableDelay {
     let mut delay = Delay::on(runtime, secs(1)).with_token(&source.token());
     assert!(poll(&mut delay, counter).is_pending());
-    assert_eq!((runtime.active_timers(), counter.kept()), (1, 2), "it waits for both");
+    assert_eq!((runtime.metrics().active, counter.kept()), (1, 2), "it waits for both");
     delay
 }
 
@@ -26,7 +26,7 @@ fn s50_the_token_comes_first() {
     assert!(source.cancel());
     assert_eq!(counter.wakes(), 1);
     assert_eq!(ended_by(poll(&mut delay, &counter)), Some(CancelReason::Cancelled));
-    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0), "the other is cleaned up at once");
+    assert_eq!((runtime.metrics().active, counter.kept()), (0, 0), "the other is cleaned up at once");
     clock.advance(secs(2));
     assert_eq!(ended_by(poll(&mut delay, &counter)), Some(CancelReason::Cancelled), "fused, whatever happens later");
     assert_eq!(counter.wakes(), 1);
@@ -39,7 +39,7 @@ fn s50_the_time_comes_first() {
     let mut delay = guarded(&runtime, &source, &counter);
     clock.advance(secs(1));
     assert_eq!((counter.wakes(), poll(&mut delay, &counter)), (1, Poll::Ready(Ok(()))));
-    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0), "the other is cleaned up at once");
+    assert_eq!((runtime.metrics().active, counter.kept()), (0, 0), "the other is cleaned up at once");
     assert!(source.cancel());
     assert_eq!(
         (counter.wakes(), poll(&mut delay, &counter)),
@@ -55,7 +55,7 @@ fn s50_a_cancelled_token_and_a_token_that_is_never_cancelled() {
     source.cancel();
     let mut delay = Delay::on(&runtime, secs(1)).with_token(&source.token());
     assert_eq!(ended_by(poll(&mut delay, &counter)), Some(CancelReason::Cancelled));
-    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0), "no queue was touched");
+    assert_eq!((runtime.metrics().active, counter.kept()), (0, 0), "no queue was touched");
     let mut delay = Delay::on(&runtime, secs(1)).with_token(&CancellationToken::none());
     assert!(poll(&mut delay, &counter).is_pending());
     clock.advance(secs(1));
@@ -74,7 +74,7 @@ fn s50_a_timed_cancel_or_a_parent_gives_its_reason() {
     clock.advance(ms(500));
     assert_eq!(ended_by(poll(&mut timed, &counter)), Some(CancelReason::Timeout));
     assert_eq!(ended_by(poll(&mut linked, &counter)), Some(CancelReason::Parent));
-    assert_eq!((counter.wakes(), counter.kept(), runtime.active_timers()), (2, 0, 0));
+    assert_eq!((counter.wakes(), counter.kept(), runtime.metrics().active), (2, 0, 0));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn s50_dropped_it_leaves_both() {
     let (_clock, runtime) = manual();
     let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
     drop(guarded(&runtime, &source, &counter));
-    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
+    assert_eq!((runtime.metrics().active, counter.kept()), (0, 0));
     source.cancel();
     assert_eq!(counter.wakes(), 0);
 }
@@ -127,6 +127,6 @@ fn s50_token_against_time_on_real_time_exactly_one_wins() {
                 }
             });
         }
-        assert_eq!((by_token + by_time, runtime.active_timers()), (1_500, 0));
+        assert_eq!((by_token + by_time, runtime.metrics().active), (1_500, 0));
     });
 }

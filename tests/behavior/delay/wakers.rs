@@ -46,7 +46,7 @@ fn s37_wakers_that_change_while_the_delay_fires_lose_no_wake_up() {
             }
             assert!(runtime.now() >= delay.deadline());
         }
-        assert_eq!(runtime.panics(), 0);
+        assert_eq!(runtime.metrics().panics, 0);
     });
 }
 
@@ -63,7 +63,7 @@ fn s37_no_lock_is_held_while_a_waker_is_called() {
                 let mut other = Delay::on(&runtime, secs(1));
                 assert!(poll_with(&mut other, Waker::noop()).is_pending());
                 other.reset(secs(2));
-                assert!(runtime.active_timers() > 0 && runtime.next_due().is_some());
+                assert!(runtime.metrics().active > 0 && runtime.next_due().is_some());
                 drop(Timer::on(&runtime, ms(1), ms(1), |_| ()));
                 lock(&kept).push(other);
                 lock(&kept).truncate(1);
@@ -75,7 +75,7 @@ fn s37_no_lock_is_held_while_a_waker_is_called() {
         };
         let delays = [make(secs(1)), make(secs(1)), make(secs(2))];
         clock.advance(secs(2));
-        assert_eq!((done.get(), runtime.panics()), (3, 0));
+        assert_eq!((done.get(), runtime.metrics().panics), (3, 0));
         drop(delays);
     });
 }
@@ -91,7 +91,7 @@ fn s37_no_lock_is_held_while_a_waker_is_cloned_or_dropped() {
                 let mut other = Delay::on(&runtime, secs(5));
                 let _ = poll_with(&mut other, Waker::noop());
                 other.reset(secs(1));
-                let _ = runtime.active_timers();
+                let _ = runtime.metrics().active;
                 uses.bump();
             })
         };
@@ -127,7 +127,7 @@ fn s37_a_waker_that_panics_when_woken_does_not_affect_other_delays() {
         assert!(poll_with(delay, &waker).is_pending());
     }
     clock.advance(secs(1));
-    assert_eq!((counter.wakes(), panicking.panics(), runtime.panics()), (6, 3, 3));
+    assert_eq!((counter.wakes(), panicking.panics(), runtime.metrics().panics), (6, 3, 3));
     assert!(delays.iter_mut().all(|delay| poll(delay, &counter) == READY), "theirs are ready as well");
     assert_eq!((counter.kept(), panicking.kept()), (0, 0));
 }
@@ -150,7 +150,7 @@ fn s37_a_panicking_waker_goes_to_the_panic_handler_and_stops_no_worker() {
     }
     eventually("all are woken", || panicking.kept() == 0 && counter.kept() == 0);
     assert!(counter.wakes() <= 100);
-    eventually("all are told", || told.get() == panicking.panics() && runtime.panics() == told.get() as u64);
+    eventually("all are told", || told.get() == panicking.panics() && runtime.metrics().panics == told.get() as u64);
     delays.iter_mut().for_each(block_on);
     block_on(Delay::on(&runtime, ms(1)));
 }
@@ -164,12 +164,12 @@ fn s37_a_waker_that_panics_when_cloned_leaves_the_delay_usable() {
     let mut delay = Delay::on(&runtime, secs(1));
     PanickingWaker::set(&panicking.on_clone, true);
     assert!(panics(|| poll_with(&mut delay, &waker)), "at the first poll");
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
     assert!(poll(&mut delay, &counter).is_pending());
     assert!(panics(|| poll_with(&mut delay, &waker)), "at a later poll");
-    assert_eq!((runtime.active_timers(), counter.kept()), (1, 1), "it waits for the one before");
+    assert_eq!((runtime.metrics().active, counter.kept()), (1, 1), "it waits for the one before");
     clock.advance(secs(1));
-    assert_eq!((counter.wakes(), runtime.panics()), (1, 0));
+    assert_eq!((counter.wakes(), runtime.metrics().panics), (1, 0));
     assert_eq!(poll_with(&mut delay, &waker), READY, "no clone is needed any more");
     drop(waker);
     assert_eq!(panicking.kept(), 0);
@@ -191,7 +191,7 @@ fn s37_a_waker_that_panics_when_dropped_leaves_the_delay_usable() {
     PanickingWaker::set(&panicking.on_drop, true);
     assert!(poll(&mut replaced, &counter).is_pending());
     PanickingWaker::set(&panicking.on_drop, false);
-    let seen = (panicking.panics(), panicking.kept(), counter.kept(), runtime.panics());
+    let seen = (panicking.panics(), panicking.kept(), counter.kept(), runtime.metrics().panics);
     assert_eq!(seen, (1, 0, 1, 1), "the new one has taken its place");
     // Given back because the delay is ready.
     let mut ready = waiting();
@@ -199,13 +199,13 @@ fn s37_a_waker_that_panics_when_dropped_leaves_the_delay_usable() {
     PanickingWaker::set(&panicking.on_drop, true);
     assert_eq!(poll(&mut ready, &counter), READY);
     PanickingWaker::set(&panicking.on_drop, false);
-    assert_eq!((panicking.panics(), panicking.kept(), runtime.panics()), (2, 0, 2));
+    assert_eq!((panicking.panics(), panicking.kept(), runtime.metrics().panics), (2, 0, 2));
     // Dropped with the delay.
     let dropped = waiting();
     PanickingWaker::set(&panicking.on_drop, true);
     drop(dropped);
     PanickingWaker::set(&panicking.on_drop, false);
-    assert_eq!((panicking.panics(), panicking.kept(), runtime.panics()), (3, 0, 3));
+    assert_eq!((panicking.panics(), panicking.kept(), runtime.metrics().panics), (3, 0, 3));
     clock.advance(Duration::ZERO);
-    assert_eq!((counter.wakes(), runtime.active_timers(), poll(&mut replaced, &counter)), (1, 0, READY));
+    assert_eq!((counter.wakes(), runtime.metrics().active, poll(&mut replaced, &counter)), (1, 0, READY));
 }

@@ -90,5 +90,5 @@ fn dropping_the_last_handle_drops_the_entries() {
     assert_eq!((second.len(), Arc::strong_count(&value)), (499, 500));
     drop(second);
     assert_eq!(Arc::strong_count(&value), 1);
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
 }

@@ -213,7 +213,7 @@ fn entries_that_come_due_by_an_advance_inside_of_a_comparison_wake_receivers() {
             }
             assert!(counters.iter().all(|counter| counter.wakes() == 1), "one for each entry");
             assert_eq!(receivers.iter_mut().filter_map(poll_once).count(), 21);
-            assert_eq!((queue.len(), runtime.panics()), (0, 0));
+            assert_eq!((queue.len(), runtime.metrics().panics), (0, 0));
             *lock(&CLOCK) = None;
         });
     }
@@ -319,7 +319,7 @@ fn a_waker_that_panics_disturbs_neither_queue_nor_the_next_receiver() {
     assert!(poll_once(&mut second).is_none());
     queue.insert_many([(1, (), secs(1)), (2, (), secs(1))]);
     clock.advance(secs(1));
-    assert_eq!(runtime.panics(), 1, "as for the waker of a delay");
+    assert_eq!(runtime.metrics().panics, 1, "as for the waker of a delay");
     assert!(poll_once(&mut second).is_some());
     PanickingWaker::set(&hostile.on_wake, false);
     assert!(matches!(poll_with(&mut first, &hostile.waker()), Poll::Ready(Some(_))));
@@ -340,7 +340,7 @@ fn an_entry_is_not_lost_with_the_destructor_of_a_waker() {
     PanickingWaker::set(&hostile.on_drop, true);
     assert_eq!(poll_once(&mut second).flatten().map(|expired| expired.value), Some("kept"));
     PanickingWaker::set(&hostile.on_drop, false);
-    assert_eq!((hostile.panics(), runtime.panics()), (1, 1));
+    assert_eq!((hostile.panics(), runtime.metrics().panics), (1, 1));
 }
 
 #[test]
@@ -357,12 +357,12 @@ fn wakers_that_panic_after_the_end_of_the_runtime_are_told() {
         assert!(poll(&mut second, &counter).is_pending());
         if !shuts_down {
             queue.close();
-            assert_eq!(runtime.panics(), 1, "the inserter");
+            assert_eq!(runtime.metrics().panics, 1, "the inserter");
             assert!(poll(&mut insert, &counter).is_ready());
             assert!(queue.remove(&0).is_some());
         }
         runtime.shutdown(Duration::ZERO).unwrap();
-        assert_eq!((hostile.panics(), counter.wakes(), runtime.panics()), (2, 1, 2));
+        assert_eq!((hostile.panics(), counter.wakes(), runtime.metrics().panics), (2, 1, 2));
         assert!(matches!(poll(&mut first, &counter), Poll::Ready(None)));
         assert!(matches!(poll(&mut second, &counter), Poll::Ready(None)));
     }
@@ -388,7 +388,7 @@ fn an_insertion_that_waits_outlives_wakers_and_comparisons_that_panic() {
         let (mut before, mut insert) = (queue.insert_wait(2, "", secs(1)), queue.insert_wait(3, "3", secs(1)));
         assert!(poll(&mut before, &counter).is_pending());
         assert!(poll_with(&mut insert, &hostile.waker()).is_pending());
-        let panics = runtime.panics();
+        let panics = runtime.metrics().panics;
         PanickingWaker::set(&hostile.on_drop, true);
         if refused {
             runtime.shutdown(Duration::ZERO).unwrap();
@@ -401,7 +401,7 @@ fn an_insertion_that_waits_outlives_wakers_and_comparisons_that_panic() {
             assert_eq!(queue.remove(&1), Some("kept"));
             assert_eq!(poll(&mut insert, &counter), Poll::Ready(Ok(())));
             PanickingWaker::set(&hostile.on_drop, false);
-            assert_eq!((runtime.panics(), queue.remove(&3)), (panics + 1, Some("3")));
+            assert_eq!((runtime.metrics().panics, queue.remove(&3)), (panics + 1, Some("3")));
             queue.insert(1, "kept", secs(1)).unwrap();
         }
     }
@@ -449,7 +449,7 @@ fn wakers_of_forgotten_futures_are_dropped_with_the_queue_one_by_one() {
     PanickingWaker::set(&hostile.on_drop, true);
     drop(queue);
     PanickingWaker::set(&hostile.on_drop, false);
-    assert_eq!((hostile.panics(), hostile.kept(), runtime.panics()), (3, 0, 3));
+    assert_eq!((hostile.panics(), hostile.kept(), runtime.metrics().panics), (3, 0, 3));
 }
 
 #[test]

@@ -132,9 +132,9 @@ fn a_sleeping_receiver_that_is_dropped_leaves_nothing_behind() {
     queue.insert(0, "", secs(1)).unwrap();
     let mut receiver = Hand::new(&queue);
     assert!(receiver.poll().is_none());
-    assert_eq!(runtime.active_timers(), 1);
+    assert_eq!(runtime.metrics().active, 1);
     drop(receiver);
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
     assert_eq!(clock.advance(secs(1)), 0);
     assert_eq!(due(&queue), [0]);
 }

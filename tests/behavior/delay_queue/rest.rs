@@ -10,14 +10,14 @@ fn no_timer_without_a_receiver_and_one_per_clock_with_receivers() {
     let (clock, runtime, queue) = queue();
     queue.insert_many((0..1_000).map(|key| (key, "", secs(u64::from(key) + 10))));
     queue.insert_many((1_000..2_000).map(|key| (key, "", clock.wall() + secs(u64::from(key) + 10))));
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
     let mut receivers: Vec<_> = (0..10).map(|_| queue.recv()).collect();
     assert!(receivers.iter_mut().all(|receiver| poll_once(receiver).is_none()));
-    assert_eq!(runtime.active_timers(), 2);
+    assert_eq!(runtime.metrics().active, 2);
     receivers.truncate(1);
-    assert_eq!(runtime.active_timers(), 2);
+    assert_eq!(runtime.metrics().active, 2);
     drop(receivers);
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
     assert_eq!(clock.advance(secs(5_000)), 0, "nothing fires");
 }
 
@@ -27,11 +27,11 @@ fn a_waiting_receiver_of_far_entries_costs_no_wake_ups() {
     queue.insert(1, "", Duration::from_secs(86_400)).unwrap();
     let mut receiver = queue.recv();
     assert!(poll_once(&mut receiver).is_none());
-    let before = runtime.fired();
+    let before = runtime.metrics().fired();
     clock.advance(Duration::from_secs(86_399));
-    assert_eq!(runtime.fired(), before);
+    assert_eq!(runtime.metrics().fired(), before);
     clock.advance(secs(1));
-    assert_eq!(runtime.fired(), before + 1);
+    assert_eq!(runtime.metrics().fired(), before + 1);
     assert!(poll_once(&mut receiver).is_some());
 }
 

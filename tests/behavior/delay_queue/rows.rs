@@ -353,7 +353,7 @@ fn d8_an_entry_beyond_an_hour_causes_no_work_before_its_time() {
     let mut receiver = queue.recv();
     assert!(poll_once(&mut receiver).is_none());
     clock.advance(48 * HOUR - ns(1));
-    assert_eq!(runtime.fired(), 0);
+    assert_eq!(runtime.metrics().fired(), 0);
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn s23_dropping_the_handle_disposes() {
         drop(OnceTimer::on(&runtime, due, move |_| canary.sing()));
         assert!(fate.is_dropped());
     }
-    assert_eq!((runtime.active_timers(), clock.advance(secs(2_000_000))), (0, 0));
+    assert_eq!((runtime.metrics().active, clock.advance(secs(2_000_000))), (0, 0));
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn s23_dropping_the_handle_of_a_running_timer_does_not_wait() {
         entered.wait();
         drop(timer);
         assert!(!fate.is_dropped(), "still in use");
-        assert_eq!(runtime.active_timers(), 0, "but out of its list");
+        assert_eq!(runtime.metrics().active, 0, "but out of its list");
         gate.open();
         eventually("let go by its last callback", || fate.is_dropped());
         assert_eq!(calls.get(), 1);
@@ -91,7 +91,7 @@ fn s23_a_detached_timer_goes_on() {
     assert!(!once_fate.is_dropped() && !one_shot_fate.is_dropped());
     clock.advance(ms(385));
     assert!(once_fate.is_dropped() && one_shot_fate.is_dropped(), "a one-shot until it has fired");
-    assert_eq!(runtime.active_timers(), 1);
+    assert_eq!(runtime.metrics().active, 1);
     runtime.shutdown(Duration::ZERO).expect("no threads");
     assert_eq!((clock.advance(secs(1)), fired.get()), (0, 80), "the rest until the runtime ends");
 }

@@ -6,7 +6,7 @@ use super::*;
 fn use_everything(runtime: &Runtime) {
     let timer = Timer::on(runtime, secs(500), secs(1), |_| {});
     let _ = timer.change(secs(400), NEVER);
-    let _ = (runtime.active_timers(), runtime.next_due());
+    let _ = (runtime.metrics().active, runtime.next_due());
     let _ = timer.dispose_and_wait();
     drop(TimerBuilder::on(runtime).due(secs(500)).period(secs(1)).start_exclusive(|_| {}));
     OnceTimer::on(runtime, NEVER, |_| {}).detach();

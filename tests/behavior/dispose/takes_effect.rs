@@ -80,16 +80,16 @@ fn s19_dispose_is_idempotent_and_takes_effect_at_once() {
     let (clock, runtime) = manual();
     for due in [ms(0), ms(1), ms(333), ms(400), secs(1_000), secs(1_000_000), NEVER] {
         for (timer, fate) in one_of_each(&runtime, due, ms(7), || unreachable!("disposed in time")) {
-            let others = runtime.active_timers();
+            let others = runtime.metrics().active;
             (timer.dispose)();
-            assert_eq!(runtime.active_timers(), others - usize::from(due != NEVER), "{}: out of its list", timer.kind);
+            assert_eq!(runtime.metrics().active, others - usize::from(due != NEVER), "{}: out of its list", timer.kind);
             assert!(fate.is_dropped(), "{}: nothing runs, so what it owned is gone", timer.kind);
             (timer.dispose)();
             assert_eq!((timer.change)(), Changed::Ended);
             assert_eq!((timer.wait)(), Waited::Ended);
             (timer.dispose)();
         }
-        assert_eq!((runtime.active_timers(), runtime.next_due()), (0, None));
+        assert_eq!((runtime.metrics().active, runtime.next_due()), (0, None));
     }
     assert_eq!(clock.advance(secs(10_000_000)), 0);
 }

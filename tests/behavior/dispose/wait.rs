@@ -198,15 +198,15 @@ fn s12_s21_wakers_of_waiters_that_panic_are_told_and_hurt_no_other_waiter() {
         assert!(poll(&mut second, &counter).is_pending());
         drop(third);
         PanickingWaker::set(&panicking.on_drop, false);
-        assert_eq!((panicking.panics(), runtime.panics()), (2, 2), "replaced, and dropped");
+        assert_eq!((panicking.panics(), runtime.metrics().panics), (2, 2), "replaced, and dropped");
         PanickingWaker::set(&panicking.on_clone, true);
         assert!(panics(|| poll_with(&mut fourth, &panicking.waker())));
         PanickingWaker::set(&panicking.on_clone, false);
         assert!(poll(&mut fourth, &counter).is_pending(), "usable all the same");
-        assert_eq!(runtime.panics(), 2);
+        assert_eq!(runtime.metrics().panics, 2);
         gate.open();
         assert_eq!(driver.join().expect("no panic"), 1);
-        assert_eq!((counter.wakes(), panicking.panics(), runtime.panics()), (2, 4, 3));
+        assert_eq!((counter.wakes(), panicking.panics(), runtime.metrics().panics), (2, 4, 3));
         for waiting in [&mut first, &mut second, &mut fourth] {
             assert_eq!(poll(waiting, &counter), Poll::Ready(Waited::Ended));
         }

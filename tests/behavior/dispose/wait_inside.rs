@@ -87,7 +87,7 @@ fn s22_an_outer_callback_on_the_same_thread_counts() {
     me.set(timer).expect("once");
     assert_eq!(outer_clock.advance(ms(1)), 1);
     assert_eq!(results.take(), [Waited::InsideCallback, Waited::Ended]);
-    assert_eq!(outer.panics() + inner.panics(), 0);
+    assert_eq!(outer.metrics().panics + inner.metrics().panics, 0);
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn s22_a_callback_that_waits_for_the_driver_of_a_clock_does_not_hang() {
         clock.advance(ms(1));
         let refused = receive.recv() == Ok(Waited::InsideCallback);
         let _ = timer.get().expect("set").dispose_and_wait();
-        assert_eq!(u64::from(refused) + real.panics(), 1, "the one is told, or the other panics");
+        assert_eq!(u64::from(refused) + real.metrics().panics, 1, "the one is told, or the other panics");
         drop(waits);
     });
 }

@@ -36,7 +36,7 @@ fn s33_shutdown_with_a_time_limit() {
         assert_eq!(runtime.shutdown(ms(1)).map_err(|late| late.threads()), Err(2));
         gate.open();
         assert_eq!(runtime.shutdown(NEVER), Ok(()), "a later call waits again");
-        assert_eq!((finished.get(), runtime.threads()), (2, 0));
+        assert_eq!((finished.get(), runtime.metrics().threads.alive), (2, 0));
         all_gone("tq-late");
         assert_eq!(runtime.shutdown(Duration::ZERO), Ok(()));
         drop(timers);
@@ -110,7 +110,7 @@ fn s33_shutdown_races_with_everything() {
             for timer in &kept {
                 assert_eq!(timer.change(ns(1), NEVER), Changed::Ended);
             }
-            assert_eq!((started_late.get(), runtime.active_timers()), (0, 0), "round {round}");
+            assert_eq!((started_late.get(), runtime.metrics().active), (0, 0), "round {round}");
         }
     });
 }

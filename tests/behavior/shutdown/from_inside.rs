@@ -84,7 +84,7 @@ fn s33_shutdown_from_inside_a_callback_on_virtual_time() {
         [Timer::on(&runtime, ms(10), NEVER, fired.callback()), Timer::on(&runtime, ms(10), ms(1), fired.callback())];
     let filed = Timer::on(&runtime, ms(11), NEVER, fired.callback());
     assert_eq!(clock.advance(secs(1)), 2, "the one before and the one that ends it");
-    assert_eq!((fired.get(), runtime.panics()), (1, 0));
+    assert_eq!((fired.get(), runtime.metrics().panics), (1, 0));
     assert_eq!(claimed[1].change(ms(1), NEVER), Changed::Ended);
     drop((before, closer, claimed, filed));
 }

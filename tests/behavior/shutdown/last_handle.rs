@@ -98,7 +98,7 @@ fn s33_a_callback_that_owns_its_runtime_keeps_it_until_shutdown() {
     Timer::on(&runtime, ms(1), ms(1), {
         let ticks = ticks.clone();
         move |_| {
-            let _ = owner.active_timers();
+            let _ = owner.metrics().active;
             ticks.bump();
         }
     })

@@ -81,7 +81,7 @@ fn s33_destructors_of_thread_local_values_are_awaited() {
         eventually("the others end", || runtime.shutdown(ms(20)).map_err(|late| late.threads()) == Err(1));
         gate.open();
         runtime.shutdown(PATIENCE).expect("it returns");
-        assert_eq!((ended.get(), runtime.threads()), (1, 0));
+        assert_eq!((ended.get(), runtime.metrics().threads.alive), (1, 0));
     });
 }
 
@@ -117,6 +117,6 @@ fn s33_shutdown_of_another_runtime_from_the_destructor_of_a_thread_local_value()
         at_the_end_of_a_thread(&ending, move || _ = send.send(theirs.shutdown(PATIENCE)));
         ending.shutdown(PATIENCE).expect("all return");
         assert_eq!(receive.recv().expect("it ran"), Ok(()));
-        assert_eq!(other.threads(), 0);
+        assert_eq!(other.metrics().threads.alive, 0);
     });
 }

@@ -71,16 +71,16 @@ fn s31_threads_are_added_up_to_a_limit() {
             .collect();
         // One of the five threads polls; the rest may be blocked.
         eventually("as many as there may be", || entered.get() == 4);
-        assert_eq!((runtime.threads(), threads_named("tq-limit")), (5, 5));
+        assert_eq!((runtime.metrics().threads.alive, threads_named("tq-limit")), (5, 5));
         let (send, receive) = mpsc::channel();
         let waiting = OnceTimer::on(&runtime, Duration::ZERO, move |_| send.send(()).expect("the test listens"));
         assert!(receive.recv_timeout(ms(100)).is_err(), "all threads there may be are blocked: due timers wait");
-        assert_eq!((entered.get(), runtime.threads()), (4, 5));
+        assert_eq!((entered.get(), runtime.metrics().threads.alive), (4, 5));
         gate.open();
         receive.recv_timeout(PATIENCE).expect("and run when one comes back");
         eventually("all have run", || entered.get() == 20);
         eventually("threads beyond the workers end when they are idle", || threads_named("tq-limit") == 2);
-        assert_eq!(runtime.threads(), 2);
+        assert_eq!(runtime.metrics().threads.alive, 2);
         drop((blocked, waiting));
     });
 }
@@ -184,7 +184,7 @@ fn s31_the_limit_counts_threads_whose_destructors_run() {
                 OnceTimer::on(&runtime, Duration::ZERO, callback).detach();
             }
             std::thread::sleep(ms(25));
-            most = most.max(runtime.threads());
+            most = most.max(runtime.metrics().threads.alive);
         }
         eventually("all have run", || ran.get() as u64 == 12 * ROUNDS);
         assert!(most <= LIMIT, "{most} threads");

@@ -198,7 +198,7 @@ fn s31_a_flood_of_callbacks_that_sleep_for_a_short_time() {
         for _ in 0..10 {
             let runtime = runtime(WORKERS);
             let most = flood(&runtime, TWICE, 12_000);
-            let threads = runtime.threads();
+            let threads = runtime.metrics().threads.alive;
             short.extend((most < TWICE).then_some(most));
             assert!(short.len() <= 2, "so many at the same time, of {TWICE}: {short:?}");
             assert!(threads <= 80, "{threads} threads");
@@ -217,7 +217,7 @@ fn s31_threads_for_callbacks_that_block_are_not_many_more_than_these() {
         let runtime = runtime(3);
         let (timers, entered, gate) = blocking(&runtime, BLOCKED);
         eventually("all are blocked", || entered.get() == BLOCKED);
-        let threads = runtime.threads();
+        let threads = runtime.metrics().threads.alive;
         assert!(threads <= BLOCKED + 3, "{threads} threads");
         gate.open();
         drop(timers);
@@ -244,7 +244,7 @@ fn s31_overload_does_not_add_threads() {
         let timers: Vec<Timer> = (0..CALLBACKS).map(start).collect();
         let mut most = 0;
         eventually("all return", || {
-            most = most.max(runtime.threads());
+            most = most.max(runtime.metrics().threads.alive);
             ended.get() == CALLBACKS
         });
         // On a machine with much else to do, a callback that has lost its processor is taken for

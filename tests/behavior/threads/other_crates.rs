@@ -180,7 +180,7 @@ fn s29_what_another_crate_defers_may_drop_and_make_timers_during_a_sweep() {
                 // Fewer than a lock section of a sweep takes, also with the cascade of a window.
                 let fired = fired.clone();
                 timers.extend(at_once(&runtime, 24, move || _ = fired.bump()));
-                eventually("they are swept", || runtime.active_timers() == 0);
+                eventually("they are swept", || runtime.metrics().active == 0);
             }
             gate.open();
             eventually("all fire", || fired.get() == timers.len());
@@ -206,7 +206,7 @@ fn s29_what_another_crate_defers_may_drop_and_make_timers_while_a_thread_steals(
 fn s29_what_another_crate_defers_may_ask_the_runtime() {
     while_a_thread_steals("tq-epoch-ask", |runtime, all_have_run| {
         while !all_have_run() {
-            let _ = (runtime.fired(), runtime.threads(), runtime.active_timers());
+            let _ = (runtime.metrics().fired(), runtime.metrics().threads.alive, runtime.metrics().active);
             std::thread::sleep(us(100));
         }
     });

@@ -73,7 +73,7 @@ fn s11_callbacks_may_do_all_of_it_on_the_pool() {
         }
         link(&runtime, &chain);
         eventually("500 links", || chain.get() >= 500);
-        eventually("all gone", || runtime.active_timers() == 0);
+        eventually("all gone", || runtime.metrics().active == 0);
         runtime.shutdown(PATIENCE).expect("ends");
     });
 }

@@ -47,7 +47,7 @@ fn s01_an_infinite_due_time_is_idle_whatever_the_period() {
     for period in [ns(0), ns(1), ms(50), ms(400), NEVER] {
         let fired = Count::new();
         let timer = Timer::on(&runtime, NEVER, period, fired.callback());
-        assert_eq!(runtime.active_timers(), 0, "idle: waits for nothing");
+        assert_eq!(runtime.metrics().active, 0, "idle: waits for nothing");
         assert_eq!(clock.advance(secs(3600)), 0);
         assert_eq!(timer.change(ms(1), NEVER), Changed::WasIdle);
         assert_eq!(clock.advance(ms(1)), 1);
@@ -63,7 +63,7 @@ fn s01_period_zero_or_infinite_is_one_shot() {
             let (timer, journal) = journal_of(&runtime, ms(due), period);
             clock.advance(secs(3600));
             assert_eq!(journal.take(), [due * 1_000_000]);
-            assert_eq!(runtime.active_timers(), 0);
+            assert_eq!(runtime.metrics().active, 0);
             drop(timer);
         }
     }
@@ -79,7 +79,7 @@ fn s01_the_builder_starts_with_one_period() {
     drop(every);
     let neither = TimerBuilder::on(&runtime).start(fired.callback());
     let zero = TimerBuilder::on(&runtime).period(Duration::ZERO).start(fired.callback());
-    assert_eq!((clock.advance(secs(3600)), runtime.active_timers()), (0, 0));
+    assert_eq!((clock.advance(secs(3600)), runtime.metrics().active), (0, 0));
     assert_eq!(fired.get(), 3);
     drop((neither, zero));
 }
@@ -132,7 +132,7 @@ fn s03_any_duration_is_accepted_and_what_does_not_fit_is_never() {
             drop(OnceTimer::on(&runtime, due, |_| {}));
         }
         let (timer, journal) = journal_of(&runtime, ns(end - 1), ns(1));
-        assert_eq!(runtime.active_timers(), 1, "the last instant of the clock fits");
+        assert_eq!(runtime.metrics().active, 1, "the last instant of the clock fits");
         assert_eq!(clock.advance(NEVER), 1, "and the clock gets there");
         assert_eq!(journal.take(), [LAST_NS]);
         assert_eq!(clock.advance(NEVER), 0, "where it stands");
@@ -155,7 +155,7 @@ fn s03_a_period_that_leaves_the_clock_ends_the_timer() {
         let (timer, journal) = journal_of(&runtime, due, period);
         clock.advance(NEVER);
         assert_eq!(journal.take(), want.iter().copied().map(nanos).collect::<Vec<_>>(), "{due:?}, {period:?}");
-        assert_eq!(runtime.active_timers(), 0);
+        assert_eq!(runtime.metrics().active, 0);
         drop(timer);
     }
 }
@@ -170,7 +170,7 @@ fn s03_a_late_tick_near_the_end_of_the_clock_saturates() {
         clock.stall(NEVER);
         clock.advance(Duration::ZERO);
         let want = if policy == MissedTicks::Burst { 4 } else { 1 };
-        assert_eq!((fired.get(), runtime.active_timers()), (want, 0), "{policy:?}");
+        assert_eq!((fired.get(), runtime.metrics().active), (want, 0), "{policy:?}");
         drop(timer);
     }
 }

@@ -57,7 +57,7 @@ fn s05_never_early_on_virtual_time() {
         }
     }
     assert!(clock.advance(secs(5)) > 10_000);
-    assert_eq!((early.get(), runtime.panics()), (0, 0));
+    assert_eq!((early.get(), runtime.metrics().panics), (0, 0));
 }
 
 #[test]

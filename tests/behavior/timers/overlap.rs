@@ -126,7 +126,7 @@ fn s10_a_timer_is_queued_for_its_next_tick_before_the_callback_starts() {
             let (journal, runtime) = (journal.clone(), Arc::clone(&runtime));
             move |tick: &Tick<'_>| {
                 let next = runtime.next_due().map(|next| next - tick.scheduled());
-                journal.push((next, runtime.active_timers()));
+                journal.push((next, runtime.metrics().active));
                 panic!("the next tick does not mind");
             }
         };

@@ -25,7 +25,7 @@ fn s12_a_panic_is_caught_counted_and_handed_over() {
     let once = OnceTimer::on(&runtime, ms(25), |_| panic_any(0u64));
     assert_eq!(clock.advance(ms(40)), 4 + 4 + 2 + 1, "neither the timer nor the queue stops");
     assert_eq!(handed.take(), [10, 20, 101, 0, 30, 40, 102]);
-    assert_eq!((runtime.panics(), calm.get()), (7, 4));
+    assert_eq!((runtime.metrics().panics, calm.get()), (7, 4));
     drop((neighbour, periodic, exclusive, once));
 }
 
@@ -54,9 +54,9 @@ fn s12_a_panic_stops_no_worker() {
         });
         eventually("100 panics", || seen.get() >= 100);
         assert_eq!(timer.dispose_and_wait(), timerqueue::Waited::Ended);
-        assert_eq!(runtime.panics(), seen.get() as u64);
+        assert_eq!(runtime.metrics().panics, seen.get() as u64);
         assert_eq!(handled.get(), seen.get());
-        assert_eq!(runtime.threads(), 2);
+        assert_eq!(runtime.metrics().threads.alive, 2);
     });
 }
 
@@ -70,7 +70,7 @@ fn s12_a_panicking_handler_does_no_harm() {
         .expect("nothing to refuse");
     let timer = Timer::on(&runtime, ms(1), ms(1), |_| panic!("the callback"));
     assert_eq!(clock.advance(ms(5)), 5);
-    assert_eq!(runtime.panics(), 5);
+    assert_eq!(runtime.metrics().panics, 5);
     drop(timer);
 }
 
@@ -96,7 +96,7 @@ fn s12_a_panic_payload_whose_destructor_panics_does_no_harm() {
     let (clock, runtime) = manual();
     let timer = Timer::on(&runtime, ms(1), ms(1), |_| panic_any(OnDrop(|| panic!("the payload, too"))));
     assert_eq!(clock.advance(ms(5)), 5);
-    assert_eq!(runtime.panics(), 5);
+    assert_eq!(runtime.metrics().panics, 5);
     drop(timer);
 }
 
@@ -129,7 +129,7 @@ fn s12_a_panicking_destructor_of_the_callback_is_told_and_counted() {
     let mut expected = 0;
     let mut check = |what: &str| {
         expected += 1;
-        let seen = (dropped.get(), told.len(), runtime.panics(), runtime.metrics().panics);
+        let seen = (dropped.get(), told.len(), runtime.metrics().panics, runtime.metrics().panics);
         assert_eq!(seen, (expected, expected, expected as u64, expected as u64), "{what}");
     };
     drop(timer(ms(1)));
@@ -239,7 +239,7 @@ fn s12_what_panics_inside_of_the_handler_is_counted_and_not_told() {
     for round in 1..=2 {
         let owned = OnDrop(|| panic!("dropped"));
         drop(Timer::on(&runtime, NEVER, NEVER, move |_| owned.hold()));
-        assert_eq!((told.get(), runtime.panics()), (round, 2 * round as u64));
+        assert_eq!((told.get(), runtime.metrics().panics), (round, 2 * round as u64));
     }
     *lock(&own) = None;
 }

@@ -98,7 +98,7 @@ fn s57_a_callback_may_run_a_future_on_its_own_clock() {
     });
     assert_eq!(clock.advance(secs(2)), 2, "the timer, and the waker of the delay");
     assert_eq!((journal.take(), clock.now().as_duration()), (vec![secs(11)], secs(11)));
-    assert_eq!(runtime.fired(), 2);
+    assert_eq!(runtime.metrics().fired(), 2);
     drop(timer);
 }
 
@@ -117,7 +117,7 @@ fn s57_callbacks_that_wait_inside_one_another_are_bounded_and_end_last_in_first_
     clock.advance(secs(1));
     let (begun, mut ended) = (begun.take(), ended.take());
     assert_eq!((begun.len(), ended.len()), (101, 100), "one has found the stack too deep");
-    assert_eq!(runtime.panics(), 1);
+    assert_eq!(runtime.metrics().panics, 1);
     ended.reverse();
     assert_eq!(ended, begun[..100]);
     // And the clock goes on.
@@ -146,7 +146,7 @@ fn s57_a_callback_that_waits_does_not_keep_the_ticks_of_its_timer() {
     clock.advance(ns(0));
     let ticks = (1..=13).map(|at| (secs(at), secs(at.max(3))));
     let want: Vec<_> = ticks.chain([(secs(0), secs(13))]).collect();
-    assert_eq!((begun.take(), runtime.panics()), (want, 0));
+    assert_eq!((begun.take(), runtime.metrics().panics), (want, 0));
     drop(timer);
 }
 

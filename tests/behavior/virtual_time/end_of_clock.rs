@@ -63,7 +63,7 @@ fn s03_never_is_never_at_the_end_of_the_clock_too() {
     let idle = TimerBuilder::on(&runtime).due(ns(1)).leeway(secs(1)).start(|_| {});
     let leeway = TimerBuilder::on(&runtime).due(Duration::ZERO).leeway(secs(1)).start(|_| {});
     assert_eq!((runtime.next_due(), clock.advance(NEVER)), (Some(clock.now()), 1));
-    assert_eq!(runtime.active_timers(), 3, "those without end for which a task waits");
+    assert_eq!(runtime.metrics().active, 3, "those without end for which a task waits");
     runtime.shutdown(Duration::ZERO).expect("no threads");
     assert!(pending(&mut delay) && pending(&mut until), "the end of the runtime is none of a plain delay");
     assert!(!pending(&mut Box::pin(delay.try_wait())) && !pending(&mut Box::pin(until.try_wait())), "it can be asked");

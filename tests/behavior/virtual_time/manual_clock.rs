@@ -12,7 +12,7 @@ fn s51_no_threads_and_everything_on_the_callers_thread() {
         .thread_name("tq-s51")
         .start()
         .expect("nothing to refuse");
-    assert_eq!((runtime.threads(), runtime.queues(), threads_named("tq-s51")), (0, 4, 0));
+    assert_eq!((runtime.metrics().threads.alive, runtime.queues(), threads_named("tq-s51")), (0, 4, 0));
     let ran_on = Journal::new();
     let timers: Vec<Timer> = (0..10)
         .map(|i| {
@@ -41,7 +41,11 @@ fn s51_no_callback_runs_until_the_clock_is_advanced() {
     let timer = Timer::on(&runtime, ms(1), ms(1), |_| {});
     let before = clock.now();
     clock.stall(secs(100));
-    assert_eq!((clock.now() - before, runtime.fired()), (secs(100), 0), "a stall moves the clock and runs nothing");
+    assert_eq!(
+        (clock.now() - before, runtime.metrics().fired()),
+        (secs(100), 0),
+        "a stall moves the clock and runs nothing"
+    );
     assert_eq!(clock.next_due(), Some(before + ms(1)), "what is overdue stays due");
     assert_eq!(clock.advance(Duration::ZERO), 1, "one tick at once, the rest was missed");
     assert_eq!(clock.next_due(), Some(clock.now() + ms(1)));
@@ -120,7 +124,7 @@ fn s51_a_change_within_the_span_holds_within_the_same_advance() {
     });
     assert_eq!(clock.advance(ms(500)), 3);
     assert_eq!(journal.take(), [("late", 15), ("late", 415)]);
-    assert_eq!(runtime.panics(), 0);
+    assert_eq!(runtime.metrics().panics, 0);
     drop(first);
 }
 
@@ -190,7 +194,7 @@ fn s51_the_number_reported_is_the_number_of_callbacks() {
         reported += clock.advance(ms(k));
         let _ = timers[k as usize % 20].change(ms(k), ms(20 + k));
     }
-    assert_eq!((reported, runtime.fired()), (fired.get() as u64, fired.get() as u64));
+    assert_eq!((reported, runtime.metrics().fired()), (fired.get() as u64, fired.get() as u64));
 }
 
 #[test]

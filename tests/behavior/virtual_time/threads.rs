@@ -71,7 +71,7 @@ fn circle(clocks: usize, moves: fn(&ManualClock, &Runtime)) {
     }
     let ran: u64 = threads.into_iter().map(|thread| thread.join().expect("callbacks are contained")).sum();
     assert_eq!((ran, *lock(&begun)), (clocks.len() as u64, clocks.len()));
-    let panics: u64 = clocks.iter().map(|(_, runtime)| runtime.panics()).sum();
+    let panics: u64 = clocks.iter().map(|(_, runtime)| runtime.metrics().panics).sum();
     assert_eq!(panics, 1, "the one that would have closed the circle");
     // All of them go on.
     for (clock, runtime) in &clocks {
@@ -126,7 +126,7 @@ fn s57_a_future_that_another_thread_wakes_may_wait_in_a_circle_of_clocks() {
         thread::sleep(ms(10));
         source.cancel();
         assert!(drivers.into_iter().all(|driver| driver.join().expect("no panic") == 1));
-        assert!(sides.iter().all(|(_, runtime)| runtime.panics() == 0));
+        assert!(sides.iter().all(|(_, runtime)| runtime.metrics().panics == 0));
     });
 }
 
@@ -150,7 +150,7 @@ fn s51_a_callback_that_waits_for_another_clock_that_does_not_wait_for_it_goes_on
             assert_eq!(other.advance(Duration::ZERO), 0);
         });
         assert_eq!((one.advance(ms(1)), driver.join().expect("no panic")), (1, 1));
-        assert_eq!((first.panics(), second.panics(), one.advance(NEVER)), (0, 0, 0));
+        assert_eq!((first.metrics().panics, second.metrics().panics, one.advance(NEVER)), (0, 0, 0));
         drop((long, waits));
     });
 }

@@ -245,7 +245,7 @@ impl Harness {
             drop(runtime);
         } else {
             self.same("shutdown", runtime.shutdown(Duration::ZERO).is_ok(), true);
-            self.same("timers after a shutdown", runtime.active_timers(), 0);
+            self.same("timers after a shutdown", runtime.metrics().active, 0);
         }
         let outcome = lock(&self.model).all_called_out();
         self.ok(outcome);

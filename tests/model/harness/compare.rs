@@ -23,10 +23,10 @@ impl Harness {
         }
         for (id, runtime) in real.runtimes.iter().flatten() {
             self.same("next due", runtime.next_due().map(ns), model.next_due_of(*id));
-            self.same("active timers", runtime.active_timers(), model.active(*id));
+            self.same("active timers", runtime.metrics().active, model.active(*id));
             let want = &model.runtimes[*id];
-            self.same("callbacks begun", runtime.fired(), want.fired);
-            self.same("panics", runtime.panics(), want.panics);
+            self.same("callbacks begun", runtime.metrics().fired(), want.fired);
+            self.same("panics", runtime.metrics().panics, want.panics);
         }
         for (id, source) in real.sources.iter().flatten() {
             self.same("reason", source.token().reason(), model.reason(*id));

@@ -67,9 +67,9 @@ fn dropping_a_retry_removes_its_pause_from_the_queue() {
         let retry = (|| ready(Err::<(), _>(()))).retry(doubling()).sleep(BackonSleeper::on(&runtime));
         let mut retry = pin!(retry);
         assert!(retry.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        assert_eq!(runtime.active_timers(), 1);
+        assert_eq!(runtime.metrics().active, 1);
     }
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn a_blocking_retry_moves_a_manual_clock_and_runs_what_is_due() {
     let answer = attempt.retry(doubling()).sleep(runtime.enter(BackonSleeper::new)).call();
     assert_eq!(answer, Ok((1 + 2 + 4) * SECOND));
     ticks.dispose();
-    assert_eq!(runtime.panics(), 0);
-    assert!(runtime.fired() >= 6, "{}", runtime.fired());
+    assert_eq!(runtime.metrics().panics, 0);
+    assert!(runtime.metrics().fired() >= 6, "{}", runtime.metrics().fired());
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn headers_that_do_not_come_end_the_connection_at_the_limit_to_the_nanosecond() 
     });
     assert!(error.is_timeout(), "{error:?}");
     assert_eq!(clock.now().as_duration(), 30 * SECOND);
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
 }
 
 #[test]
@@ -91,9 +91,9 @@ fn dropping_a_connection_removes_its_sleeps_from_the_queue() {
     {
         let mut connection = pin!(serve(server, HyperTimer::on(&runtime), SECOND));
         assert!(connection.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        assert_eq!(runtime.active_timers(), 1);
+        assert_eq!(runtime.metrics().active, 1);
     }
-    assert_eq!((runtime.active_timers(), clock.advance(SECOND)), (0, 0));
+    assert_eq!((runtime.metrics().active, clock.advance(SECOND)), (0, 0));
 }
 
 #[test]

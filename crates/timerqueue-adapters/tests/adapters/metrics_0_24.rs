@@ -116,6 +116,6 @@ fn a_recorder_that_panics_is_a_panic_of_the_callback() {
     let (clock, runtime) = manual();
     let reports = Reporter::new(&runtime).every(SECOND);
     metrics::with_local_recorder(&Broken, || clock.advance(2 * SECOND));
-    assert_eq!(runtime.panics(), 2);
+    assert_eq!(runtime.metrics().panics, 2);
     drop(reports);
 }

@@ -57,7 +57,7 @@ fn a_call_ends_by_its_answer_or_at_the_limit_to_the_nanosecond() {
     assert_eq!((answer.expect_err("thirteen").is::<io::Error>(), took), (true, 13 * SECOND));
     let (answer, took) = call(21);
     assert_eq!((answer.expect_err("late").is::<Elapsed>(), took), (true, 20 * SECOND));
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
 }
 
 #[test]
@@ -67,9 +67,9 @@ fn dropping_a_call_removes_its_limit_from_the_queue() {
     {
         let mut call = pin!(service.oneshot(()));
         assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        assert_eq!(runtime.active_timers(), 1);
+        assert_eq!(runtime.metrics().active, 1);
     }
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn hedged(answers: &[(u64, Result<u64, &'static str>)]) -> (Result<u64, &'static
     let left = Rc::clone(&script.answers);
     let service = HedgeLayer::on(&runtime, 10 * SECOND, |&()| Some(())).layer(script);
     let answer = clock.block_on(service.oneshot(()));
-    assert_eq!(runtime.active_timers(), 0);
+    assert_eq!(runtime.metrics().active, 0);
     let left = left.borrow().len();
     (answer, clock.now().as_duration(), left)
 }
@@ -142,7 +142,7 @@ fn a_request_that_must_not_be_copied_is_sent_once() {
     let service = HedgeLayer::on(&runtime, SECOND, |_: &u64| None).layer(slow(&runtime));
     assert_eq!(clock.block_on(service.oneshot(60)).expect("no error"), 60);
     // the delay of the service alone
-    assert_eq!((clock.now().as_duration(), runtime.fired()), (60 * SECOND, 1));
+    assert_eq!((clock.now().as_duration(), runtime.metrics().fired()), (60 * SECOND, 1));
 }
 
 #[test]

@@ -76,9 +76,9 @@ fn b11_b20_every_delay_is_exact_and_far_items_are_not_visited() {
     assert_eq!(bench.log.seconds(), (1..=300).collect::<Vec<u64>>());
     let _ = bench.put("far", 48 * HOUR);
     bench.go();
-    let fired = bench.runtime.fired();
+    let fired = bench.runtime.metrics().fired();
     bench.clock.advance(48 * HOUR - secs(1));
-    assert_eq!(bench.runtime.fired(), fired);
+    assert_eq!(bench.runtime.metrics().fired(), fired);
 }
 
 #[test]

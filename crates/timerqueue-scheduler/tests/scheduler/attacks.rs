@@ -148,7 +148,7 @@ fn a_rule_whose_destructor_panics_in_the_engine_stops_nothing() {
         let _ = bench.put("after", secs(1));
         bench.advance(1);
         assert!(bench.log.keys().contains(&"after".to_owned()), "claims go on");
-        assert_eq!(bench.runtime.panics(), 0, "the panic reaches no thread of the runtime");
+        assert_eq!(bench.runtime.metrics().panics, 0, "the panic reaches no thread of the runtime");
     }
 }
 
@@ -194,7 +194,7 @@ fn a_destructor_of_a_callback_that_panics_is_told_and_harms_neither_the_pool_nor
         assert_eq!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(()));
         drop(task); // some executors end the process when this panics
     }
-    assert_eq!((bench.stats().done, bench.runtime.panics()), (2, 2));
+    assert_eq!((bench.stats().done, bench.runtime.metrics().panics), (2, 2));
 }
 
 #[test]

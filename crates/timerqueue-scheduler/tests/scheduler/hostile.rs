@@ -283,7 +283,7 @@ fn a_panic_with_a_payload_that_panics_is_contained() {
     let _ = bench.to("bomb", "b").send().wait().unwrap();
     bench.go();
     assert_eq!(bench.get("b").unwrap().error.as_deref(), Some("panic: a value that is no text"));
-    assert_eq!(bench.runtime.panics(), 0, "none reaches the runtime");
+    assert_eq!(bench.runtime.metrics().panics, 0, "none reaches the runtime");
     let _ = bench.put("after", Duration::ZERO);
     bench.go();
     assert_eq!(bench.log.len(), 1);

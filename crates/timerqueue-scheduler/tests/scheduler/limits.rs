@@ -76,11 +76,15 @@ fn a_full_handler_delays_no_other_and_is_not_looked_at() {
     }
     bench.go();
     while executor.try_tick() {}
-    let fired = bench.runtime.fired();
+    let fired = bench.runtime.metrics().fired();
     let _ = bench.put("other", secs(5));
     bench.advance(600);
     assert_eq!(bench.log.take(), expect(&[("other", 5)]));
-    assert!(bench.runtime.fired() - fired <= 4, "nothing else wakes up: {}", bench.runtime.fired() - fired);
+    assert!(
+        bench.runtime.metrics().fired() - fired <= 4,
+        "nothing else wakes up: {}",
+        bench.runtime.metrics().fired() - fired
+    );
 }
 
 #[test]
@@ -165,9 +169,9 @@ fn an_idle_scheduler_does_not_wake_up() {
     let _ = bench.put("paused", secs(1));
     let _ = bench.scheduler.pause("paused").wait().unwrap();
     bench.advance(2);
-    let fired = bench.runtime.fired();
+    let fired = bench.runtime.metrics().fired();
     bench.clock.advance(299 * crate::bench::DAY);
-    assert_eq!(bench.runtime.fired(), fired);
+    assert_eq!(bench.runtime.metrics().fired(), fired);
 }
 
 #[test]

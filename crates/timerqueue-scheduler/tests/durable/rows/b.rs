@@ -135,9 +135,9 @@ fn b8_b20_far_jobs_of_a_file_are_not_looked_at() {
     }
     let bench = Bench::at(&folder, 1);
     bench.settle();
-    let fired = bench.runtime.fired();
+    let fired = bench.runtime.metrics().fired();
     bench.clock.advance(47 * HOUR);
-    assert_eq!(bench.runtime.fired(), fired, "no timer fires before the first due time");
+    assert_eq!(bench.runtime.metrics().fired(), fired, "no timer fires before the first due time");
 }
 
 /// Unpaid orders are closed, receipts confirmed, and messages sent, unless the user was first.

@@ -87,9 +87,9 @@ fn d6_d8_each_job_runs_once_in_two_lives_and_idle_time_costs_nothing() {
     let mut second_life: Vec<u32> = bench.seen.keys().iter().map(|key| key.parse().unwrap()).collect();
     second_life.sort_unstable();
     assert_eq!(second_life, (30..60).collect::<Vec<_>>());
-    let fired = bench.runtime.fired();
+    let fired = bench.runtime.metrics().fired();
     bench.clock.advance(48 * HOUR);
-    assert_eq!(bench.runtime.fired(), fired);
+    assert_eq!(bench.runtime.metrics().fired(), fired);
 }
 
 #[test]
