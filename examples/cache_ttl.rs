@@ -31,7 +31,7 @@ impl<K: Eq + Hash + Send + Sync + 'static, V: Send + 'static> Cache<K, V> {
 
     /// Whether the key is in the cache; if so, its time to live begins anew.
     fn touch(&self, key: &K) -> bool {
-        self.entries.move_to(key, self.time_to_live)
+        self.entries.reset(key, self.time_to_live)
     }
 
     fn take(&self, key: &K) -> Option<V> {

@@ -42,7 +42,7 @@ fn tasks() -> Result<(), Box<dyn std::error::Error>> {
     queue.insert("order/18".into(), Task::CloseOrder { order: 18 }, Duration::from_millis(100))?;
 
     assert!(queue.remove("order/17").is_some()); // paid: never closed
-    assert!(queue.move_to("order/18", Duration::from_millis(200))); // the customer got more time
+    assert!(queue.reset("order/18", Duration::from_millis(200))); // the customer got more time
 
     queue.close(); // deliver what is there, then end
     for worker in workers {

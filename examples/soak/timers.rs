@@ -211,7 +211,7 @@ fn change_to(world: &World, entry: &Entry, due: Duration, period: Duration) {
             entry.page.armed(call, due, period, Some(found));
         }
         Handle::Once(timer) => {
-            let (call, found) = timed(&world.main, || timer.change(due));
+            let (call, found) = timed(&world.main, || timer.reset(due));
             entry.page.armed(call, due, NEVER, Some(found));
         }
     }
@@ -251,7 +251,7 @@ pub(crate) fn end(world: &World, entry: Entry, random: &mut Random) {
         }
         (Handle::Once(timer), _) => {
             timer.dispose();
-            must(timer.change(Duration::ZERO) == Changed::Ended, || "changed after disposal".into());
+            must(timer.reset(Duration::ZERO) == Changed::Ended, || "changed after disposal".into());
             timer.dispose_and_wait()
         }
     });
@@ -294,7 +294,7 @@ pub(crate) fn after_shutdown(world: &World, entry: Entry, call: Call, random: &m
     page.ended(call);
     let found = match &handle {
         Handle::Many(timer) => timer.change(Duration::ZERO, Duration::from_millis(1)),
-        Handle::Once(timer) => timer.change(Duration::ZERO),
+        Handle::Once(timer) => timer.reset(Duration::ZERO),
     };
     must(found == Changed::Ended, || format!("changed after the shutdown of its runtime: {found:?}"));
     if random.below(2) == 0 {

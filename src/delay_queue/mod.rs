@@ -115,7 +115,7 @@ use crate::sync::Arc;
 ///     move || queue.recv_blocking()
 /// });
 /// queue.insert(17, "close the order", Duration::from_secs(1800)).unwrap();
-/// assert!(queue.move_to(&17, Duration::from_secs(3600)));
+/// assert!(queue.reset(&17, Duration::from_secs(3600)));
 /// assert_eq!(queue.remove(&17), Some("close the order")); // paid
 /// queue.close();
 /// assert_eq!(receiver.join().unwrap(), None);
@@ -569,14 +569,14 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// let queue = DelayQueue::on(&runtime);
     /// queue.insert(String::from("idle"), (), Duration::from_secs(30)).unwrap();
     /// clock.advance(Duration::from_secs(20));
-    /// assert!(queue.move_to("idle", Duration::from_secs(30)));
+    /// assert!(queue.reset("idle", Duration::from_secs(30)));
     /// clock.advance(Duration::from_secs(20));
     /// assert!(queue.try_recv().is_err());
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
-    #[doc(alias = "reset")]
+    #[doc(alias = "move_to")]
     #[doc(alias = "change")]
-    pub fn move_to<Q: Hash + Eq + ?Sized>(&self, key: &Q, due: impl Into<Due>) -> bool
+    pub fn reset<Q: Hash + Eq + ?Sized>(&self, key: &Q, due: impl Into<Due>) -> bool
     where
         K: Borrow<Q>,
     {

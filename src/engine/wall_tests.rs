@@ -54,7 +54,7 @@ fn s69_a_dropped_job_takes_its_wall_timer_out_of_the_list() {
     }
     let waiting = || runtime.engine().shards().map(|shard| shard.lock().walls.len()).sum::<usize>();
     eventually("no timer waits", || waiting() == 0);
-    assert_eq!(kept.change(SystemTime::now()), Changed::Ended);
+    assert_eq!(kept.reset_at(SystemTime::now()), Changed::Ended);
     assert_eq!((waiting(), kept.dispose_and_wait()), (0, Waited::Ended));
 }
 
@@ -104,7 +104,7 @@ fn s56_timers_are_made_and_changed_and_disposed_and_fire_while_steps_are_followe
                                 0 => drop(timer),
                                 1 => assert_eq!(timer.dispose_and_wait(), Waited::Ended),
                                 _ => {
-                                    let _ = timer.change(soon);
+                                    let _ = timer.reset_at(soon);
                                     timer.detach();
                                 }
                             }
@@ -220,7 +220,7 @@ fn s56_a_walk_reaches_all_timers_while_others_come_and_go() {
                 match random >> 62 {
                     0 => drop(timers.remove(&id)),
                     1 => timers.remove(&id).expect("a timer").dispose(),
-                    2 => _ = timers[&id].change(at(id)),
+                    2 => _ = timers[&id].reset_at(at(id)),
                     _ => {
                         next += 1;
                         timers.insert(next, start_timer(next));
@@ -264,21 +264,21 @@ fn a_timer_that_does_not_wait_is_not_in_the_list() {
     assert_eq!(waiting(), 3);
     assert_eq!(waited.dispose_and_wait(), Waited::Ended);
     assert_eq!(waiting(), 2);
-    assert_eq!(disposed.change(soon), Changed::Ended);
+    assert_eq!(disposed.reset_at(soon), Changed::Ended);
     assert_eq!(waiting(), 2);
     assert_eq!(clock.advance(Duration::from_secs(1)), 2);
     assert_eq!(waiting(), 0);
     // A callback that takes its new time back.
     let undecided = WallTimer::on(&runtime, soon, move |tick| {
-        let _ = tick.change(soon + Duration::from_secs(1));
+        let _ = tick.reset_at(soon + Duration::from_secs(1));
         tick.dispose();
     });
     assert_eq!(clock.advance(Duration::ZERO), 1);
-    assert_eq!((waiting(), fired.change(soon)), (0, Changed::Ended));
+    assert_eq!((waiting(), fired.reset_at(soon)), (0, Changed::Ended));
     let closed = WallTimer::on(&runtime, soon + Duration::from_secs(9), |_| {});
     assert_eq!(waiting(), 1);
     runtime.shutdown(Duration::ZERO).expect("no threads");
-    assert_eq!((waiting(), closed.change(soon)), (0, Changed::Ended));
+    assert_eq!((waiting(), closed.reset_at(soon)), (0, Changed::Ended));
     assert_eq!(waiting(), 0);
     drop((undecided, closed));
 }

@@ -254,7 +254,7 @@ impl Timer {
         TimerBuilder::new(None)
     }
 
-    /// Stops the timer, which can be started again by [`restart`](Self::restart) with the same
+    /// Stops the timer, which can be started again by [`reset`](Self::reset) with the same
     /// period, or by [`change`](Self::change). As `change` with a due time of `Duration::MAX` and
     /// the same period.
     ///
@@ -270,7 +270,7 @@ impl Timer {
     /// let timer = TimerBuilder::on(&runtime).period(second).start_exclusive(|_| println!("tick"));
     /// assert_eq!(timer.stop(), Changed::WasWaiting);
     /// assert_eq!(clock.advance(10 * second), 0);
-    /// assert_eq!(timer.restart(second), Changed::WasIdle);
+    /// assert_eq!(timer.reset(second), Changed::WasIdle);
     /// assert_eq!(clock.advance(10 * second), 10);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
@@ -297,18 +297,18 @@ impl Timer {
     /// let timer = Timer::on(&runtime, idle, Duration::ZERO, |_| println!("connection is idle"));
     /// for _ in 0..10 {
     ///     assert_eq!(clock.advance(Duration::from_secs(20)), 0);
-    ///     timer.restart(idle);
+    ///     timer.reset(idle);
     /// }
     /// assert_eq!(clock.advance(idle), 1);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
-    #[doc(alias = "reset")]
-    pub fn restart(&self, due: Duration) -> Changed {
+    #[doc(alias = "restart")]
+    pub fn reset(&self, due: Duration) -> Changed {
         engine::restart(&self.entry, due).into()
     }
 
     /// Fires as soon as possible, on another thread; later ticks follow by the timer's period from
-    /// now. As [`restart`](Self::restart) with zero.
+    /// now. As [`reset`](Self::reset) with zero.
     ///
     /// # Examples
     ///
@@ -327,7 +327,7 @@ impl Timer {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn fire_now(&self) -> Changed {
-        self.restart(Duration::ZERO)
+        self.reset(Duration::ZERO)
     }
 
     /// Whether the timer never fires again: disposed by its runtime's end, or by an executor that
@@ -336,7 +336,7 @@ impl Timer {
         self.entry.get().state.is_disposed()
     }
 
-    /// As [`restart`](Self::restart), for a caller with a lock of its own, which drops the notice
+    /// As [`reset`](Self::reset), for a caller with a lock of its own, which drops the notice
     /// after that lock.
     pub(crate) fn restart_under_lock(&self, due: Duration) -> (Changed, Notice) {
         let (changed, notice) = engine::restart_under_lock(&self.entry, due);

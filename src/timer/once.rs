@@ -116,16 +116,10 @@ impl OnceTimer {
         Timer::builder().due(due).try_start_once(callback)
     }
 
-    /// Stops the timer, which [`restart`](Self::restart) can start again; see [`Timer::stop`].
+    /// Stops the timer, which [`reset`](Self::reset) can start again; see [`Timer::stop`].
     #[doc(alias = "pause")]
     pub fn stop(&self) -> Changed {
         self.timer.stop()
-    }
-
-    /// Moves the firing to `due` from now; the same as [`change`](Self::change).
-    #[doc(alias = "reset")]
-    pub fn restart(&self, due: Duration) -> Changed {
-        self.timer.restart(due)
     }
 
     /// Fires as soon as possible, on another thread, if the callback has not begun.
@@ -160,14 +154,14 @@ impl OnceTimer {
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let timer = OnceTimer::on(&runtime, Duration::from_secs(1), |_| {});
-    /// assert_eq!(timer.change(Duration::from_secs(5)), Changed::WasWaiting);
+    /// assert_eq!(timer.reset(Duration::from_secs(5)), Changed::WasWaiting);
     /// assert_eq!(clock.advance(Duration::from_secs(5)), 1);
-    /// assert_eq!(timer.change(Duration::from_secs(5)), Changed::Ended);
+    /// assert_eq!(timer.reset(Duration::from_secs(5)), Changed::Ended);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
-    #[doc(alias = "reset")]
-    pub fn change(&self, due: Duration) -> Changed {
-        self.timer.change(due, Duration::ZERO)
+    #[doc(alias = "change")]
+    pub fn reset(&self, due: Duration) -> Changed {
+        self.timer.reset(due)
     }
 
     /// Disposes the timer: stops the timer for good, without waiting; see

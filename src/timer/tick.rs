@@ -100,8 +100,8 @@ impl Tick<'_> {
         engine::restart(&self.firing.entry, Duration::MAX).into()
     }
 
-    /// Starts the callback's own timer again; see [`Timer::restart`](crate::Timer::restart).
-    pub fn restart(&self, due: Duration) -> Changed {
+    /// Starts the callback's own timer again; see [`Timer::reset`](crate::Timer::reset).
+    pub fn reset(&self, due: Duration) -> Changed {
         engine::restart(&self.firing.entry, due).into()
     }
 

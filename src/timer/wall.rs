@@ -11,8 +11,8 @@ use crate::engine::{self, Engine, Settings, WallEntry, WallFiring};
 use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::Arc;
 
-/// A timer that fires once when the wall clock shows its time. [`change`](Self::change) gives the
-/// timer a new time, also after the timer has fired. Made by [`WallTimer::new`], or on a chosen
+/// A timer that fires once when the wall clock shows its time. [`reset_at`](Self::reset_at) gives
+/// the timer a new time, also after the timer has fired. Made by [`WallTimer::new`], or on a chosen
 /// runtime by [`WallTimer::on`].
 ///
 /// **Precision.** Never early by the wall clock: when the callback starts, the wall clock shows the
@@ -98,7 +98,7 @@ impl WallTimer {
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let daily = WallTimer::on(&runtime, clock.wall() + DAY, |tick| {
-    ///     let _ = tick.change(tick.scheduled() + DAY);
+    ///     let _ = tick.reset_at(tick.scheduled() + DAY);
     /// });
     /// assert_eq!(clock.advance(7 * DAY), 7);
     /// # drop(daily);
@@ -186,14 +186,14 @@ impl WallTimer {
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let hour = Duration::from_secs(3600);
     /// let timer = WallTimer::on(&runtime, clock.wall() + hour, |_| {});
-    /// assert_eq!(timer.change(clock.wall() + 2 * hour), Changed::WasWaiting);
+    /// assert_eq!(timer.reset_at(clock.wall() + 2 * hour), Changed::WasWaiting);
     /// assert_eq!(clock.advance(hour), 0);
     /// assert_eq!(clock.advance(hour), 1);
-    /// assert_eq!(timer.change(clock.wall() + hour), Changed::WasIdle);
+    /// assert_eq!(timer.reset_at(clock.wall() + hour), Changed::WasIdle);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
-    #[doc(alias = "reset")]
-    pub fn change(&self, at: SystemTime) -> Changed {
+    #[doc(alias = "change")]
+    pub fn reset_at(&self, at: SystemTime) -> Changed {
         self.entry.change(at).into()
     }
 
@@ -291,9 +291,9 @@ impl WallTick<'_> {
         TimerSnapshot::of(self.firing.entry())
     }
 
-    /// Changes the callback's own timer; see [`WallTimer::change`].
-    #[doc(alias = "reset")]
-    pub fn change(&self, at: SystemTime) -> Changed {
+    /// Changes the callback's own timer; see [`WallTimer::reset_at`].
+    #[doc(alias = "change")]
+    pub fn reset_at(&self, at: SystemTime) -> Changed {
         self.firing.change(at).into()
     }
 

@@ -86,7 +86,7 @@ mod tests {
         let timer = Timer::on(&runtime, Duration::MAX, Duration::MAX, |_| {});
         check("a timer", &mut || _ = timer.fire_now());
         let wall = WallTimer::on(&runtime, SystemTime::now() + Duration::from_secs(3600), |_| {});
-        check("a wall timer", &mut || _ = wall.change(SystemTime::UNIX_EPOCH));
+        check("a wall timer", &mut || _ = wall.reset_at(SystemTime::UNIX_EPOCH));
         runtime.shutdown(Duration::ZERO).expect("all threads have ended");
         assert_eq!(stranger.0.load(Ordering::SeqCst), 7, "by the thread that ends the runtime");
     }

@@ -51,9 +51,9 @@ fn s15_change_says_whether_the_timer_was_waiting() {
     assert!(timer.change(ms(1), NEVER).was_waiting());
 
     let once = OnceTimer::on(&runtime, NEVER, |_| {});
-    assert_eq!([once.change(ms(1)), once.change(NEVER), once.change(ms(2))], [WasIdle, WasWaiting, WasIdle]);
+    assert_eq!([once.reset(ms(1)), once.reset(NEVER), once.reset(ms(2))], [WasIdle, WasWaiting, WasIdle]);
     assert_eq!((clock.advance(ms(1)), clock.advance(ms(1))), (1, 1), "the timer's, then the once");
-    assert_eq!(once.change(ms(1)), Changed::Ended, "its callback is spent");
+    assert_eq!(once.reset(ms(1)), Changed::Ended, "its callback is spent");
     drop((timer, once));
 }
 

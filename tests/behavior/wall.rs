@@ -28,7 +28,7 @@ fn s56_fires_once_when_the_wall_clock_shows_the_time() {
     assert_eq!(clock.advance(ns(1)), 1);
     assert_eq!(clock.advance(secs(1_000)), 0);
     assert_eq!(journal.take(), [at]);
-    assert_eq!(timer.change(at), Changed::WasIdle, "passed: it fires at once");
+    assert_eq!(timer.reset_at(at), Changed::WasIdle, "passed: it fires at once");
     assert_eq!(clock.advance(Duration::ZERO), 1);
     assert_eq!(journal.take(), [clock.wall()]);
 }
@@ -50,7 +50,7 @@ fn s56_follows_steps_in_both_directions() {
     assert_eq!(clock.advance(ns(1)), 1);
     assert_eq!(journal.take(), [start + secs(100)]);
     // Past it: at once.
-    assert_eq!(timer.change(start + secs(200)), Changed::WasIdle);
+    assert_eq!(timer.reset_at(start + secs(200)), Changed::WasIdle);
     clock.set_wall(start + secs(5_000));
     assert_eq!(clock.advance(Duration::ZERO), 1);
     assert_eq!(journal.take(), [start + secs(5_000)]);
@@ -59,7 +59,7 @@ fn s56_follows_steps_in_both_directions() {
     assert_eq!(clock.advance(secs(10_000)), 0);
     // Past the time and back before a sweep could run: no thread has seen the time.
     let now = clock.wall();
-    assert_eq!(timer.change(now + secs(10)), Changed::WasIdle);
+    assert_eq!(timer.reset_at(now + secs(10)), Changed::WasIdle);
     clock.set_wall(now + secs(20));
     clock.set_wall(now);
     assert_eq!(clock.advance(secs(10) - ns(1)), 0);
@@ -140,12 +140,12 @@ fn s56_change_dispose_drop_detach_and_shutdown() {
     let journal = Journal::new();
     let soon = clock.wall() + secs(10);
     let timer = WallTimer::on(&runtime, soon, noting(&journal));
-    assert_eq!(timer.change(soon + secs(10)), Changed::WasWaiting);
+    assert_eq!(timer.reset_at(soon + secs(10)), Changed::WasWaiting);
     assert_eq!(clock.advance(secs(19)), 0);
-    assert_eq!(timer.change(soon), Changed::WasWaiting, "passed: at once");
+    assert_eq!(timer.reset_at(soon), Changed::WasWaiting, "passed: at once");
     assert_eq!(clock.advance(Duration::ZERO), 1);
     timer.dispose();
-    assert_eq!(timer.change(clock.wall() + secs(1)), Changed::Ended);
+    assert_eq!(timer.reset_at(clock.wall() + secs(1)), Changed::Ended);
     assert_eq!(timer.dispose_and_wait(), Waited::Ended);
     journal.take();
     // After any end of a timer, neither time nor steps fire it again, and its payload is dropped.
@@ -190,7 +190,7 @@ fn s56_change_dispose_drop_detach_and_shutdown() {
     let (canary, fate) = Canary::new();
     let timer = WallTimer::on(&runtime, clock.wall(), move |_| canary.sing());
     assert!(fate.is_dropped());
-    assert_eq!(timer.change(clock.wall()), Changed::Ended);
+    assert_eq!(timer.reset_at(clock.wall()), Changed::Ended);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn s56_the_callback_changes_and_disposes_its_own_timer() {
             if tick.scheduled() == start + secs(180) {
                 tick.dispose();
             } else {
-                assert_eq!(tick.change(tick.scheduled() + secs(60)), Changed::WasIdle);
+                assert_eq!(tick.reset_at(tick.scheduled() + secs(60)), Changed::WasIdle);
             }
         }
     });
@@ -215,7 +215,7 @@ fn s56_the_callback_changes_and_disposes_its_own_timer() {
     assert_eq!(clock.advance(secs(1_000)), 3);
     assert_eq!(journal.take(), [start + secs(60), start + secs(120), start + secs(180)]);
     assert!(fate.is_dropped());
-    assert_eq!(timer.change(start), Changed::Ended);
+    assert_eq!(timer.reset_at(start), Changed::Ended);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn s56_times_that_no_clock_reaches() {
     clock.advance(secs(10));
     let before_all = SystemTime::UNIX_EPOCH - Duration::from_secs(1_000_000);
     clock.set_wall(before_all);
-    assert_eq!(far.change(before_all + secs(1)), Changed::WasIdle);
+    assert_eq!(far.reset_at(before_all + secs(1)), Changed::WasIdle);
     assert_eq!(clock.advance(secs(1)), 1);
 }
 
@@ -267,7 +267,7 @@ fn s56_agrees_with_a_plain_list() {
                 2 if !timers.is_empty() => {
                     let id = *timers.keys().nth(random.below(timers.len() as u64) as usize).expect("some");
                     let was = if waiting.insert(id, near).is_some() { Changed::WasWaiting } else { Changed::WasIdle };
-                    assert_eq!(timers[&id].change(near), was, "seed {seed}");
+                    assert_eq!(timers[&id].reset_at(near), was, "seed {seed}");
                 }
                 3 if timers.len() > 20 => {
                     let id = *timers.keys().nth(random.below(timers.len() as u64) as usize).expect("some");
@@ -322,7 +322,7 @@ fn s56_threads_that_change_and_dispose_while_the_clock_is_set() {
                         let timer =
                             WallTimer::on(runtime, clock.wall() + us(random.below(2_000)), fired.wall_callback());
                         if random.below(2) == 0 {
-                            let _ = timer.change(clock.wall() + us(random.below(2_000)));
+                            let _ = timer.reset_at(clock.wall() + us(random.below(2_000)));
                         }
                         if random.below(8) == 0 {
                             timer.detach();

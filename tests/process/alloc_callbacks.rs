@@ -78,7 +78,7 @@ fn changing_and_disposing_allocate_nothing() {
                 for timer in &timers {
                     let _ = timer.change(secs(due), secs(due));
                 }
-                let _ = once.change(secs(due));
+                let _ = once.reset(secs(due));
             }
             for timer in &timers[..30] {
                 let _ = timer.change(NEVER, NEVER);
@@ -423,7 +423,7 @@ fn a_runtime_whose_detached_timers_start_themselves_again_gives_everything_back(
             let wall = clock.wall();
             let once_more = move |tick: &WallTick<'_>| {
                 if tick.scheduled() < wall + ms(20) {
-                    tick.change(wall + ms(20));
+                    tick.reset_at(wall + ms(20));
                 }
             };
             WallTimer::on(&runtime, wall + ms(1), once_more).detach();

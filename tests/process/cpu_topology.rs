@@ -258,7 +258,7 @@ fn s25_threads_that_move_from_core_to_core() {
                         });
                         wander(&mut random);
                         // Too late for some timers, which have fired.
-                        let _ = timer.change(us(random.below(2_000)));
+                        let _ = timer.reset(us(random.below(2_000)));
                         wander(&mut random);
                         timer.detach();
                     }

@@ -481,7 +481,7 @@ fn s33_a_runtime_that_was_shut_down_holds_no_descriptor() {
         // Calls on what is left do nothing, and no other file is touched.
         let files: Vec<_> = (0..8).map(|_| std::fs::File::open("/dev/null").expect("it is there")).collect();
         runtime.execute(|| {});
-        let _ = (timer.change(ms(1), NEVER), wall.change(far), OnceTimer::on(&runtime, ms(1), |_| {}));
+        let _ = (timer.change(ms(1), NEVER), wall.reset_at(far), OnceTimer::on(&runtime, ms(1), |_| {}));
         drop((timer, wall, runtime));
         assert_eq!(open_descriptors(), before + files.len());
         // After a shutdown that did not wait, the last thread closes them.

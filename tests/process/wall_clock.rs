@@ -127,7 +127,7 @@ fn s56_fires_on_real_time_and_never_early() {
             assert_eq!(block_on(waiting), Waited::Ended);
             let far = WallTimer::on(&runtime, SystemTime::now() + secs(1_000), |_| {});
             assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
-            assert_eq!(far.change(SystemTime::now()), Changed::Ended);
+            assert_eq!(far.reset_at(SystemTime::now()), Changed::Ended);
         });
     }
 }
@@ -269,7 +269,7 @@ fn stepped(runtime: &Runtime, tell: impl Fn()) {
     eventually("those it has stepped past fire", || journal.len() == 2);
     SHIFT.store(-3_600, Ordering::SeqCst);
     tell();
-    assert_eq!(timers[0].change(begin), Changed::WasIdle);
+    assert_eq!(timers[0].reset_at(begin), Changed::WasIdle);
     thread::sleep(ms(50));
     assert_eq!(journal.len(), 2);
     SHIFT.store(0, Ordering::SeqCst);

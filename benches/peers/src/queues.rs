@@ -58,7 +58,7 @@ impl<S: BuildHasher + Send + Sync> Queue for Ours<S> {
     }
 
     fn move_to(&self, key: u64, after: Duration) -> u64 {
-        assert!(self.0.move_to(&key, after));
+        assert!(self.0.reset(&key, after));
         key
     }
 

@@ -141,9 +141,9 @@ fn s65_the_program_shuts_the_default_runtime_down_by_name() {
         let timer = Timer::once(secs(3600), move |_| canary.sing());
         Runtime::shutdown_global(PATIENCE).expect("no callback runs");
         assert!(fate.is_dropped() && Runtime::global().is_shut_down());
-        assert_eq!(timer.restart(secs(1)), Changed::Ended);
+        assert_eq!(timer.reset(secs(1)), Changed::Ended);
         // Plain forms make what never fires, `try_` forms say why.
-        assert_eq!(Timer::every(secs(1), |_| {}).restart(secs(1)), Changed::Ended);
+        assert_eq!(Timer::every(secs(1), |_| {}).reset(secs(1)), Changed::Ended);
         assert!(matches!(Timer::try_new(secs(1), NEVER, |_| {}), Err(RuntimeError::Ended)));
         assert!(matches!(Runtime::try_global(), Err(StartError::ShutDown)));
         assert!(!CancellationTokenSource::after(secs(1)).is_cancelled());

@@ -170,7 +170,7 @@ fn s69_a_changed_or_disposed_timer_does_not_start_from_its_job() {
     let count = Count::new();
     let timer = Timer::on(&runtime, ms(1), NEVER, count.callback());
     let job = next(&queue);
-    assert_eq!(timer.restart(secs(3600)), Changed::WasWaiting);
+    assert_eq!(timer.reset(secs(3600)), Changed::WasWaiting);
     job.run();
     assert_eq!(count.get(), 0);
     timer.fire_now();
@@ -186,7 +186,7 @@ fn s69_a_dropped_job_disposes_its_timer_and_an_executor_that_panics_is_contained
     let (canary, fate) = Canary::new();
     let timer = TimerBuilder::on(&runtime).period(ms(1)).start_exclusive(move |_| canary.sing());
     drop(next(&queue));
-    assert!(fate.is_dropped() && timer.restart(secs(1)) == Changed::Ended);
+    assert!(fate.is_dropped() && timer.reset(secs(1)) == Changed::Ended);
     assert!(timer.dispose_and_wait() == timerqueue::Waited::Ended);
     let panics = Runtime::builder().workers(2).callback_executor(|_| panic!("on purpose")).start().expect("starts");
     let (canary, fate) = Canary::new();

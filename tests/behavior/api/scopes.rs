@@ -160,7 +160,7 @@ fn s64_a_scope_of_an_ended_runtime_answers_as_the_runtime_does() {
     let (_clock, runtime) = manual();
     runtime.shutdown(Duration::ZERO).expect("no threads");
     runtime.enter(|| {
-        assert_eq!(Timer::new(secs(1), NEVER, |_| {}).restart(secs(1)), Changed::Ended);
+        assert_eq!(Timer::new(secs(1), NEVER, |_| {}).reset(secs(1)), Changed::Ended);
         assert!(matches!(Timer::try_new(secs(1), NEVER, |_| {}), Err(RuntimeError::Ended)));
         assert!(OnceTimer::try_new(secs(1), |_| {}).is_err());
         assert!(WallTimer::try_new(std::time::SystemTime::now(), |_| {}).is_err());

@@ -9,13 +9,13 @@ fn s61_a_stopped_timer_keeps_its_period_and_restarts_with_it() {
     let timer = Timer::on(&runtime, secs(1), secs(2), count.callback());
     assert_eq!((clock.advance(secs(3)), timer.stop()), (2, Changed::WasWaiting));
     assert_eq!((timer.stop(), clock.advance(secs(60))), (Changed::WasIdle, 0));
-    assert_eq!((timer.restart(secs(5)), clock.advance(secs(7))), (Changed::WasIdle, 2), "at 5 and 7 s");
+    assert_eq!((timer.reset(secs(5)), clock.advance(secs(7))), (Changed::WasIdle, 2), "at 5 and 7 s");
     // In the middle of a period: the next tick is due a period later.
     clock.advance(secs(1));
     assert_eq!((timer.fire_now(), clock.advance(Duration::ZERO)), (Changed::WasWaiting, 1));
     assert_eq!((clock.advance(secs(2) - ns(1)), clock.advance(ns(1))), (0, 1));
     timer.dispose();
-    assert_eq!([timer.stop(), timer.restart(secs(1)), timer.fire_now()], [Changed::Ended; 3]);
+    assert_eq!([timer.stop(), timer.reset(secs(1)), timer.fire_now()], [Changed::Ended; 3]);
     assert_eq!(count.get(), 6);
 }
 
@@ -23,11 +23,11 @@ fn s61_a_stopped_timer_keeps_its_period_and_restarts_with_it() {
 fn s61_one_shots_restart_and_once_timers_fire_now_once() {
     let (clock, runtime) = manual();
     let timer = Timer::on(&runtime, secs(1), Duration::ZERO, |_| {});
-    assert_eq!((clock.advance(secs(1)), timer.restart(secs(1)), clock.advance(secs(9))), (1, Changed::WasIdle, 1));
+    assert_eq!((clock.advance(secs(1)), timer.reset(secs(1)), clock.advance(secs(9))), (1, Changed::WasIdle, 1));
     let once = OnceTimer::on(&runtime, secs(5), |_| {});
     assert_eq!((once.stop(), clock.advance(secs(9))), (Changed::WasWaiting, 0));
-    assert_eq!((once.restart(secs(5)), once.fire_now()), (Changed::WasIdle, Changed::WasWaiting));
-    assert_eq!((clock.advance(Duration::ZERO), once.restart(secs(1))), (1, Changed::Ended));
+    assert_eq!((once.reset(secs(5)), once.fire_now()), (Changed::WasIdle, Changed::WasWaiting));
+    assert_eq!((clock.advance(Duration::ZERO), once.reset(secs(1))), (1, Changed::Ended));
 }
 
 #[test]
@@ -37,13 +37,13 @@ fn s61_a_callback_stops_and_restarts_its_own_timer() {
     let timer = TimerBuilder::on(&runtime).period(secs(1)).start_exclusive(move |tick| {
         ticks += 1;
         match ticks {
-            2 => _ = tick.restart(secs(10)),
+            2 => _ = tick.reset(secs(10)),
             4 => _ = tick.stop(),
             _ => {}
         }
     });
     assert_eq!(clock.advance(secs(60)), 4, "at 1, 2, 12 and 13 s");
-    assert_eq!((timer.restart(secs(1)), clock.advance(secs(5))), (Changed::WasIdle, 5));
+    assert_eq!((timer.reset(secs(1)), clock.advance(secs(5))), (Changed::WasIdle, 5));
 }
 
 #[test]

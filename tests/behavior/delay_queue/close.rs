@@ -20,7 +20,7 @@ fn a_closed_queue_delivers_what_is_there_and_ends() {
     assert_eq!(queue.insert_many([(4, "", secs(1))])[0].reason, Refusal::Closed);
     clock.block_on(async {
         assert_eq!(queue.recv().await.unwrap().key, 1);
-        assert!(queue.move_to(&2, secs(5)), "still there");
+        assert!(queue.reset(&2, secs(5)), "still there");
         assert_eq!(queue.recv().await.unwrap().key, 2);
         assert!(queue.recv().await.is_none() && queue.recv().await.is_none());
     });

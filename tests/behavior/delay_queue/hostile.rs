@@ -80,7 +80,7 @@ fn s79_a_comparison_that_panics_leaves_the_queue_as_it_was() {
         assert!(panics(|| acting(panic, || queue.insert(Key(3), 0, secs(1)).is_ok())));
         assert!(panics(|| acting(panic, || queue.replace(Key(3), 0, secs(1)).is_ok())));
         assert!(panics(|| acting(panic, || queue.remove(&Key(3)))));
-        assert!(panics(|| acting(panic, || queue.move_to(&Key(3), secs(9)))));
+        assert!(panics(|| acting(panic, || queue.reset(&Key(3), secs(9)))));
         HASHING.set(Some(panic));
         assert!(panics(|| queue.contains_key(&Key(3))));
         assert_eq!(std::thread::scope(|scope| scope.spawn(|| queue.len()).join().unwrap()), 20, "the lock is free");
@@ -96,7 +96,7 @@ const CALLS: &[fn()] = &[
     || _ = shared().insert_many([(Key(99), 99, secs(1))]),
     || _ = poll_once(&mut shared().insert_wait(Key(3), 33, secs(1))),
     || _ = shared().remove(&Key(3)),
-    || _ = shared().move_to(&Key(4), secs(2)),
+    || _ = shared().reset(&Key(4), secs(2)),
     || _ = shared().due(&Key(5)),
     || _ = shared().len(),
     || _ = shared().next_due(),
@@ -122,7 +122,7 @@ fn s79_a_comparison_that_calls_its_queue_panics_and_leaves_the_queue_as_it_was()
             |queue| _ = queue.insert(Key(3), 0, secs(1)),
             |queue| _ = queue.replace(Key(5), 0, secs(1)),
             |queue| _ = queue.remove(&Key(3)),
-            |queue| _ = queue.move_to(&Key(5), secs(5)),
+            |queue| _ = queue.reset(&Key(5), secs(5)),
         ];
         for (i, &call) in CALLS.iter().enumerate() {
             for search in searches {

@@ -52,23 +52,23 @@ fn a_replaced_entry_has_the_new_value_and_the_new_due_time_alone() {
 fn an_entry_moves_both_ways_and_between_the_clocks() {
     let (clock, _runtime, queue) = queue();
     queue.insert(1, "one", secs(10)).unwrap();
-    assert!(queue.move_to(&1, secs(20)) && !queue.move_to(&2, secs(20)));
+    assert!(queue.reset(&1, secs(20)) && !queue.reset(&2, secs(20)));
     clock.advance(secs(15));
     assert!(due(&queue).is_empty());
-    assert!(queue.move_to(&1, secs(1)));
+    assert!(queue.reset(&1, secs(1)));
     clock.advance(secs(1));
     assert_eq!(due(&queue), [1]);
 
     queue.insert(2, "two", secs(10)).unwrap();
     let at = clock.wall() + secs(5);
-    assert!(queue.move_to(&2, at));
+    assert!(queue.reset(&2, at));
     assert_eq!(queue.due(&2), Some(Due::Wall(at)));
     clock.set_wall(at);
-    assert!(queue.move_to(&2, secs(3)), "due by the wall clock, and not delivered: it can be moved");
+    assert!(queue.reset(&2, secs(3)), "due by the wall clock, and not delivered: it can be moved");
     assert!(due(&queue).is_empty());
     clock.advance(secs(3));
     assert_eq!(due(&queue), [2]);
-    assert!(!queue.move_to(&2, secs(3)), "delivered");
+    assert!(!queue.reset(&2, secs(3)), "delivered");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_due_entry_that_was_not_delivered_can_be_removed_moved_and_replaced() {
     clock.advance(secs(2));
     assert_eq!(queue.try_recv().unwrap().key, 0, "the rest is due too");
     assert_eq!(queue.remove(&1), Some(""));
-    assert!(queue.move_to(&2, secs(5)));
+    assert!(queue.reset(&2, secs(5)));
     assert_eq!(queue.replace(3, "new", Duration::ZERO).unwrap(), Some(""));
     assert_eq!(queue.len(), 3);
     assert_eq!(due(&queue), [4, 3]);
@@ -94,7 +94,7 @@ fn keys_are_found_by_what_they_borrow() {
     let queue = DelayQueue::on(&runtime);
     queue.insert(String::from("a"), 1, secs(1)).unwrap();
     assert!(queue.contains_key("a") && !queue.contains_key("b"));
-    assert!(queue.move_to("a", ms(1)));
+    assert!(queue.reset("a", ms(1)));
     assert_eq!((queue.remove("a"), queue.remove("a")), (Some(1), None));
 }
 
@@ -126,7 +126,7 @@ fn keys_with_equal_hashes_are_told_apart() {
     for key in [0, 19, 10, 11] {
         assert_eq!((queue.remove(&key), queue.remove(&key)), (Some(key * 10), None));
     }
-    assert!(queue.move_to(&5, secs(100)) && !queue.contains_key(&10));
+    assert!(queue.reset(&5, secs(100)) && !queue.contains_key(&10));
     clock.advance(secs(50));
     assert_eq!(due(&queue), [1, 2, 3, 4, 6, 7, 8, 9, 12, 13, 14, 15, 16, 17, 18]);
     assert_eq!((queue.len(), queue.remove(&5)), (1, Some(50)));

@@ -267,7 +267,7 @@ impl World {
             Op::Move(key, when) => {
                 let (asked, due) = self.due(when);
                 let value = self.model.entries.get(&key).map(|entry| entry.2);
-                assert_eq!(self.queue.move_to(&key, asked), value.is_some());
+                assert_eq!(self.queue.reset(&key, asked), value.is_some());
                 if let Some(value) = value {
                     self.model.put(key, due, value);
                 }

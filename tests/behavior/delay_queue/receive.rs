@@ -57,7 +57,7 @@ fn a_moved_entry_counts_as_inserted_at_the_move() {
     for key in 0..4 {
         queue.insert(key, "", at).unwrap();
     }
-    assert!(queue.move_to(&1, at));
+    assert!(queue.reset(&1, at));
     queue.replace(0, "", at).unwrap();
     clock.advance(secs(1));
     assert_eq!(due(&queue), [2, 3, 1, 0]);

@@ -44,7 +44,7 @@ fn the_core_timer_stays_where_it_is_while_the_first_entry_stays() {
     assert!(poll_once(&mut receiver).is_none());
     for key in 1..100 {
         queue.insert(key, "", secs(20)).unwrap();
-        assert!(queue.move_to(&key, secs(30)));
+        assert!(queue.reset(&key, secs(30)));
         if key % 2 == 0 {
             assert!(queue.remove(&key).is_some());
         }

@@ -151,7 +151,7 @@ fn b1_b2_b3_b4_a_campaign_with_dates_is_inserted_moved_and_removed() {
     for campaign in 0..3 {
         queue.insert(campaign, Batch { campaign, already_sent: 0 }, date).unwrap();
     }
-    assert!(queue.remove(&0).is_some() && queue.move_to(&1, date + HOUR));
+    assert!(queue.remove(&0).is_some() && queue.reset(&1, date + HOUR));
     clock.advance(100 * 24 * HOUR);
     assert_eq!(queue.try_recv().unwrap().value, Batch { campaign: 2, already_sent: 0 });
     clock.advance(HOUR);
@@ -198,7 +198,7 @@ fn b12_c13_d11_entries_overdue_by_1_2_and_100_seconds_are_delivered_at_once_in_e
         clock.advance(secs(1_000 + position));
         for (key, overdue) in [(1, 1), (2, 2), (3, 100)] {
             queue.insert(key, "", clock.now() + Duration::ZERO).unwrap();
-            assert!(queue.move_to(&key, clock.wall() - secs(overdue)));
+            assert!(queue.reset(&key, clock.wall() - secs(overdue)));
         }
         let lateness: Vec<_> = std::iter::from_fn(|| queue.try_recv().ok()).map(|late| late.lateness).collect();
         assert_eq!(lateness, [secs(100), secs(2), secs(1)]);

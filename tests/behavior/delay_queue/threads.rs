@@ -91,7 +91,7 @@ fn many_threads_lose_nothing_and_deliver_nothing_twice() {
                             // from later.
                             queue.insert(key, Instant::now() + delay, delay).unwrap();
                             match random.below(4) {
-                                0 => _ = queue.move_to(&(thread * EACH + random.below(n + 1)), us(4_000)),
+                                0 => _ = queue.reset(&(thread * EACH + random.below(n + 1)), us(4_000)),
                                 1 => {
                                     let key = thread * EACH + random.below(n + 1);
                                     if queue.remove(&key).is_some() {
@@ -149,7 +149,7 @@ fn threads_that_meet_at_the_same_keys_agree_on_each_value() {
                                     add(inserted, Some(value));
                                 }
                                 3 => add(out, queue.remove(&key)),
-                                4 => _ = queue.move_to(&key, delay),
+                                4 => _ = queue.reset(&key, delay),
                                 _ if random.below(20) == 0 => {
                                     queue.drain().iter().for_each(|entry| add(out, Some(entry.value)));
                                 }

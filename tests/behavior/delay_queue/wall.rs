@@ -64,7 +64,7 @@ fn entries_leave_in_the_middle_of_the_move_after_a_step_back() {
     for key in 0..250 {
         assert!(queue.remove(&key).is_some());
     }
-    assert!(queue.move_to(&250, start - YEAR + secs(1)));
+    assert!(queue.reset(&250, start - YEAR + secs(1)));
     clock.advance(secs(1));
     assert_eq!(due(&queue), [250]);
     clock.set_wall(start + HOUR);

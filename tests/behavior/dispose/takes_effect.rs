@@ -28,7 +28,7 @@ fn any_of_once(timer: OnceTimer) -> Any {
         kind: "once",
         dispose: Box::new(move || a.dispose()),
         wait: Box::new(move || b.dispose_and_wait()),
-        change: Box::new(move || c.change(ms(1))),
+        change: Box::new(move || c.reset(ms(1))),
     }
 }
 

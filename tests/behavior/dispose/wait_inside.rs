@@ -55,7 +55,7 @@ fn s22_a_callback_on_the_pool_that_waits_for_its_own_timer_is_told_so() {
         });
         once.set(timer).expect("once");
         start.open();
-        let _ = once.get().expect("set").change(Duration::ZERO);
+        let _ = once.get().expect("set").reset(Duration::ZERO);
         eventually("both return", || results.len() >= 2);
         assert_eq!(periodic.get().expect("set").dispose_and_wait(), Waited::Ended);
         assert_eq!(once.get().expect("set").dispose_and_wait(), Waited::Ended);

@@ -36,7 +36,7 @@ fn s33_pending_timers_never_fire_again() {
         assert_eq!(timer.dispose_and_wait(), Waited::Ended);
         assert_eq!(block_on(timer.dispose_async()), Waited::Ended);
     }
-    assert_eq!((idle.change(ms(1), NEVER), once.change(ms(1))), (Changed::Ended, Changed::Ended));
+    assert_eq!((idle.change(ms(1), NEVER), once.reset(ms(1))), (Changed::Ended, Changed::Ended));
     assert_eq!((idle.dispose_and_wait(), fired.get()), (Waited::Ended, 0));
 }
 
@@ -52,7 +52,7 @@ fn s33_timers_made_after_the_end_are_disposed_from_the_start() {
         let (canary, fate) = Canary::new();
         let once = OnceTimer::on(&maker, Duration::ZERO, move |_| canary.sing());
         assert!(fate.is_dropped());
-        assert_eq!(once.change(ms(1)), Changed::Ended);
+        assert_eq!(once.reset(ms(1)), Changed::Ended);
         TimerBuilder::on(&maker).period(ms(1)).start_exclusive(|_| {}).detach();
         assert_eq!((maker.metrics().active, maker.next_due(), maker.metrics().fired()), (0, None, 0));
     }

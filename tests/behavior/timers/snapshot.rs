@@ -77,7 +77,7 @@ fn s81_of_a_once_timer_a_wall_timer_and_a_runtime_that_has_ended() {
     assert_eq!(once.snapshot().state, Disposed, "its callback is gone");
     assert_eq!((wall.snapshot().state, wall.snapshot().wall), (Idle, None));
     let [waiting, idle] = [ms(10), NEVER].map(|due| Timer::on(&runtime, due, NEVER, |_| {}));
-    assert_eq!(wall.change(clock.wall() + ms(10)), Changed::WasIdle);
+    assert_eq!(wall.reset_at(clock.wall() + ms(10)), Changed::WasIdle);
     runtime.shutdown(secs(1)).expect("nothing runs");
     for seen in [waiting.snapshot(), idle.snapshot(), wall.snapshot()] {
         assert_eq!((seen.state, seen.due, seen.wall), (Disposed, None, None));

@@ -139,7 +139,7 @@ fn s73_a_wall_timer_may_have_leeway_jitter_and_a_name() {
     assert_eq!(ticks.len(), 1);
     assert!(ticks[0].0 == secs(20) && ticks[0].1 >= secs(25) && ticks[0].1 < secs(26), "{ticks:?}");
     // A new time keeps the settings.
-    assert_eq!(leeway.change(start + ms(30_200)), Changed::WasIdle);
+    assert_eq!(leeway.reset_at(start + ms(30_200)), Changed::WasIdle);
     clock.advance(secs(10));
     assert_eq!(journal.take(), [(ms(30_200), secs(31))]);
     drop((exact, jitter));

@@ -38,7 +38,7 @@ impl Harness {
                 let want = lock(&self.model).change(node, due, period);
                 let is = match &*handle {
                     Handle::Many(timer) => timer.change(due, period),
-                    Handle::Once(timer) => timer.change(due),
+                    Handle::Once(timer) => timer.reset(due),
                 };
                 self.same("change", is, want);
             }
@@ -53,7 +53,7 @@ impl Harness {
                         let by = ByWall { by: due, back: false };
                         let Some(at) = self.by_wall(self.clock_of(node), by) else { return };
                         let want = lock(&self.model).change_wall(node, wall_ns(at));
-                        (tick.change(at), want)
+                        (tick.reset_at(at), want)
                     }
                     _ => return,
                 };
@@ -115,7 +115,7 @@ impl Harness {
                 let Some((node, handle)) = self.wall(slot) else { return };
                 let Some(at) = self.by_wall(self.clock_of(node), at) else { return };
                 let want = lock(&self.model).change_wall(node, wall_ns(at));
-                self.same("change of a wall timer", handle.change(at), want);
+                self.same("change of a wall timer", handle.reset_at(at), want);
             }
             Op::EndWall { slot, how } => self.end_wall(slot, how, inside),
             Op::SetWall { clock, to } => {

@@ -288,7 +288,7 @@ impl Core {
     /// Sets the timers as the handshake says.
     fn set(&self, state: &mut State, at: Option<Micros>) {
         if let (Some(at), Some(timer)) = (at, self.timer.get().filter(|_| self.has_wall())) {
-            timer.change(self.to_local(at).to_system());
+            timer.reset_at(self.to_local(at).to_system());
         }
         self.arm_behind(state);
     }
