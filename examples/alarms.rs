@@ -6,7 +6,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use timerqueue::{Alarm, OnceTimer, Runtime, RuntimeClock, StartError};
+use timerqueue::{Alarm, OnceTimer, Runtime, RuntimeClock, error::StartError};
 
 const TIMERS: usize = 300;
 const DUE: Duration = Duration::from_millis(5);

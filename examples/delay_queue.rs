@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Refusal, Runtime};
+use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Runtime, error::Refusal};
 
 /// A task to run later.
 enum Task {

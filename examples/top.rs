@@ -19,7 +19,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use timerqueue::{Delay, Histogram, Metrics, OnceTimer, Runtime, Timer, TimerBuilder, TimerDump};
+use timerqueue::{
+    Delay, OnceTimer, Runtime, Timer, TimerBuilder,
+    observe::{Histogram, Metrics, TimerDump},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 const BAR: usize = 40;

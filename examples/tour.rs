@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use timerqueue::{Changed, Runtime, StartError, Tick, Timer, TimerBuilder, Timestamp, Waited};
+use timerqueue::{Changed, Runtime, Tick, Timer, TimerBuilder, Timestamp, Waited, error::StartError};
 
 const ONCE: Duration = Duration::ZERO;
 const IDLE: Duration = Duration::MAX;

@@ -90,7 +90,7 @@ impl Recorder {
 /// assert_eq!((lateness.count(), lateness.max()), (1, Duration::from_millis(20)));
 /// assert_eq!(lateness.quantile(0.5), lateness.max());
 /// # drop(timer);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone)]
 pub struct Histogram {

@@ -34,6 +34,7 @@
 //! - [`DelayQueue`]: values with a key and a due time, delivered to tasks and threads.
 //! - [`CancellationTokenSource`] and [`CancellationToken`]: cancel by hand, after a time, or with a
 //!   linked source.
+//! - [`error`], [`futures`], [`observe`], [`util`]: what programs name less often.
 //!
 //! # Which thread runs what
 //!
@@ -82,10 +83,10 @@
 //!
 //! # Observers
 //!
-//! An [`Observer`] of a runtime is told of panics, slow callbacks, growth of the pool and refused
-//! threads. It may also give new timers a context for their callbacks, such as the span in which a
-//! timer is made. The crate `timerqueue-adapters` has one for the crate tracing, behind the feature
-//! `tracing-0_1`.
+//! An [`Observer`](observe::Observer) of a runtime is told of panics, slow callbacks, growth of the
+//! pool and refused threads. It may also give new timers a context for their callbacks, such as the
+//! span in which a timer is made. The crate `timerqueue-adapters` has one for the crate tracing,
+//! behind the feature `tracing-0_1`.
 //!
 //! # How it works
 //!
@@ -140,30 +141,40 @@ pub mod audit {
 #[path = "../loom-tests/mod.rs"]
 mod loom_models;
 
-pub use cancellation::{
-    CancelReason, CancellationToken, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, DropGuard,
-    Registration, RunUntilCancelled, WithToken,
-};
-pub use delay_queue::{
-    DelayQueue, DelayQueueBuilder, DelayReceiver, Due, Expired, InsertWait, Pending, Recv, RecvTimeoutError, Refusal,
-    Refused, TryRecvError,
-};
-pub use future::{
-    CancellableDelay, CancellableInterval, CancellableTimeout, Delay, Elapsed, Interval, IntervalTick, Running,
-    StopHandle, Timeout, TimeoutError, TimerFutureExt, timeout, timeout_at,
-};
-pub use histogram::Histogram;
+pub use cancellation::{CancelReason, CancellationToken, CancellationTokenSource, DropGuard, Registration};
+pub use delay_queue::{DelayQueue, DelayQueueBuilder, DelayReceiver, Due, Expired, Pending};
+pub use future::{Delay, Interval, IntervalTick, StopHandle, Timeout, TimerFutureExt, timeout, timeout_at};
 pub use queue::MissedTicks;
-pub use runtime::{
-    Alarm, CallbackContext, CallbackJob, CallbackPanic, ManualClock, Metrics, ObservedCallback, Observer, PendingTimer,
-    Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, Scoped, ShutdownError, SlowCallback, StartError,
-    ThreadMetrics, ThreadsChanged, TimerDump,
-};
+pub use runtime::{Alarm, ManualClock, Runtime, RuntimeBuilder, RuntimeClock};
 pub use time::{Deadline, Timestamp};
-pub use timer::{
-    Changed, Disposal, OnceTimer, Tick, Timer, TimerBuilder, TimerId, TimerSnapshot, TimerState, Waited, WallTick,
-    WallTimer,
-};
+pub use timer::{Changed, OnceTimer, Tick, Timer, TimerBuilder, TimerId, Waited, WallTick, WallTimer};
+
+/// The errors of this crate.
+pub mod error {
+    pub use crate::cancellation::Cancelled;
+    pub use crate::delay_queue::{RecvTimeoutError, Refusal, Refused, TryRecvError};
+    pub use crate::future::{Elapsed, TimeoutError};
+    pub use crate::runtime::{RuntimeError, ShutdownError, StartError};
+}
+
+/// The futures that methods of this crate give: for programs that name them, in a struct as a rule.
+pub mod futures {
+    pub use crate::cancellation::{CancelledFuture, CancelledOwned, RunUntilCancelled, WithToken};
+    pub use crate::delay_queue::{InsertWait, Recv};
+    pub use crate::future::{CancellableDelay, CancellableInterval, CancellableTimeout, Running};
+    pub use crate::runtime::Scoped;
+    pub use crate::timer::Disposal;
+}
+
+/// What a program sees of a runtime at work: metrics, dumps, snapshots, observers, and hooks.
+pub mod observe {
+    pub use crate::histogram::Histogram;
+    pub use crate::runtime::{
+        CallbackContext, CallbackJob, CallbackPanic, Metrics, ObservedCallback, Observer, PendingTimer, SlowCallback,
+        ThreadMetrics, ThreadsChanged, TimerDump,
+    };
+    pub use crate::timer::{TimerSnapshot, TimerState};
+}
 
 /// The examples of the README are tests.
 #[cfg(doctest)]

@@ -30,7 +30,7 @@ use crate::time::{Deadline, instant};
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime, RuntimeError, thread};
+/// use timerqueue::{ManualClock, Runtime, error::RuntimeError, thread};
 ///
 /// fn code_under_test() -> Result<(), RuntimeError> {
 ///     thread::sleep(Duration::from_secs(3600))
@@ -40,7 +40,7 @@ use crate::time::{Deadline, instant};
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
 /// runtime.enter(code_under_test).unwrap();
 /// assert_eq!(clock.now().as_duration(), Duration::from_secs(3600));
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 pub fn sleep(duration: Duration) -> Result<(), RuntimeError> {
     let own = RuntimeHandle::current();
@@ -69,7 +69,7 @@ pub fn sleep(duration: Duration) -> Result<(), RuntimeError> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime, RuntimeError, thread};
+/// use timerqueue::{ManualClock, Runtime, error::RuntimeError, thread};
 ///
 /// fn control(steps: u32, period: Duration) -> Result<(), RuntimeError> {
 ///     let mut next = Runtime::current().now();
@@ -85,7 +85,7 @@ pub fn sleep(duration: Duration) -> Result<(), RuntimeError> {
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
 /// runtime.enter(|| control(200, Duration::from_millis(5))).unwrap();
 /// assert_eq!(clock.now().as_duration(), Duration::from_secs(1));
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 pub fn sleep_until(deadline: impl Into<Deadline>) -> Result<(), RuntimeError> {
     let own = RuntimeHandle::current();

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use timerqueue::{CancellationTokenSource, Delay, ManualClock, Runtime, RuntimeError, Timer};
+use timerqueue::{CancellationTokenSource, Delay, ManualClock, Runtime, Timer, error::RuntimeError};
 
 use crate::ledger::{FIGURES, fault, must, patience};
 use crate::neighbours;

@@ -14,8 +14,8 @@ use std::thread;
 use std::time::Duration;
 
 use timerqueue::{
-    CancelReason, CancellationTokenSource, Delay, Interval, MissedTicks, OnceTimer, Runtime, Timeout, TimeoutError,
-    Timer, Timestamp, Waited,
+    CancelReason, CancellationTokenSource, Delay, Interval, MissedTicks, OnceTimer, Runtime, Timeout, Timer, Timestamp,
+    Waited, error::TimeoutError,
 };
 
 use crate::ledger::{FIGURES, NEVER, fault, lock, must, nanos, patience};

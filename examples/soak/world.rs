@@ -34,7 +34,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new() -> Result<Self, timerqueue::StartError> {
+    pub(crate) fn new() -> Result<Self, timerqueue::error::StartError> {
         let main = Runtime::builder()
             .queues(3)
             .max_threads(MAX_THREADS)

@@ -91,7 +91,7 @@ impl CancelReason {
 /// A step of some work that can be cancelled:
 ///
 /// ```
-/// use timerqueue::{CancellationToken, Cancelled};
+/// use timerqueue::{CancellationToken, error::Cancelled};
 ///
 /// fn step(token: &CancellationToken) -> Result<(), Cancelled> {
 ///     token.check()?;

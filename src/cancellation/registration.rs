@@ -115,7 +115,7 @@ impl Registration {
     /// assert_eq!(runtime.metrics().active, 1);
     /// drop(token);
     /// assert_eq!(runtime.metrics().active, 0);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn detach(mut self) {
         self.at = None;

@@ -68,7 +68,7 @@ impl CancellationTokenSource {
     /// source.cancel_after(Duration::from_secs(10));
     /// clock.advance(Duration::from_secs(10));
     /// assert!(source.is_cancelled());
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn on(runtime: &Runtime) -> Self {
         Self::of(runtime.handle())
@@ -120,7 +120,7 @@ impl CancellationTokenSource {
     ///
     /// let source = CancellationTokenSource::try_after(Duration::from_secs(1))?;
     /// # drop(source);
-    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// # Ok::<(), timerqueue::error::RuntimeError>(())
     /// ```
     pub fn try_after(after: Duration) -> Result<Self, RuntimeError> {
         let source = Self::new();
@@ -258,7 +258,7 @@ impl CancellationTokenSource {
     /// source.cancel_after(Duration::MAX); // withdrawn
     /// clock.advance(Duration::from_secs(3600));
     /// assert!(!source.is_cancelled());
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "CancelAfter")]
     #[doc(alias = "timeout")]
@@ -360,7 +360,7 @@ impl CancellationTokenSource {
     ///     // ... the request, well within its time ...
     ///     assert!(source.try_reset());
     /// }
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "reset")]
     pub fn try_reset(&self) -> bool {

@@ -26,7 +26,7 @@ use crate::runtime::wait::{NO_LIMIT, wait};
 /// A computation that checks its token in each step:
 ///
 /// ```
-/// use timerqueue::{CancellationToken, CancellationTokenSource, Cancelled};
+/// use timerqueue::{CancellationToken, CancellationTokenSource, error::Cancelled};
 ///
 /// fn sum(numbers: &[u64], token: &CancellationToken) -> Result<u64, Cancelled> {
 ///     let mut sum = 0;

@@ -235,7 +235,7 @@ pin_project_lite::pin_project! {
     /// # Examples
     ///
     /// ```
-    /// use timerqueue::{Cancelled, CancellationTokenSource, TimerFutureExt};
+    /// use timerqueue::{CancellationTokenSource, TimerFutureExt, error::Cancelled};
     ///
     /// # smol::block_on(async {
     /// let source = CancellationTokenSource::new();

@@ -16,7 +16,7 @@ use crate::sync::Arc;
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Refusal, Runtime};
+/// use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Runtime, error::Refusal};
 ///
 /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
 /// let queue: DelayQueue<&str, u32> =
@@ -26,7 +26,7 @@ use crate::sync::Arc;
 ///     queue.insert("second", 2, Duration::from_secs(1)).unwrap_err().reason,
 ///     Refusal::Full
 /// );
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[must_use = "a builder does nothing until `build`"]
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ impl<'a> DelayQueueBuilder<'a> {
 impl<'a, S> DelayQueueBuilder<'a, S> {
     /// The greatest number of entries. Default: no limit. Zero counts as one.
     ///
-    /// A full queue refuses new keys ([`Refusal::Full`](crate::Refusal::Full));
+    /// A full queue refuses new keys ([`Refusal::Full`](crate::error::Refusal::Full));
     /// [`insert_wait`](DelayQueue::insert_wait) and
     /// [`insert_blocking`](DelayQueue::insert_blocking) wait for room.
     pub fn capacity(mut self, entries: usize) -> Self {
@@ -85,21 +85,21 @@ impl<'a, S> DelayQueueBuilder<'a, S> {
     }
 
     /// Refuses entries whose due time has passed when they are inserted
-    /// ([`Refusal::Overdue`](crate::Refusal::Overdue)). Default: such entries are delivered at
-    /// once. A delay of zero is never refused, and a moved entry neither.
+    /// ([`Refusal::Overdue`](crate::error::Refusal::Overdue)). Default: such entries are delivered
+    /// at once. A delay of zero is never refused, and a moved entry neither.
     ///
     /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Refusal, Runtime};
+    /// use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Runtime, error::Refusal};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let queue: DelayQueue<&str, ()> = DelayQueueBuilder::on(&runtime).refuse_overdue().build();
     /// let yesterday = clock.wall() - Duration::from_secs(86_400);
     /// assert_eq!(queue.insert("report", (), yesterday).unwrap_err().reason, Refusal::Overdue);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn refuse_overdue(mut self) -> Self {
         self.refuses_overdue = true;
@@ -119,7 +119,7 @@ impl<'a, S> DelayQueueBuilder<'a, S> {
     /// let queue: DelayQueue<u64, (), Hasher> =
     ///     DelayQueueBuilder::on(&runtime).hasher(Hasher::default()).build();
     /// assert!(queue.is_empty());
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn hasher<T>(self, hasher: T) -> DelayQueueBuilder<'a, T> {
         let Self { runtime, capacity, leeway, refuses_overdue, hasher: _ } = self;

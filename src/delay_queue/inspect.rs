@@ -41,7 +41,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// });
     /// keys.sort();
     /// assert!(keys.iter().map(|(_, key)| *key).eq(["a", "b"]));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "iter")]
     #[doc(alias = "keys")]
@@ -75,7 +75,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// }
     /// queue.retain(|_, user, _| *user != "ann"); // signed out everywhere
     /// assert!(queue.len() == 1 && queue.contains_key(&2));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "removeIf")]
     pub fn retain(&self, mut keep: impl FnMut(&K, &mut V, Due) -> bool) {
@@ -121,7 +121,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// queue.insert("next", 1, Duration::from_secs(1)).unwrap();
     /// assert_eq!(queue.peek(|key, value, _| (*key, *value)), Some(("next", 1)));
     /// assert_eq!(queue.len(), 2);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn peek<R>(&self, see: impl FnOnce(&K, &V, Due) -> R) -> Option<R> {
         let shared = self.shared();

@@ -99,7 +99,7 @@ use crate::sync::Arc;
 /// while let Some(expired) = queue.recv().await {
 ///     println!("{}: {}, {:?} late", expired.key, expired.value, expired.lateness);
 /// }
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// # }).unwrap();
 /// ```
 ///
@@ -119,7 +119,7 @@ use crate::sync::Arc;
 /// assert_eq!(queue.remove(&17), Some("close the order")); // paid
 /// queue.close();
 /// assert_eq!(receiver.join().unwrap(), None);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 pub struct DelayQueue<K, V, S = RandomState> {
     owner: Arc<Owner<K, V>>,
@@ -162,7 +162,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> DelayQueue<K, V> {
     /// queue.insert(17, "close the order", Duration::from_secs(1_800)).unwrap();
     /// clock.block_on(async { assert_eq!(queue.recv().await.unwrap().key, 17) });
     /// assert_eq!(clock.now().as_duration(), Duration::from_secs(1_800));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn on(runtime: &Runtime) -> Self {
         DelayQueueBuilder::on(runtime).build()
@@ -222,7 +222,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// queue.insert("a", (), Duration::from_secs(5)).unwrap();
     /// queue.insert("b", (), clock.wall() + Duration::from_secs(3)).unwrap();
     /// assert_eq!(queue.next_due(), Some(Due::Wall(clock.wall() + Duration::from_secs(3))));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn next_due(&self) -> Option<Due> {
         let shared = self.shared();
@@ -251,7 +251,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// queue.insert("key", "value", Duration::from_secs(5)).unwrap();
     /// let expired = clock.block_on(queue.recv()).unwrap();
     /// assert_eq!((expired.value, expired.lateness), ("value", Duration::ZERO));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn recv(&self) -> Recv<'_, K, V> {
         Recv::new(self.shared())
@@ -272,7 +272,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// let queue = DelayQueue::new();
     /// queue.insert("key", "value", Duration::from_millis(1)).unwrap();
     /// assert_eq!(queue.recv_blocking().unwrap().value, "value");
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn recv_blocking(&self) -> Option<Expired<K, V>> {
         self.shared().recv_blocking()
@@ -293,11 +293,11 @@ impl<K, V, S> DelayQueue<K, V, S> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{DelayQueue, RecvTimeoutError};
+    /// use timerqueue::{DelayQueue, error::RecvTimeoutError};
     ///
     /// let queue = DelayQueue::<u32, u32>::new();
     /// assert_eq!(queue.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Timeout));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn recv_timeout(&self, limit: Duration) -> Result<Expired<K, V>, RecvTimeoutError> {
         self.shared().recv_timeout(limit)
@@ -332,7 +332,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// let mut batch = vec![clock.block_on(queue.recv()).unwrap()];
     /// batch.extend(queue.try_recv_all());
     /// assert!(batch.iter().map(|expired| expired.key).eq(["a", "b"]));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "drainTo")]
     #[doc(alias = "recv_many")]
@@ -386,7 +386,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{DelayQueue, ManualClock, Refusal, Runtime, TryRecvError};
+    /// use timerqueue::{DelayQueue, ManualClock, Runtime, error::{Refusal, TryRecvError}};
     ///
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
     /// let queue = DelayQueue::on(&runtime);
@@ -395,7 +395,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// assert_eq!((left[0].key, left[0].value), ("key", 5));
     /// assert_eq!(queue.insert("key", 6, Duration::ZERO).unwrap_err().reason, Refusal::Closed);
     /// assert_eq!(queue.try_recv(), Err(TryRecvError::Closed));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn close_and_drain(&self) -> Vec<Pending<K, V>> {
         self.close();
@@ -456,7 +456,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// assert_eq!(queue.replace("key", 1, Duration::from_secs(1)).unwrap(), None);
     /// assert_eq!(queue.replace("key", 2, Duration::from_secs(5)).unwrap(), Some(1));
     /// assert_eq!(clock.block_on(queue.recv()).unwrap().value, 2);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn replace(&self, key: K, value: V, due: impl Into<Due>) -> Result<Option<V>, Refused<K, V>> {
         self.put(key, value, due.into(), IfOccupied::Replace)
@@ -492,7 +492,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     ///     insert.await.unwrap();
     ///     assert_eq!(queue.recv().await.unwrap().key, 2);
     /// }));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn insert_wait(&self, key: K, value: V, due: impl Into<Due>) -> InsertWait<'_, K, V> {
         InsertWait::new(self.shared(), &self.hasher, key, value, due.into())
@@ -524,7 +524,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// let refused =
     ///     queue.insert_many(rows.map(|(key, value, s)| (key, value, Duration::from_secs(s))));
     /// assert_eq!((queue.len(), refused.len(), refused[0].value), (2, 1, 3));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn insert_many<D: Into<Due>>(&self, entries: impl IntoIterator<Item = (K, V, D)>) -> Vec<Refused<K, V>> {
         let shared = self.shared();
@@ -572,7 +572,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// assert!(queue.reset("idle", Duration::from_secs(30)));
     /// clock.advance(Duration::from_secs(20));
     /// assert!(queue.try_recv().is_err());
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "move_to")]
     #[doc(alias = "change")]
@@ -616,7 +616,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// let queue = DelayQueue::on(&runtime);
     /// queue.insert("key", (), Duration::from_secs(1)).unwrap();
     /// assert!(queue.contains_key("key") && !queue.contains_key("other"));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn contains_key<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where

@@ -250,7 +250,7 @@ impl<K, V> fmt::Debug for Recv<'_, K, V> {
 ///     keys
 /// });
 /// assert_eq!(keys, [0, 1, 2]);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 pub struct DelayReceiver<K, V> {
     receiver: Receiver<Arc<SharedQueue<K, V>>, K, V>,

@@ -108,7 +108,7 @@ pub(super) fn due_at((axis, at): (Axis, u64)) -> Due {
 /// let expired = queue.try_recv().unwrap();
 /// assert_eq!((expired.key, expired.value, expired.due), ("order 17", 5, Due::At(due)));
 /// assert_eq!(expired.lateness, Duration::from_secs(1));
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -158,14 +158,14 @@ pub enum Refusal {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{DelayQueue, ManualClock, Refusal, Runtime};
+/// use timerqueue::{DelayQueue, ManualClock, Runtime, error::Refusal};
 ///
 /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
 /// let queue = DelayQueue::on(&runtime);
 /// queue.insert("order 17", 5, Duration::from_secs(1)).unwrap();
 /// let refused = queue.insert("order 17", 4, Duration::from_secs(9)).unwrap_err();
 /// assert_eq!((refused.reason, refused.value), (Refusal::Occupied, 4));
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]

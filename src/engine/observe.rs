@@ -20,7 +20,7 @@ use crate::sync::{Arc, Ordering};
 use crate::unwind::discard;
 
 /// Threads of a pool that were added or refused: see
-/// [`Observer::threads_changed`](crate::Observer::threads_changed).
+/// [`Observer::threads_changed`](crate::observe::Observer::threads_changed).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ThreadsChanged {
@@ -47,7 +47,7 @@ thread_local! {
 ///
 /// # Examples
 ///
-/// See [`Observer`](crate::Observer).
+/// See [`Observer`](crate::observe::Observer).
 pub type CallbackContext = Box<dyn Fn(ObservedCallback<'_>) + Send + Sync>;
 
 /// A callback that is due: to be run by its [`CallbackContext`].
@@ -56,7 +56,7 @@ pub type CallbackContext = Box<dyn Fn(ObservedCallback<'_>) + Send + Sync>;
 ///
 /// # Examples
 ///
-/// See [`Observer`](crate::Observer).
+/// See [`Observer`](crate::observe::Observer).
 pub struct ObservedCallback<'a> {
     label: Option<&'a Label>,
     late: Option<Duration>,

@@ -46,7 +46,7 @@ impl Outline {
     }
 }
 
-/// A timer that waits: a part of a [`TimerDump`](crate::TimerDump).
+/// A timer that waits: a part of a [`TimerDump`](crate::observe::TimerDump).
 ///
 /// # Examples
 ///

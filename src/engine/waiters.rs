@@ -94,7 +94,7 @@ mod tests {
     use std::task::{Context, Poll, Wake};
     use std::time::Duration;
 
-    use crate::{Disposal, ManualClock, Runtime, Timer, Waited};
+    use crate::{ManualClock, Runtime, Timer, Waited, futures::Disposal};
 
     const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -19,7 +19,7 @@ use crate::cancellation::{Cancelled, CancelledOwned};
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{CancellationToken, CancellationTokenSource, Cancelled, Delay};
+/// use timerqueue::{CancellationToken, CancellationTokenSource, Delay, error::Cancelled};
 ///
 /// async fn heartbeat(token: &CancellationToken) -> Cancelled {
 ///     loop {

@@ -69,7 +69,7 @@ const FAR_NS: u64 = 100_000_000;
 /// use std::time::Duration;
 /// use timerqueue::{
 ///     CancelReason, CancellationToken, CancellationTokenSource, Delay, ManualClock, Runtime,
-///     TimeoutError, timeout,
+///     error::TimeoutError, timeout,
 /// };
 ///
 /// /// The code under test: asks, each time for up to 2 s, and waits 1, 2, 4, ... s before it asks
@@ -115,7 +115,7 @@ const FAR_NS: u64 = 100_000_000;
 /// assert_eq!(clock.now() - begun, Duration::from_secs(60));
 /// assert_eq!(runtime.metrics().active, 0); // nothing is left behind
 /// # drop(error);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[doc(alias = "sleep")]
 #[doc(alias = "Sleep")]
@@ -184,7 +184,7 @@ impl Delay {
     /// let delay = Delay::on(&runtime, Duration::from_secs(5));
     /// clock.advance(Duration::from_secs(5));
     /// assert!(delay.is_elapsed());
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "sleep")]
     #[doc(alias = "setTimeout")]
@@ -253,7 +253,7 @@ impl Delay {
     ///     Delay::on(&runtime, Duration::from_micros(3_100)).leeway(Duration::from_millis(1)),
     /// );
     /// assert_eq!(clock.now().as_duration(), Duration::from_millis(4));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "slack")]
     #[doc(alias = "tolerance")]
@@ -303,7 +303,7 @@ impl Delay {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{Delay, Runtime, RuntimeError};
+    /// use timerqueue::{Delay, Runtime, error::RuntimeError};
     ///
     /// # smol::block_on(async {
     /// let runtime = Runtime::builder().workers(2).start()?;
@@ -313,7 +313,7 @@ impl Delay {
     ///     Ok(()) => println!("an hour has passed"),
     ///     Err(error) => assert!(matches!(error, RuntimeError::Ended)),
     /// }
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// # }).unwrap();
     /// ```
     pub async fn try_wait(&mut self) -> Result<(), RuntimeError> {
@@ -411,7 +411,7 @@ impl Delay {
     /// idle.reset(Duration::from_secs(30));
     /// clock.advance(Duration::from_secs(20));
     /// assert!(!idle.is_elapsed());
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "change")]
     pub fn reset(&mut self, after: Duration) {
@@ -436,7 +436,7 @@ impl Delay {
     /// second.reset_at(first.deadline());
     /// clock.advance(Duration::from_secs(30));
     /// assert!(first.is_elapsed() && second.is_elapsed());
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn reset_at(&mut self, deadline: impl Into<Deadline>) {
         self.reset_to(self.source.deadline(deadline.into()));

@@ -19,7 +19,7 @@ use crate::time::Deadline;
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{CancellationToken, TimeoutError, TimerFutureExt};
+/// use timerqueue::{CancellationToken, TimerFutureExt, error::TimeoutError};
 ///
 /// # async fn other_work() -> u32 { 2 }
 /// async fn work(token: &CancellationToken) -> Result<u32, TimeoutError> {

@@ -38,7 +38,7 @@ use crate::time::{LAST, NEVER, later};
 /// let tick = interval.tick().await.unwrap();
 /// assert_eq!(tick.scheduled().as_duration(), Duration::from_secs(10));
 /// assert_eq!(tick.missed(), 2);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// # }).unwrap();
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -143,7 +143,7 @@ impl Interval {
     /// let mut interval = Interval::on(&runtime, Duration::from_millis(20));
     /// let tick = clock.block_on(interval.tick()).unwrap();
     /// assert_eq!(tick.scheduled().as_duration(), Duration::from_millis(20));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "setInterval")]
     pub fn on(runtime: &Runtime, period: Duration) -> Self {
@@ -206,7 +206,7 @@ impl Interval {
     /// let tick = clock.block_on(interval.tick()).unwrap();
     /// assert_eq!(tick.scheduled().as_duration(), Duration::from_micros(3_100));
     /// assert_eq!(clock.now().as_duration(), Duration::from_millis(4));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "slack")]
     #[doc(alias = "tolerance")]
@@ -230,7 +230,7 @@ impl Interval {
     /// clock.advance(Duration::from_secs(9));
     /// interval.reset();
     /// assert_eq!(interval.next_due(), Some(clock.now() + Duration::from_secs(10)));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn reset(&mut self) {
         self.go_to(later(self.delay.source().now(), self.period));
@@ -250,7 +250,7 @@ impl Interval {
     /// let mut interval = Interval::on(&runtime, Duration::from_secs(10));
     /// interval.reset_at(clock.now()); // at once
     /// assert_eq!(interval.next_due(), Some(clock.now()));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn reset_at(&mut self, next: impl Into<Deadline>) {
         let next = self.delay.source().deadline(next.into());
@@ -278,7 +278,7 @@ impl Interval {
     ///     let tick = interval.tick().await.unwrap();
     ///     assert_eq!(tick.scheduled().as_duration(), Duration::from_secs(second));
     /// }
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// # }).unwrap();
     /// ```
     #[doc(alias = "MissedTickBehavior")]
@@ -308,7 +308,7 @@ impl Interval {
     /// let mut interval = Interval::on(&runtime, Duration::from_secs(1));
     /// interval.set_period(Duration::from_secs(5));
     /// assert_eq!(interval.next_due(), Some(clock.now() + Duration::from_secs(5)));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "reset")]
     #[doc(alias = "change")]
@@ -451,7 +451,7 @@ impl Interval {
     ///     });
     /// });
     /// assert_eq!(clock.now().as_duration(), Duration::from_secs(1));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "wait")]
     #[doc(alias = "recv")]
@@ -596,7 +596,7 @@ impl fmt::Debug for Interval {
 /// clock.advance(Duration::from_secs(1));
 /// handle.stop();
 /// assert_eq!(interval.tick().await, None);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// # }).unwrap();
 /// ```
 #[derive(Clone)]

@@ -34,7 +34,7 @@ pin_project! {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{Delay, ManualClock, Runtime, Running};
+    /// use timerqueue::{Delay, ManualClock, Runtime, futures::Running};
     ///
     /// # smol::block_on(async {
     /// let clock = ManualClock::new();
@@ -43,7 +43,7 @@ pin_project! {
     ///     clock.run(runtime.scope(async { Delay::new(Duration::from_secs(60)).await }));
     /// running.await;
     /// assert_eq!(clock.now().as_duration(), Duration::from_secs(60));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// # }).unwrap();
     /// ```
     #[must_use = "futures do nothing until they are awaited or polled"]
@@ -93,7 +93,7 @@ impl ManualClock {
     /// const HOUR: Duration = Duration::from_secs(3600);
     ///
     /// #[tokio::main(flavor = "current_thread")]
-    /// async fn main() -> Result<(), timerqueue::StartError> {
+    /// async fn main() -> Result<(), timerqueue::error::StartError> {
     ///     let clock = ManualClock::new();
     ///     let runtime = Runtime::builder().manual_clock(&clock).start()?;
     ///     let task = tokio::spawn(runtime.scope(async { Delay::new(HOUR).await }));
@@ -138,7 +138,7 @@ impl<F> Running<F> {
     /// let task = smol::spawn(runtime.scope(async { Delay::new(Duration::from_secs(60)).await }));
     /// clock.run(task).settle(Duration::from_millis(5)).await;
     /// assert_eq!(clock.now().as_duration(), Duration::from_secs(60));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// # }).unwrap();
     /// ```
     pub fn settle(mut self, settle: Duration) -> Self {

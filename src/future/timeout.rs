@@ -218,7 +218,7 @@ impl<F> Timeout<F> {
     /// limited.delay_mut().reset(Duration::from_secs(10));
     /// clock.advance(Duration::from_secs(9));
     /// assert!(!limited.delay_mut().is_elapsed());
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "reset")]
     pub fn delay_mut(&mut self) -> &mut Delay {
@@ -244,7 +244,7 @@ impl<F> Timeout<F> {
     /// limited.as_mut().delay_pin_mut().reset(Duration::from_secs(10));
     /// clock.advance(Duration::from_secs(9));
     /// assert!(!limited.delay_pin_mut().is_elapsed());
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn delay_pin_mut(self: Pin<&mut Self>) -> &mut Delay {
         self.project().delay
@@ -258,7 +258,7 @@ impl<F> Timeout<F> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{CancellationTokenSource, TimeoutError, timeout};
+    /// use timerqueue::{CancellationTokenSource, error::TimeoutError, timeout};
     ///
     /// # smol::block_on(async {
     /// let shutdown = CancellationTokenSource::new();
@@ -304,7 +304,7 @@ impl<F: FusedFuture> FusedFuture for Timeout<F> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{CancellationToken, TimeoutError, timeout};
+/// use timerqueue::{CancellationToken, error::TimeoutError, timeout};
 ///
 /// # smol::block_on(async {
 /// # let token = CancellationToken::none();
@@ -369,7 +369,7 @@ pin_project! {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{CancellableTimeout, CancellationTokenSource, timeout};
+    /// use timerqueue::{CancellationTokenSource, futures::CancellableTimeout, timeout};
     ///
     /// # smol::block_on(async {
     /// let source = CancellationTokenSource::new();

@@ -102,7 +102,8 @@ impl Counts {
         }
     }
 
-    // ---------------------------------------------------------------- threads that are not of the pool
+    // ---------------------------------------------------------------- threads that are not of the
+    // pool
 
     /// A tick or waker that no shard has counted as claimed goes to the pool, or on to an executor.
     pub(crate) fn share_other(&self) {
@@ -168,7 +169,7 @@ impl Counts {
 /// let after = runtime.metrics();
 /// assert_eq!(after.callbacks - before.callbacks, 60);
 /// assert_eq!((after.created, after.disposed, after.active), (1, 1, 0));
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -253,7 +254,7 @@ impl fmt::Display for Metrics {
     }
 }
 
-/// The threads of a runtime's pool: a part of [`Metrics`](crate::Metrics).
+/// The threads of a runtime's pool: a part of [`Metrics`](crate::observe::Metrics).
 ///
 /// # Examples
 ///
@@ -263,7 +264,7 @@ impl fmt::Display for Metrics {
 /// let runtime = Runtime::builder().workers(2).max_threads(8).start()?;
 /// let threads = runtime.metrics().threads;
 /// assert_eq!((threads.alive, threads.limit, threads.started, threads.refused), (2, 8, 2, 0));
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -278,8 +279,8 @@ pub struct ThreadMetrics {
     pub parked: usize,
     /// The greatest number of threads allowed: see
     /// [`RuntimeBuilder::max_threads`](crate::RuntimeBuilder::max_threads). If `alive` is at this
-    /// limit and [`Metrics::waiting`](crate::Metrics::waiting) stays high, callbacks wait for
-    /// others that block.
+    /// limit and [`Metrics::waiting`](crate::observe::Metrics::waiting) stays high, callbacks wait
+    /// for others that block.
     pub limit: usize,
     /// Threads started. More than the workers: callbacks blocked, and the pool grew.
     pub started: u64,

@@ -45,7 +45,7 @@ use crate::time::{NEVER, later};
 /// clock.advance(Duration::from_millis(80));
 /// assert_eq!(*seen.lock().unwrap(), [(220, 2), (250, 0), (300, 0)]);
 /// # drop(timer);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]

@@ -36,7 +36,7 @@ const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// let runtime = Runtime::builder().clock(RuntimeClock::Boot).start()?;
 /// let session = OnceTimer::on(&runtime, Duration::from_secs(8 * 3600), |_| println!("good-bye"));
 /// # drop(session);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -56,7 +56,7 @@ pub enum RuntimeClock {
 /// The system's own timers, and timed waits where a sandbox refuses timers:
 ///
 /// ```
-/// use timerqueue::{Alarm, Runtime, StartError};
+/// use timerqueue::{Alarm, Runtime, error::StartError};
 ///
 /// let runtime = match Runtime::builder().start() {
 ///     Err(StartError::Alarm(refused)) => {
@@ -74,10 +74,10 @@ pub enum Alarm {
     /// Timers of the kernel. On Linux: a timerfd for each queue and one more for each eight, in an
     /// epoll set, with three further descriptors; no more timers than a quarter of the descriptors
     /// that the process may open, and fewer where descriptors are out: queues then share timers,
-    /// and [`Metrics::kernel_timers`](crate::Metrics::kernel_timers) tells. On BSD and macOS: a
-    /// kqueue timer for each queue and one more for each eight, with a single descriptor. On
-    /// Windows: a single waitable timer of high resolution for all queues. Where the system refuses
-    /// timers, starting ends in [`StartError::Alarm`].
+    /// and [`Metrics::kernel_timers`](crate::observe::Metrics::kernel_timers) tells. On BSD and
+    /// macOS: a kqueue timer for each queue and one more for each eight, with a single descriptor.
+    /// On Windows: a single waitable timer of high resolution for all queues. Where the system
+    /// refuses timers, starting ends in [`StartError::Alarm`].
     ///
     /// A program that closes unknown descriptors (`closefrom` in a daemon) must do so before
     /// starting a runtime. Else the runtime ends, and reports the loss
@@ -108,7 +108,7 @@ pub enum Alarm {
 ///     .on_panic(|panic| eprintln!("a timer panicked: {panic}"))
 ///     .start()?;
 /// # drop(runtime);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[must_use = "a builder does nothing until `start`"]
 #[derive(Default)]
@@ -215,7 +215,7 @@ impl RuntimeBuilder {
     ///     .on_thread_stop(|| println!("{:?} ends", std::thread::current().name()))
     ///     .start()?;
     /// # drop(runtime);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn on_thread_start(mut self, hook: impl Fn() + Send + Sync + 'static) -> Self {
         self.hooks.thread_begins = Some(Box::new(hook));
@@ -243,8 +243,8 @@ impl RuntimeBuilder {
     /// Called with each panic of the program's code that the runtime has caught (S12): of a
     /// callback, a job, a waker that is called, the [executor](Self::callback_executor), the hook
     /// for [slow callbacks](Self::on_slow_callback), and of the destructors of all these.
-    /// [`Metrics::panics`](crate::Metrics::panics) counts the same. Default: no handler; the panic
-    /// hook of the process has already printed the message.
+    /// [`Metrics::panics`](crate::observe::Metrics::panics) counts the same. Default: no handler;
+    /// the panic hook of the process has already printed the message.
     ///
     /// **Threads.** Called on the thread that has caught the panic, after the code has unwound,
     /// with no lock held. Where a call of the program drops or disposes a timer, a future or a
@@ -273,7 +273,7 @@ impl RuntimeBuilder {
 
     /// Called after each callback that ran for longer than `limit`, on its thread. A callback that
     /// does not return is not reported here;
-    /// [`Metrics::longest_running`](crate::Metrics::longest_running) shows it. Wakers of futures
+    /// [`Metrics::longest_running`](crate::observe::Metrics::longest_running) shows it. Wakers of futures
     /// are not measured.
     ///
     /// Default: no hook. With a hook, each callback costs three readings of a clock more. The limit
@@ -291,7 +291,7 @@ impl RuntimeBuilder {
     /// # Examples
     ///
     /// ```
-    /// use timerqueue::{CallbackPanic, Observer, Runtime, ThreadsChanged};
+    /// use timerqueue::{Runtime, observe::{CallbackPanic, Observer, ThreadsChanged}};
     ///
     /// struct ToStderr;
     ///
@@ -306,7 +306,7 @@ impl RuntimeBuilder {
     ///
     /// let runtime = Runtime::builder().observer(ToStderr).start()?;
     /// # drop(runtime);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(std::sync::Arc::new(observer));

@@ -115,7 +115,7 @@ impl RuntimeBuilder {
     /// # Examples
     ///
     /// ```
-    /// use timerqueue::{Runtime, StartError};
+    /// use timerqueue::{Runtime, error::StartError};
     ///
     /// let runtime = Runtime::builder().thread_name("my-timers").max_threads(64).start_global()?;
     /// assert!(std::ptr::eq(runtime, Runtime::global()));
@@ -192,7 +192,7 @@ impl Runtime {
     /// ```
     /// let runtime = timerqueue::Runtime::try_global()?;
     /// println!("{} queues", runtime.queues());
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn try_global() -> Result<&'static Self, StartError> {
         let runtime = Self::start_default()?;
@@ -247,7 +247,7 @@ impl Runtime {
     /// Runtime::shutdown_global(Duration::from_secs(5))?;
     /// assert!(Runtime::global().is_shut_down());
     /// # drop(timer);
-    /// # Ok::<(), timerqueue::ShutdownError>(())
+    /// # Ok::<(), timerqueue::error::ShutdownError>(())
     /// ```
     pub fn shutdown_global(limit: Duration) -> Result<(), ShutdownError> {
         started().map_or(Ok(()), |runtime| runtime.end(limit))
@@ -285,7 +285,7 @@ impl Runtime {
     ///     Timer::once(Duration::from_secs(1), |_| println!("two seconds")).detach();
     /// }).detach();
     /// assert_eq!(clock.advance(Duration::from_secs(2)), 2);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn current() -> Self {
         RuntimeHandle::current().runtime()
@@ -303,7 +303,7 @@ impl Runtime {
     /// ```
     /// let runtime = timerqueue::Runtime::try_current()?;
     /// println!("{} queues", runtime.queues());
-    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// # Ok::<(), timerqueue::error::RuntimeError>(())
     /// ```
     pub fn try_current() -> Result<Self, RuntimeError> {
         let current = RuntimeHandle::current();
@@ -336,7 +336,7 @@ impl Runtime {
     /// let timer = runtime.enter(code_under_test);
     /// assert_eq!(clock.advance(Duration::from_secs(3600)), 60);
     /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn enter<R>(&self, code: impl FnOnce() -> R) -> R {
         let _scope = Scope::enter(self.core());
@@ -364,7 +364,7 @@ impl Runtime {
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// assert!(clock.block_on(runtime.scope(code_under_test())));
     /// assert_eq!(clock.now().as_duration(), Duration::from_secs(24 * 3600 + 5));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn scope<F: Future>(&self, future: F) -> Scoped<F> {
         Scoped { future, runtime: self.clone() }
@@ -383,7 +383,7 @@ pin_project! {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime, Scoped, Timer};
+    /// use timerqueue::{ManualClock, Runtime, Timer, futures::Scoped};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
@@ -392,7 +392,7 @@ pin_project! {
     /// let timer = clock.block_on(scoped);
     /// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
     /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[derive(Debug)]
     #[must_use = "futures do nothing until they are awaited or polled"]

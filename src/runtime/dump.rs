@@ -65,7 +65,7 @@ impl Runtime {
     /// assert_eq!(dump.timers[1].due, runtime.now() + Duration::from_secs(5));
     /// println!("{dump}");
     /// # drop((heartbeat, other));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[must_use]
     pub fn dump(&self, n: usize) -> TimerDump {

@@ -13,7 +13,7 @@ use std::task::Poll;
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{Runtime, ShutdownError};
+/// use timerqueue::{Runtime, error::ShutdownError};
 ///
 /// let runtime = Runtime::builder().start()?;
 /// if let Err(late) = runtime.shutdown(Duration::from_millis(100)) {
@@ -22,7 +22,7 @@ use std::task::Poll;
 ///
 /// // The default runtime is not shut down by accident.
 /// assert_eq!(Runtime::global().shutdown(Duration::ZERO), Err(ShutdownError::DefaultRuntime));
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -83,7 +83,7 @@ impl From<ShutdownError> for io::Error {
 /// # Examples
 ///
 /// ```
-/// use timerqueue::{Runtime, StartError};
+/// use timerqueue::{Runtime, error::StartError};
 ///
 /// assert!(matches!(Runtime::builder().queues(0).start(), Err(StartError::Queues { .. })));
 /// ```
@@ -194,7 +194,7 @@ impl From<StartError> for io::Error {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{CancellationTokenSource, ManualClock, Runtime, RuntimeError};
+/// use timerqueue::{CancellationTokenSource, ManualClock, Runtime, error::RuntimeError};
 ///
 /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
 /// let source = CancellationTokenSource::on(&runtime);

@@ -25,7 +25,7 @@ use crate::time::{NEVER, Timestamp};
 /// ```
 /// use std::sync::mpsc;
 /// use std::time::Duration;
-/// use timerqueue::{CallbackJob, OnceTimer, Runtime};
+/// use timerqueue::{OnceTimer, Runtime, observe::CallbackJob};
 ///
 /// let (jobs, queue) = mpsc::channel::<CallbackJob>();
 /// let runtime = Runtime::builder()
@@ -38,7 +38,7 @@ use crate::time::{NEVER, Timestamp};
 /// queue.recv().unwrap().run();
 /// assert_eq!((runtime.metrics().fired(), runtime.metrics().panics), (1, 0));
 /// # drop(timer);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[must_use = "dropping a job disposes its timer"]
 pub struct CallbackJob {
@@ -129,7 +129,7 @@ impl RuntimeBuilder {
     /// });
     /// println!("{}", receive.await.unwrap());
     /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// # }).unwrap();
     /// ```
     #[doc(alias = "spawn_blocking")]

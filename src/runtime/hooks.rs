@@ -37,7 +37,7 @@ use crate::unwind::{catch_all, discard};
 /// clock.advance(Duration::ZERO);
 /// assert_eq!(runtime.metrics().panics, 1);
 /// # drop(timer);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 pub struct CallbackPanic(pub(super) Panicked);
 
@@ -128,7 +128,7 @@ impl fmt::Debug for CallbackPanic {
 /// });
 /// clock.advance(Duration::ZERO);
 /// # drop(timer);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 pub struct SlowCallback(pub(super) Slow);
 
@@ -195,7 +195,9 @@ impl fmt::Debug for SlowCallback {
 /// ```
 /// use std::cell::Cell;
 /// use std::time::Duration;
-/// use timerqueue::{CallbackContext, ManualClock, ObservedCallback, Observer, OnceTimer, Runtime};
+/// use timerqueue::{
+///     ManualClock, OnceTimer, Runtime, observe::{CallbackContext, ObservedCallback, Observer},
+/// };
 ///
 /// thread_local! { static TENANT: Cell<u32> = const { Cell::new(0) } }
 ///
@@ -222,7 +224,7 @@ impl fmt::Debug for SlowCallback {
 /// clock.advance(Duration::from_secs(1));
 /// assert_eq!((runtime.metrics().fired(), runtime.metrics().panics, TENANT.get()), (1, 0, 0));
 /// # drop(timer);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 pub trait Observer: Send + Sync + 'static {
     /// The calling thread makes a timer, or calls [`Runtime::execute`](crate::Runtime::execute).

@@ -39,7 +39,7 @@ use crate::time::{At, Deadline, LAST, NEVER};
 /// let daily = Timer::on(&runtime, DAY, DAY, |tick| assert_eq!(tick.lateness(), Duration::ZERO));
 /// assert_eq!(clock.advance(30 * DAY), 30);
 /// # drop(daily);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[doc(alias = "FakeTimeProvider")]
 #[doc(alias = "mock")]
@@ -80,7 +80,7 @@ impl ManualClock {
     /// Moves the clock by `by`, from due point to due point, and runs every callback that comes due
     /// on the way, each at its exact instant, on this thread. A timer that a callback arms within
     /// the span fires within the same advance. Returns the number of callbacks run, with the
-    /// runtime's own, as in [`Metrics::fired`](crate::Metrics::fired).
+    /// runtime's own, as in [`Metrics::fired`](crate::observe::Metrics::fired).
     ///
     /// A timer that another thread arms meanwhile either counts from the end of this advance, or
     /// fires within the advance when due. A second thread that advances the same clock waits for
@@ -112,7 +112,7 @@ impl ManualClock {
     /// assert_eq!(clock.advance(Duration::from_millis(35)), 3);
     /// assert_eq!(clock.advance(Duration::from_millis(5)), 1);
     /// # drop(ticks);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "tick")]
     #[doc(alias = "advanceTimersByTime")]
@@ -141,7 +141,7 @@ impl ManualClock {
     /// assert_eq!(clock.advance_to(deadline), 6);
     /// assert_eq!(clock.advance_to(deadline), 0);
     /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn advance_to(&self, at: impl Into<Deadline>) -> u64 {
         let at = match at.into().0 {
@@ -174,7 +174,7 @@ impl ManualClock {
     ///     [Some(zero + seconds(2)), Some(zero + seconds(5)), None]
     /// );
     /// # drop(timers);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn step(&self) -> Option<Timestamp> {
         let at = self.next_due()?;
@@ -300,7 +300,7 @@ impl ManualClock {
     ///     day.await;
     ///     assert_eq!(clock.now().as_duration(), 24 * HOUR);
     /// }));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         poll_on(future, || self.go_on_or_rest()).expect(NO_LIMIT)
@@ -389,7 +389,7 @@ impl ManualClock {
     ///     clock.advance(Duration::from_secs(1));
     ///     delay.await;
     /// });
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "pause")]
     #[doc(alias = "resume")]
@@ -415,7 +415,7 @@ impl ManualClock {
     /// clock.stall(Duration::from_secs(5));
     /// assert_eq!(clock.advance(Duration::ZERO), 1);
     /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn stall(&self, by: Duration) {
         let inner = &*self.inner;
@@ -448,7 +448,7 @@ impl ManualClock {
     /// clock.set_wall(clock.wall() + 5 * hour);
     /// assert_eq!(clock.advance(Duration::ZERO), 1);
     /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn set_wall(&self, wall: SystemTime) {
         self.inner.virtual_time.set_wall(wall);
@@ -476,7 +476,7 @@ impl ManualClock {
     /// assert_eq!(clock.advance(Duration::ZERO), 1);
     /// assert_eq!(clock.advance(second), 1);
     /// # drop((one, other));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn suspend(&self, by: Duration) {
         {

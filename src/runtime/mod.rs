@@ -55,7 +55,7 @@ use crate::time::{NEVER, Timestamp};
 ///     OnceTimer::on(&runtime, Duration::from_millis(1), move |_| send.send("fired").unwrap());
 /// assert_eq!(receive.recv().unwrap(), "fired");
 /// # drop(timer);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone)]
 pub struct Runtime {
@@ -85,7 +85,7 @@ impl Runtime {
     /// ```
     /// let runtime = timerqueue::Runtime::builder().max_threads(16).start()?;
     /// # drop(runtime);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn builder() -> RuntimeBuilder {
         RuntimeBuilder::default()
@@ -123,7 +123,7 @@ impl Runtime {
     /// let runtime = timerqueue::Runtime::global();
     /// let before = runtime.now();
     /// assert!(runtime.now() >= before);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn now(&self) -> Timestamp {
         Timestamp::from_ns(self.owner.engine.clock().now())
@@ -143,7 +143,7 @@ impl Runtime {
     /// let begun = runtime.now();
     /// clock.advance(Duration::from_millis(20));
     /// assert_eq!(runtime.elapsed(begun), Duration::from_millis(20));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[must_use]
     pub fn elapsed(&self, since: Timestamp) -> Duration {
@@ -179,7 +179,7 @@ impl Runtime {
     /// let now = runtime.instant(runtime.now()).unwrap();
     /// assert_eq!(now - begun, Duration::from_secs(3600));
     /// assert_eq!(runtime.timestamp(now), runtime.now());
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[must_use]
     pub fn instant(&self, at: Timestamp) -> Option<Instant> {
@@ -201,7 +201,7 @@ impl Runtime {
     /// let runtime = timerqueue::Runtime::global();
     /// let deadline = runtime.timestamp(Instant::now() + Duration::from_secs(1));
     /// assert!(deadline > runtime.now());
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[must_use]
     pub fn timestamp(&self, at: Instant) -> Timestamp {
@@ -225,7 +225,7 @@ impl Runtime {
     /// let timer = Timer::on(&runtime, Duration::from_secs(1), Duration::ZERO, |_| {});
     /// assert_eq!(runtime.next_due(), Some(runtime.now() + Duration::from_secs(1)));
     /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn next_due(&self) -> Option<Timestamp> {
         let earliest = self.owner.engine.earliest_due();
@@ -427,7 +427,7 @@ impl Runtime {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime, RuntimeError};
+    /// use timerqueue::{ManualClock, Runtime, error::RuntimeError};
     ///
     /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
     /// runtime.shutdown(Duration::ZERO)?;

@@ -32,7 +32,7 @@ use crate::sync::Arc;
 ///     .start_exclusive(move |tick| samples.push(tick.scheduled()));
 /// assert_eq!(clock.advance(Duration::from_millis(45)), 3);
 /// # drop(timer);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[must_use = "a builder does nothing until `start`"]
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ impl<'a> TimerBuilder<'a> {
     /// clock.stall(Duration::from_secs(5));
     /// assert_eq!(clock.advance(Duration::ZERO), 5);
     /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn on(runtime: &'a Runtime) -> Self {
         Self::new(Some(runtime))
@@ -147,7 +147,7 @@ impl TimerBuilder<'_> {
     /// assert_eq!(clock.advance(Duration::from_micros(3_999)), 0);
     /// assert_eq!(clock.advance(Duration::from_micros(1)), 2);
     /// # drop(timers);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "slack")]
     #[doc(alias = "tolerance")]
@@ -190,7 +190,7 @@ impl TimerBuilder<'_> {
     /// assert!((1..50).contains(&in_the_first_second));
     /// assert_eq!(in_the_first_second + clock.advance(Duration::from_secs(9)), 100);
     /// # drop(caches);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "spread")]
     #[doc(alias = "random")]
@@ -247,7 +247,7 @@ impl TimerBuilder<'_> {
     ///     .start(|_| {});
     /// assert_eq!(runtime.dump(1).timers[0].name.as_deref(), Some("refresh 7"));
     /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[track_caller]
     pub fn name(mut self, name: impl Into<Cow<'static, str>>) -> Self {
@@ -334,7 +334,7 @@ impl TimerBuilder<'_> {
     /// assert_eq!(clock.advance(Duration::from_millis(4_999)), 0);
     /// assert_eq!(clock.advance(Duration::from_millis(1)), 1);
     /// # drop(timeout);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn start_once(self, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> OnceTimer {
         self.with_engine(|engine| OnceTimer::start(engine, self.settings(), self.when().0, callback))
@@ -368,7 +368,7 @@ impl TimerBuilder<'_> {
     /// assert_eq!(clock.advance(24 * hour - Duration::from_secs(1)), 0);
     /// assert_eq!(clock.advance(hour + Duration::from_secs(1)), 1000);
     /// # drop(timers);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn start_wall(self, at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> WallTimer {
         self.with_engine(|engine| WallTimer::start(engine, at, self.settings(), callback))
@@ -391,7 +391,7 @@ impl TimerBuilder<'_> {
     ///     .period(Duration::from_secs(1))
     ///     .try_start(|tick| println!("{tick:?}"))?;
     /// # drop(timer);
-    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// # Ok::<(), timerqueue::error::RuntimeError>(())
     /// ```
     pub fn try_start(self, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Result<Timer, RuntimeError> {
         self.try_with_engine(|engine| Timer::start(engine, self.settings(), self.when(), overlapping(callback)))

@@ -32,7 +32,7 @@ use crate::runtime::wait::park_on;
 /// own.set(timer).unwrap();
 /// clock.advance(Duration::from_secs(1));
 /// assert_eq!(own.get().unwrap().dispose_and_wait(), Waited::Ended);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]

@@ -140,7 +140,7 @@ impl Timer {
     ///     });
     /// assert_eq!(clock.advance(Duration::from_millis(251)), 6);
     /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "setInterval")]
     #[inline]
@@ -169,7 +169,7 @@ impl Timer {
     /// let heartbeat =
     ///     Timer::try_new(Duration::from_secs(5), Duration::from_secs(5), |_| println!("alive"))?;
     /// # drop(heartbeat);
-    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// # Ok::<(), timerqueue::error::RuntimeError>(())
     /// ```
     pub fn try_new(
         due: Duration,
@@ -272,7 +272,7 @@ impl Timer {
     /// assert_eq!(clock.advance(10 * second), 0);
     /// assert_eq!(timer.reset(second), Changed::WasIdle);
     /// assert_eq!(clock.advance(10 * second), 10);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "pause")]
     pub fn stop(&self) -> Changed {
@@ -300,7 +300,7 @@ impl Timer {
     ///     timer.reset(idle);
     /// }
     /// assert_eq!(clock.advance(idle), 1);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "restart")]
     pub fn reset(&self, due: Duration) -> Changed {
@@ -324,7 +324,7 @@ impl Timer {
     /// flush.fire_now();
     /// assert_eq!(clock.advance(Duration::ZERO), 1);
     /// assert_eq!(clock.advance(Duration::from_secs(60)), 1);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn fire_now(&self) -> Changed {
         self.reset(Duration::ZERO)
@@ -355,7 +355,7 @@ impl Timer {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime, Timer, TimerState};
+    /// use timerqueue::{ManualClock, Runtime, Timer, observe::TimerState};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
@@ -365,7 +365,7 @@ impl Timer {
     /// assert_eq!(seen.state, TimerState::Waiting);
     /// assert_eq!(seen.due.unwrap() - clock.now(), Duration::from_secs(30));
     /// assert_eq!(seen.period, Some(Duration::from_secs(60)));
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "scheduledExecutionTime")]
     #[doc(alias = "isActive")]
@@ -398,7 +398,7 @@ impl Timer {
     ///     assert_eq!(timer.change(idle, Duration::ZERO), Changed::WasWaiting);
     /// }
     /// assert_eq!(clock.advance(idle), 1);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "reset")]
     #[doc(alias = "stop")]
@@ -424,7 +424,7 @@ impl Timer {
     /// let timer = Timer::on(&runtime, Duration::from_secs(1), Duration::ZERO, |_| unreachable!());
     /// timer.dispose();
     /// assert_eq!(clock.advance(Duration::from_secs(10)), 0);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "stop")]
     #[doc(alias = "cancel")]
@@ -495,7 +495,7 @@ impl Timer {
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// Timer::on(&runtime, Duration::from_secs(1), Duration::from_secs(1), |_| {}).detach();
     /// assert_eq!(clock.advance(Duration::from_secs(5)), 5);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn detach(self) {
         drop(self.entry.into_entry());

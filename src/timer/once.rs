@@ -31,7 +31,7 @@ use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 /// clock.advance(Duration::from_secs(1));
 /// assert_eq!(receive.recv().unwrap(), "gone for good");
 /// # drop(timer);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[doc(alias = "setTimeout")]
 #[doc(alias = "AfterFunc")]
@@ -88,7 +88,7 @@ impl OnceTimer {
     /// let resource = Box::new(5);
     /// OnceTimer::on(&runtime, Duration::from_secs(2), move |_| drop(resource)).detach();
     /// assert_eq!(clock.advance(Duration::from_secs(2)), 1);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "setTimeout")]
     #[doc(alias = "AfterFunc")]
@@ -110,7 +110,7 @@ impl OnceTimer {
     /// use timerqueue::OnceTimer;
     ///
     /// OnceTimer::try_new(Duration::from_secs(1), |_| println!("a second has passed"))?.detach();
-    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// # Ok::<(), timerqueue::error::RuntimeError>(())
     /// ```
     pub fn try_new(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Result<Self, RuntimeError> {
         Timer::builder().due(due).try_start_once(callback)
@@ -157,7 +157,7 @@ impl OnceTimer {
     /// assert_eq!(timer.reset(Duration::from_secs(5)), Changed::WasWaiting);
     /// assert_eq!(clock.advance(Duration::from_secs(5)), 1);
     /// assert_eq!(timer.reset(Duration::from_secs(5)), Changed::Ended);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "change")]
     pub fn reset(&self, due: Duration) -> Changed {

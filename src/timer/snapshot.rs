@@ -36,7 +36,7 @@ pub enum TimerState {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime, TimerBuilder, TimerSnapshot, TimerState};
+/// use timerqueue::{ManualClock, Runtime, TimerBuilder, observe::{TimerSnapshot, TimerState}};
 ///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
@@ -50,7 +50,7 @@ pub enum TimerState {
 /// assert_eq!(clock.advance(Duration::from_secs(60)), 1);
 /// # assert_eq!(runtime.metrics().panics, 0);
 /// # drop(timer);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -31,7 +31,7 @@ use crate::time::Timestamp;
 ///     });
 /// assert_eq!(clock.advance(Duration::from_secs(60)), 3);
 /// # drop(timer);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 pub struct Tick<'a> {
     pub(super) firing: &'a Firing,
@@ -127,7 +127,7 @@ impl Tick<'_> {
     /// });
     /// clock.advance(Duration::from_secs(2));
     /// assert_eq!(receive.try_iter().collect::<Vec<_>>(), [timers[1].id(), timers[0].id()]);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn timer_id(&self) -> TimerId {
         TimerId::of(&self.firing.entry)
@@ -166,7 +166,7 @@ impl fmt::Debug for Tick<'_> {
 ///     TimerBuilder::on(&runtime).period(Duration::from_secs(1)).start_exclusive(|_| {})
 /// });
 /// assert!(one.id() == one.id() && one.id() != other.id());
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerId(usize);
@@ -197,7 +197,7 @@ impl fmt::Debug for TimerId {
 /// assert_eq!(timer.change(Duration::from_secs(2), Duration::ZERO), Changed::WasWaiting);
 /// timer.dispose();
 /// assert_eq!(timer.change(Duration::from_secs(3), Duration::ZERO), Changed::Ended);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Changed {

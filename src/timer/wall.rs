@@ -102,7 +102,7 @@ impl WallTimer {
     /// });
     /// assert_eq!(clock.advance(7 * DAY), 7);
     /// # drop(daily);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "cron")]
     #[doc(alias = "alarm")]
@@ -126,7 +126,7 @@ impl WallTimer {
     ///     println!("an hour later")
     /// })?;
     /// # drop(timer);
-    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// # Ok::<(), timerqueue::error::RuntimeError>(())
     /// ```
     pub fn try_new(at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> Result<Self, RuntimeError> {
         Timer::builder().try_start_wall(at, callback)
@@ -144,7 +144,7 @@ impl WallTimer {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime, TimerState, WallTimer};
+    /// use timerqueue::{ManualClock, Runtime, WallTimer, observe::TimerState};
     ///
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
@@ -153,7 +153,7 @@ impl WallTimer {
     /// assert_eq!(timer.snapshot().wall, Some(at));
     /// clock.advance(Duration::from_secs(3600));
     /// assert_eq!(timer.snapshot().state, TimerState::Idle);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[must_use]
     pub fn snapshot(&self) -> TimerSnapshot {
@@ -190,7 +190,7 @@ impl WallTimer {
     /// assert_eq!(clock.advance(hour), 0);
     /// assert_eq!(clock.advance(hour), 1);
     /// assert_eq!(timer.reset_at(clock.wall() + hour), Changed::WasIdle);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     #[doc(alias = "change")]
     pub fn reset_at(&self, at: SystemTime) -> Changed {
@@ -232,7 +232,7 @@ impl WallTimer {
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// WallTimer::on(&runtime, clock.wall() + Duration::from_secs(60), |_| {}).detach();
     /// assert_eq!(clock.advance(Duration::from_secs(60)), 1);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn detach(self) {
         self.entry.detach();
@@ -262,7 +262,7 @@ impl fmt::Debug for WallTimer {
 /// });
 /// assert_eq!(clock.advance(Duration::from_secs(60)), 1);
 /// # drop(timer);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 pub struct WallTick<'a> {
     firing: &'a WallFiring<'a>,

@@ -46,7 +46,7 @@ struct Burst {
 ///     assert_eq!(clock.advance(Duration::from_millis(100)), 0);
 /// }
 /// assert_eq!(clock.advance(Duration::from_millis(200)), 1);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[must_use = "dropping it disposes its timer: keep it (`let _debounce = ..`; `let _ = ..` drops it at once)"]
 pub struct Debounce {
@@ -105,7 +105,7 @@ impl Debounce {
     ///     runs += clock.advance(Duration::from_millis(100));
     /// }
     /// assert_eq!(runs, 2);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = max_wait;

@@ -34,7 +34,7 @@ use crate::timer::{Changed, Tick, Timer, TimerBuilder, TimerSnapshot};
 /// pings.beaten(); // a message was sent: no ping is needed for 15 s
 /// assert_eq!(clock.advance(Duration::from_secs(14)), 0);
 /// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[doc(alias = "keepalive")]
 #[doc(alias = "ping")]

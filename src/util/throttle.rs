@@ -47,7 +47,7 @@ struct Asked {
 ///     runs += clock.advance(Duration::from_millis(100));
 /// }
 /// assert_eq!(runs, 4); // at 0, 1, 2 and 3 s
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[must_use = "dropping it disposes its timer: keep it (`let _throttle = ..`; `let _ = ..` drops it at once)"]
 pub struct Throttle {
@@ -107,7 +107,7 @@ impl Throttle {
     /// assert_eq!(clock.advance(Duration::from_secs(30)), 1);
     /// assert!(!warn.call());
     /// assert_eq!(clock.advance(Duration::from_secs(60)), 0);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn trailing(mut self, trailing: bool) -> Self {
         self.trailing = trailing;

@@ -34,7 +34,7 @@ use crate::timer::{Changed, Tick, Timer, TimerBuilder, TimerSnapshot};
 ///     assert_eq!(clock.advance(Duration::from_secs(20)), 0);
 /// }
 /// assert_eq!(clock.advance(Duration::from_secs(10)), 1);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[doc(alias = "idle timeout")]
 #[doc(alias = "deadman")]

@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use crate::support::{Count, PATIENCE, Random, block_on, eventually, manual, ms, native, secs, us, within};
 use timerqueue::{
-    CancelReason, CancellationTokenSource, Delay, Interval, ManualClock, Runtime, RuntimeError, Timeout, TimeoutError,
-    TimerFutureExt, timeout,
+    CancelReason, CancellationTokenSource, Delay, Interval, ManualClock, Runtime, Timeout, TimerFutureExt,
+    error::{RuntimeError, TimeoutError},
+    timeout,
 };
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::support::poll::{CountingWaker, PanickingWaker, panics, poll_pinned, waker_that};
 use crate::support::{NEVER, PATIENCE, Random, block_on, manual, ms, native, ns, secs, us, within};
-use timerqueue::{Interval, IntervalTick, ManualClock, MissedTicks, Runtime, RuntimeError, StopHandle};
+use timerqueue::{Interval, IntervalTick, ManualClock, MissedTicks, Runtime, StopHandle, error::RuntimeError};
 
 const ALL: [MissedTicks; 4] = [MissedTicks::Rebase, MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay];
 

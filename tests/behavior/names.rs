@@ -140,7 +140,7 @@ fn s71_a_dump_has_the_next_timers_in_order() {
     let mid: Vec<_> = (1..=20).rev().map(|i| Timer::on(&runtime, ms(50) * i, Duration::ZERO, |_| {})).collect();
     let mut sleep = Delay::on(&runtime, ms(1));
     assert!(poll(&mut sleep, &CountingWaker::new()).is_pending());
-    let due = |dump: &timerqueue::TimerDump| -> Vec<u64> {
+    let due = |dump: &timerqueue::observe::TimerDump| -> Vec<u64> {
         dump.timers.iter().map(|timer| timer.due.as_duration().as_millis() as u64).collect()
     };
     for n in [0, 1, 5, 23, 1_000] {

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use timerqueue::{
-    CallbackContext, CallbackPanic, CancellationTokenSource, Delay, ManualClock, ObservedCallback, Observer, OnceTimer,
-    Runtime, SlowCallback, ThreadsChanged, Tick, Timer, TimerBuilder, WallTimer,
+    CancellationTokenSource, Delay, ManualClock, OnceTimer, Runtime, Tick, Timer, TimerBuilder, WallTimer,
+    observe::{CallbackContext, CallbackPanic, ObservedCallback, Observer, SlowCallback, ThreadsChanged},
 };
 
 use crate::support::{Count, Gate, Journal, NEVER, OnDrop, eventually, ms, secs};

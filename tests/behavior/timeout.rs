@@ -17,8 +17,10 @@ use crate::support::{
     Canary, Count, Gate, Journal, NEVER, PATIENCE, block_on, manual, ms, native, ns, secs, us, within,
 };
 use timerqueue::{
-    CancelReason, CancellableTimeout, CancellationToken, CancellationTokenSource, Delay, Elapsed, Runtime, Timeout,
-    TimeoutError, TimerFutureExt, timeout, timeout_at,
+    CancelReason, CancellationToken, CancellationTokenSource, Delay, Runtime, Timeout, TimerFutureExt,
+    error::{Elapsed, TimeoutError},
+    futures::CancellableTimeout,
+    timeout, timeout_at,
 };
 
 /// A future that is ready with a value from a given instant on, without waking its task: like a

@@ -19,7 +19,8 @@ use crate::support::process::{open_descriptors, switches, threads_named};
 use crate::support::{Count, Journal, NEVER, PATIENCE, block_on, blocked, eventually, lock, ms, secs, us, within};
 use timerqueue::{
     Alarm, CancellationTokenSource, Changed, Delay, MissedTicks, OnceTimer, Runtime, RuntimeBuilder, RuntimeClock,
-    RuntimeError, StartError, Timeout, Timer, TimerBuilder, Waited, WallTimer,
+    Timeout, Timer, TimerBuilder, Waited, WallTimer,
+    error::{RuntimeError, StartError},
 };
 
 /// A runtime for each available alarm and clock.

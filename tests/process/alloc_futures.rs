@@ -17,8 +17,8 @@ use crate::support::child::in_child;
 use crate::support::poll::{CountingWaker, poll, poll_pinned, poll_with};
 use crate::support::{NEVER, PATIENCE, block_on, manual, ms, native, secs, us};
 use timerqueue::{
-    CancellationToken, CancellationTokenSource, CancelledFuture, Delay, DelayQueue, DelayQueueBuilder, Interval,
-    Registration, Runtime, Timeout, TimerFutureExt, timeout,
+    CancellationToken, CancellationTokenSource, Delay, DelayQueue, DelayQueueBuilder, Interval, Registration, Runtime,
+    Timeout, TimerFutureExt, futures::CancelledFuture, timeout,
 };
 
 /// The allowance for the test harness.

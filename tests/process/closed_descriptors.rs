@@ -16,7 +16,8 @@ use crate::support::child::{in_child, skip};
 use crate::support::process::{open_descriptors, threads_named};
 use crate::support::{Count, Gate, Journal, NEVER, PATIENCE, block_on, blocked, eventually, ms, secs};
 use timerqueue::{
-    Changed, Delay, OnceTimer, Runtime, RuntimeBuilder, RuntimeError, StartError, Timer, Waited, WallTimer,
+    Changed, Delay, OnceTimer, Runtime, RuntimeBuilder, Timer, Waited, WallTimer,
+    error::{RuntimeError, StartError},
 };
 
 /// Checks that timers fire.

@@ -19,7 +19,7 @@ use timerqueue::{Runtime, Timer, Waited};
 #[test]
 fn s12_the_payload_of_a_panic_is_freed() {
     in_child(module_path!(), "s12_the_payload_of_a_panic_is_freed", || {
-        let with = |handler: fn(timerqueue::CallbackPanic)| {
+        let with = |handler: fn(timerqueue::observe::CallbackPanic)| {
             Runtime::builder().queues(1).on_panic(handler).start().expect("it starts")
         };
         let runtimes = [native(), with(drop), with(|panic| std::panic::resume_unwind(panic.into_payload()))];

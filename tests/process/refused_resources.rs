@@ -22,7 +22,9 @@ use crate::support::child::{in_child, skip};
 use crate::support::process::{open_descriptors, threads_named};
 use crate::support::{Count, Gate, NEVER, OnDrop, PATIENCE, blocked, blocking, eventually, ms, secs, within};
 use timerqueue::{
-    Alarm, ManualClock, Observer, OnceTimer, Runtime, StartError, ThreadsChanged, Timer, Waited, WallTimer,
+    Alarm, ManualClock, OnceTimer, Runtime, Timer, Waited, WallTimer,
+    error::StartError,
+    observe::{Observer, ThreadsChanged},
 };
 
 // ------------------------------------------------------------------------------------------------ numbers out of range

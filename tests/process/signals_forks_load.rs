@@ -19,8 +19,9 @@ use crate::support::child::{in_child, skip};
 use crate::support::process::threads_named;
 use crate::support::{Count, Journal, NEVER, PATIENCE, block_on, eventually, ms, secs, us};
 use timerqueue::{
-    Alarm, CancellationTokenSource, Delay, DelayQueue, Interval, ManualClock, MissedTicks, OnceTimer, RecvTimeoutError,
-    Runtime, RuntimeError, StartError, Tick, Timer, TimerBuilder, Waited, WallTimer,
+    Alarm, CancellationTokenSource, Delay, DelayQueue, Interval, ManualClock, MissedTicks, OnceTimer, Runtime, Tick,
+    Timer, TimerBuilder, Waited, WallTimer,
+    error::{RecvTimeoutError, RuntimeError, StartError},
 };
 
 /// Prints lateness, which cannot be asserted.

@@ -43,7 +43,7 @@ use timerqueue::{CancellationToken, Delay, Runtime};
 /// .sleep(BackonSleeper::on(&runtime));
 /// assert_eq!(clock.block_on(async { answer.await }), Ok(3));
 /// assert_eq!(clock.now().as_duration(), Duration::from_secs(1 + 2));
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct BackonSleeper {

@@ -91,7 +91,7 @@ impl HyperTimer {
     /// use hyper::server::conn::http1;
     /// use hyper::{Request, Response, body::Incoming, service::service_fn};
     /// use hyper_util::rt::TokioIo;
-    /// use timerqueue::{ManualClock, Runtime, StartError};
+    /// use timerqueue::{ManualClock, Runtime, error::StartError};
     /// use timerqueue_adapters::hyper_1::HyperTimer;
     ///
     /// let clock = ManualClock::new();

@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use metrics::{Label, Unit};
-use timerqueue::{Metrics, Runtime, Timer, TimerBuilder};
+use timerqueue::{Runtime, Timer, TimerBuilder, observe::Metrics};
 
 const LATENESS: &str = "timerqueue_lateness_seconds";
 
@@ -91,7 +91,7 @@ const GAUGES: &[Gauge] = &[
 ///     reporter.report();
 /// });
 /// assert!(prometheus.render().contains("timerqueue_callbacks_total 60"));
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 pub struct Reporter {
     runtime: Runtime,

@@ -10,7 +10,7 @@ use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::time::Duration;
 
 use openraft::{AsyncRuntime, Instant, OptionalSend, TokioRuntime};
-use timerqueue::{Delay, Elapsed, Runtime, Scoped, Timeout, Timestamp};
+use timerqueue::{Delay, Runtime, Timeout, Timestamp, error::Elapsed, futures::Scoped};
 
 type Rng = <TokioRuntime as AsyncRuntime>::ThreadLocalRng;
 type Sender<T> = <TokioRuntime as AsyncRuntime>::OneshotSender<T>;
@@ -79,7 +79,7 @@ pub struct OpenraftRuntime;
 ///     clock.advance(Duration::from_secs(3));
 ///     assert_eq!(begun.elapsed(), Duration::from_secs(3));
 /// });
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpenraftInstant {

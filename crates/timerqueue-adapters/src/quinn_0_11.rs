@@ -84,7 +84,7 @@ impl QuinnRuntime {
     /// use std::sync::Arc;
     ///
     /// use quinn::SmolRuntime;
-    /// use timerqueue::{ManualClock, Runtime, StartError};
+    /// use timerqueue::{ManualClock, Runtime, error::StartError};
     /// use timerqueue_adapters::quinn_0_11::QuinnRuntime;
     ///
     /// let clock = ManualClock::new();

@@ -55,7 +55,7 @@ use tower::retry::backoff::{Backoff, MakeBackoff};
 ///     .service(service_fn(|_: u32| ready(Err::<u32, _>(String::from("not now")))));
 /// assert!(clock.block_on(service.oneshot(1)).is_err());
 /// assert_eq!(clock.now().as_duration(), Duration::from_secs(1 + 2));
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone)]
 pub struct DelayBackoffMaker<F> {

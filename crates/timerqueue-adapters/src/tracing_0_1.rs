@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::time::Duration;
 
-use timerqueue::{CallbackContext, CallbackPanic, ObservedCallback, Observer, SlowCallback, ThreadsChanged};
+use timerqueue::observe::{CallbackContext, CallbackPanic, ObservedCallback, Observer, SlowCallback, ThreadsChanged};
 use tracing::dispatcher::{DefaultGuard, set_default};
 use tracing::field::display;
 use tracing::level_filters::LevelFilter;
@@ -53,7 +53,7 @@ use tracing::{Dispatch, Span, error, info, info_span, warn};
 /// let timeout = request.in_scope(|| OnceTimer::on(&runtime, Duration::from_secs(30), |_| tracing::info!("too late")));
 /// clock.advance(Duration::from_secs(30)); // the event is in a span that follows from `request`
 /// # drop(timeout);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 ///
 /// The default runtime, before its first use:
@@ -63,7 +63,7 @@ use tracing::{Dispatch, Span, error, info, info_span, warn};
 /// use timerqueue_adapters::tracing_0_1::TracingObserver;
 ///
 /// Runtime::builder().observer(TracingObserver::new()).start_global()?;
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TracingObserver;

@@ -3,7 +3,9 @@
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
-use timerqueue::{CallbackJob, CancellationTokenSource, Delay, DelayQueue, OnceTimer, Timer, TimerBuilder, WallTimer};
+use timerqueue::{
+    CancellationTokenSource, Delay, DelayQueue, OnceTimer, Timer, TimerBuilder, WallTimer, observe::CallbackJob,
+};
 
 /// A runtime whose due callbacks come out of a queue.
 fn queued() -> (Runtime, Receiver<CallbackJob>) {

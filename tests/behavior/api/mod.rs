@@ -29,7 +29,8 @@ use crate::support::{
     within,
 };
 use timerqueue::{
-    CancelReason, CancellationToken, CancellationTokenSource, Cancelled, Changed, Delay, DelayQueue, DelayQueueBuilder,
-    Elapsed, Interval, ManualClock, OnceTimer, RecvTimeoutError, Runtime, RuntimeClock, RuntimeError, ShutdownError,
-    StartError, Timeout, TimeoutError, Timer, TimerBuilder, TimerFutureExt, WallTimer, timeout, timeout_at,
+    CancelReason, CancellationToken, CancellationTokenSource, Changed, Delay, DelayQueue, DelayQueueBuilder, Interval,
+    ManualClock, OnceTimer, Runtime, RuntimeClock, Timeout, Timer, TimerBuilder, TimerFutureExt, WallTimer,
+    error::{Cancelled, Elapsed, RecvTimeoutError, RuntimeError, ShutdownError, StartError, TimeoutError},
+    timeout, timeout_at,
 };

@@ -42,7 +42,7 @@ fn s67_a_future_with_a_token_keeps_no_waker_once_it_is_ready_or_dropped() {
 
 /// The method of the trait, where the future has one of its own.
 trait WithTokenOf: std::future::IntoFuture + Sized {
-    fn with_token_of(self, token: &CancellationToken) -> timerqueue::WithToken<Self::IntoFuture> {
+    fn with_token_of(self, token: &CancellationToken) -> timerqueue::futures::WithToken<Self::IntoFuture> {
         TimerFutureExt::with_token(self, token)
     }
 }

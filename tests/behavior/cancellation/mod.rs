@@ -27,8 +27,9 @@ use crate::support::{
 };
 use crate::support::{native, secs, us, within};
 use timerqueue::{
-    CancelReason, CancellationToken, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, Delay,
-    DropGuard, OnceTimer, Registration, RunUntilCancelled, Runtime,
+    CancelReason, CancellationToken, CancellationTokenSource, Delay, DropGuard, OnceTimer, Registration, Runtime,
+    error::Cancelled,
+    futures::{CancelledFuture, CancelledOwned, RunUntilCancelled},
 };
 
 /// Runs both closures at nearly the same time on two threads, the second a little later.

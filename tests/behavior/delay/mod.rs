@@ -25,8 +25,9 @@ use crate::support::{
 };
 use crate::support::{us, within};
 use timerqueue::{
-    CancelReason, CancellableDelay, CancellationToken, CancellationTokenSource, Cancelled, Delay, OnceTimer, Runtime,
-    RuntimeError, StartError, Timer, Timestamp,
+    CancelReason, CancellationToken, CancellationTokenSource, Delay, OnceTimer, Runtime, Timer, Timestamp,
+    error::{Cancelled, RuntimeError, StartError},
+    futures::CancellableDelay,
 };
 
 const READY: Poll<()> = Poll::Ready(());

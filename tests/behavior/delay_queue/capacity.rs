@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{due, poll_once};
 use crate::support::{manual, native, secs};
-use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Refusal, Runtime};
+use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Runtime, error::Refusal};
 
 fn limited(capacity: usize) -> (ManualClock, Runtime, DelayQueue<u32, u32>) {
     let (clock, runtime) = manual();

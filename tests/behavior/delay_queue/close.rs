@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use super::{due, queue};
 use crate::support::{manual, ms, secs};
-use timerqueue::{DelayQueue, Due, Refusal, TryRecvError};
+use timerqueue::{
+    DelayQueue, Due,
+    error::{Refusal, TryRecvError},
+};
 
 #[test]
 fn a_closed_queue_delivers_what_is_there_and_ends() {

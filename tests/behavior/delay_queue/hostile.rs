@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::{due, poll_once};
 use crate::support::poll::{CountingWaker, PanickingWaker, panics, poll, poll_with};
 use crate::support::{PATIENCE, lock, manual, ms, secs, within};
-use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Refusal, Runtime};
+use timerqueue::{DelayQueue, DelayQueueBuilder, ManualClock, Runtime, error::Refusal};
 
 thread_local! {
     /// The action of the next comparison on this thread.

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::{due, poll_once, queue};
 use crate::support::poll::{CountingWaker, panics, poll};
 use crate::support::{manual, ms, secs};
-use timerqueue::{DelayQueue, DelayQueueBuilder, Due, RecvTimeoutError, Refusal, TryRecvError};
+use timerqueue::{
+    DelayQueue, DelayQueueBuilder, Due,
+    error::{RecvTimeoutError, Refusal, TryRecvError},
+};
 
 /// The keys that a walk meets, sorted, and their due times.
 fn all<V: Send>(queue: &DelayQueue<u32, V>) -> Vec<(u32, Due)> {
@@ -128,9 +131,9 @@ fn s84_the_next_entry_is_exact_after_removals_moves_and_steps_of_the_wall_clock(
     }
     assert_eq!(next(), Some(1));
     queue.remove(&1);
-    queue.move_to(&2, secs(2_000));
+    queue.reset(&2, secs(2_000));
     assert_eq!(next(), Some(3));
-    queue.move_to(&300, secs(1_000) + ms(3));
+    queue.reset(&300, secs(1_000) + ms(3));
     assert_eq!(next(), Some(3), "the tie goes to the entry inserted first");
     queue.insert(500, "", clock.wall() + secs(5)).unwrap();
     assert_eq!(next(), Some(500));

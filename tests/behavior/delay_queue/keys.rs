@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{due, queue};
 use crate::support::{manual, ms, ns, secs};
-use timerqueue::{DelayQueue, DelayQueueBuilder, Due, Refusal, Runtime};
+use timerqueue::{DelayQueue, DelayQueueBuilder, Due, Runtime, error::Refusal};
 
 #[test]
 fn an_entry_is_delivered_once_with_its_key_value_instant_and_lateness() {

@@ -7,7 +7,10 @@ use std::time::{Duration, SystemTime};
 use proptest::prelude::*;
 
 use crate::support::{manual, ns};
-use timerqueue::{DelayQueue, Due, Refusal, Timestamp, TryRecvError};
+use timerqueue::{
+    DelayQueue, Due, Timestamp,
+    error::{Refusal, TryRecvError},
+};
 
 #[derive(Clone, Copy, Debug)]
 enum When {

@@ -7,7 +7,11 @@ use std::time::Duration;
 use super::{due, queue};
 use crate::support::poll::{CountingWaker, poll};
 use crate::support::{manual, ms, ns, secs};
-use timerqueue::{Delay, DelayQueue, Recv, RecvTimeoutError, Refusal, TryRecvError};
+use timerqueue::{
+    Delay, DelayQueue,
+    error::{RecvTimeoutError, Refusal, TryRecvError},
+    futures::Recv,
+};
 
 /// A receiver polled by hand.
 struct Hand<'a, K, V> {

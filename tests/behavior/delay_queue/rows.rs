@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use super::{delivered, due, poll_once, queue};
 use crate::support::{manual, ms, ns, secs};
-use timerqueue::{DelayQueue, DelayQueueBuilder, Due, Refusal, TryRecvError};
+use timerqueue::{
+    DelayQueue, DelayQueueBuilder, Due,
+    error::{Refusal, TryRecvError},
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::poll::{poll_with, waker_that};
 use crate::support::{Gate, PATIENCE, Random, blocked, ms, native, secs, us, within};
-use timerqueue::{DelayQueue, RecvTimeoutError, Runtime};
+use timerqueue::{DelayQueue, Runtime, error::RecvTimeoutError};
 
 /// Never early on any sample; near on the best.
 #[test]

@@ -23,6 +23,6 @@ use crate::support::{
     manual, ms, native, own, secs, us, within,
 };
 use timerqueue::{
-    CancellationTokenSource, Changed, Disposal, ManualClock, OnceTimer, Registration, Runtime, Tick, Timer,
-    TimerBuilder, Waited,
+    CancellationTokenSource, Changed, ManualClock, OnceTimer, Registration, Runtime, Tick, Timer, TimerBuilder, Waited,
+    futures::Disposal,
 };

@@ -75,7 +75,7 @@ fn s82_destructors_of_hooks_and_observers_that_panic_are_contained() {
             panic!("in the destructor");
         }
     }
-    impl timerqueue::Observer for Panics {}
+    impl timerqueue::observe::Observer for Panics {}
     let dropped = Count::new();
     let [one, other] = [dropped.clone(), dropped.clone()].map(Panics);
     let runtime = Runtime::builder()

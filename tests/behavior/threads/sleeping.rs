@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use timerqueue::{
-    Interval, ManualClock, MissedTicks, OnceTimer, Runtime, RuntimeClock, RuntimeError, TimerBuilder, Timestamp,
+    Interval, ManualClock, MissedTicks, OnceTimer, Runtime, RuntimeClock, TimerBuilder, Timestamp, error::RuntimeError,
     thread as own_thread,
 };
 
@@ -130,7 +130,7 @@ fn s83_a_sleep_moves_the_clock_to_its_deadline() {
 fn s83_in_real_time_a_sleep_is_never_early_and_ends_with_its_runtime() {
     for builder in [Runtime::builder(), Runtime::builder().clock(RuntimeClock::Boot)] {
         let runtime = match builder.queues(1).workers(2).start() {
-            Err(timerqueue::StartError::NoBootClock) => continue,
+            Err(timerqueue::error::StartError::NoBootClock) => continue,
             started => started.expect("the system has threads"),
         };
         runtime.enter(|| {

@@ -1,8 +1,8 @@
 //! Snapshots of timers: each state, of each kind of timer (S81).
 
 use super::*;
-use timerqueue::TimerState::{self, Disposed, Idle, Queued, Running, Waiting};
-use timerqueue::{OnceTimer, TimerSnapshot, WallTimer};
+use timerqueue::observe::TimerState::{self, Disposed, Idle, Queued, Running, Waiting};
+use timerqueue::{OnceTimer, WallTimer, observe::TimerSnapshot};
 
 /// State, milliseconds until the due point, and callbacks that run.
 fn short(clock: &ManualClock, seen: TimerSnapshot) -> (TimerState, Option<u128>, usize) {

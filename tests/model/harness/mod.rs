@@ -26,9 +26,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
 
 use timerqueue::{
-    CancelReason, CancellableDelay, CancellableTimeout, CancellationTokenSource, CancelledOwned, Delay, DropGuard,
-    Interval, ManualClock, MissedTicks, OnceTimer, Registration, RunUntilCancelled, Runtime, RuntimeClock, StopHandle,
-    Tick, Timeout, TimeoutError, Timer, TimerBuilder, Timestamp, Waited, WallTick, WallTimer,
+    CancelReason, CancellationTokenSource, Delay, DropGuard, Interval, ManualClock, MissedTicks, OnceTimer,
+    Registration, Runtime, RuntimeClock, StopHandle, Tick, Timeout, Timer, TimerBuilder, Timestamp, Waited, WallTick,
+    WallTimer,
+    error::TimeoutError,
+    futures::{CancellableDelay, CancellableTimeout, CancelledOwned, RunUntilCancelled},
 };
 
 use ops::{ByWall, FUTURES, GUARDS, Going, GuardEnd, Make, Op, REGISTRATIONS, RUNTIMES, SOURCES, TIMERS, WALLS};

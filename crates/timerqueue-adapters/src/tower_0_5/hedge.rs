@@ -48,7 +48,7 @@ type Copier<R> = Arc<dyn Fn(&R) -> Option<R> + Send + Sync>;
 ///     }));
 /// assert_eq!(clock.block_on(service.oneshot(41)), Ok(42));
 /// assert_eq!(clock.now().as_duration(), Duration::from_millis(10));
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 pub struct HedgeLayer<R> {
     runtime: Runtime,

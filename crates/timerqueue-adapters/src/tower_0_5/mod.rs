@@ -14,6 +14,6 @@ mod timeout;
 pub use hedge::{Hedge, HedgeFuture, HedgeLayer};
 pub use timeout::{Timeout, TimeoutFuture, TimeoutLayer};
 
-/// The error of a limited service: [`timerqueue::Elapsed`], or the error of the inner service. The
-/// same type as `tower::BoxError`.
+/// The error of a limited service: [`timerqueue::error::Elapsed`], or the error of the inner
+/// service. The same type as `tower::BoxError`.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

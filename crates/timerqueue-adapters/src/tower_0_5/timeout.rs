@@ -21,7 +21,7 @@ use super::BoxError;
 /// use std::future::pending;
 /// use std::time::Duration;
 ///
-/// use timerqueue::{Elapsed, ManualClock, Runtime};
+/// use timerqueue::{ManualClock, Runtime, error::Elapsed};
 /// use timerqueue_adapters::tower_0_5::TimeoutLayer;
 /// use tower::{ServiceBuilder, ServiceExt, service_fn};
 ///
@@ -32,7 +32,7 @@ use super::BoxError;
 ///     .service(service_fn(|()| pending::<Result<(), Infallible>>()));
 /// let error = clock.block_on(service.oneshot(())).unwrap_err();
 /// assert!(error.is::<Elapsed>());
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct TimeoutLayer {
@@ -89,7 +89,7 @@ impl<S> Layer<S> for TimeoutLayer {
 /// **When the runtime ends**, the limit never elapses, and the call goes on without a limit.
 ///
 /// # Errors
-/// [`Elapsed`](timerqueue::Elapsed) after the limit; else the error of the inner service. Both are
+/// [`Elapsed`](timerqueue::error::Elapsed) after the limit; else the error of the inner service. Both are
 /// boxed, as is usual with tower: `error.is::<Elapsed>()` tells them apart.
 ///
 /// # Examples

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use timerqueue::{Delay, Elapsed, ManualClock, Runtime};
+use timerqueue::{Delay, ManualClock, Runtime, error::Elapsed};
 use timerqueue_adapters::tower_0_5::{HedgeLayer, TimeoutLayer};
 use timerqueue_adapters::tower_retry_0_5::DelayBackoffMaker;
 use tower::retry::backoff::{Backoff, MakeBackoff};

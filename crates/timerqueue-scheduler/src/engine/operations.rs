@@ -1,6 +1,6 @@
 //! Operations of the user's: each is one call of the store, whose answer is a [`Pending`].
 
-use timerqueue::{Runtime, RuntimeError};
+use timerqueue::{Runtime, error::RuntimeError};
 
 use super::core::Core;
 use super::pending::Pending;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use timerqueue::RuntimeError;
+use timerqueue::error::RuntimeError;
 
 use crate::store::{Error, Invalid};
 
