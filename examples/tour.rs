@@ -87,7 +87,7 @@ impl Guide<'_> {
         let outcome = match timer.change(due, period) {
             Changed::WasWaiting => "it was waiting",
             Changed::WasIdle => "it was idle",
-            Changed::Ended => "too late",
+            _ => "too late",
         };
         self.counts.changed.fetch_add(1, Ordering::Relaxed);
         let when = if due == IDLE { String::from("never") } else { format!("in {due:?}") };

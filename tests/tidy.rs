@@ -208,6 +208,43 @@ fn wide_comments(text: &str, examples: bool) -> Vec<&str> {
     text.lines().filter(is_wide).collect()
 }
 
+/// Public enums without a variant to come, which programs may match without a rest.
+const CLOSED: [(&str, &str); 4] = [
+    ("Due", "a time, an instant, a time of the wall clock"),
+    ("TimeoutError", "time or token: the result is no error (S50)"),
+    ("CronField", "the fields of a cron expression"),
+    ("CalendarUnit", "the units of a calendar"),
+];
+
+/// The public enums of a file that a later version cannot add a variant to.
+fn exhaustive_enums(text: &str) -> Vec<&str> {
+    let mut open = false;
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        match line.strip_prefix("pub enum ") {
+            Some(rest) if !open => found.push(rest.split([' ', '<']).next().unwrap_or_default()),
+            None if line.starts_with("#[") || line.starts_with("//") => open |= line == "#[non_exhaustive]",
+            _ => open = false,
+        }
+    }
+    found
+}
+
+#[test]
+fn public_enums_may_grow() {
+    let crates = files("crates", ".rs").into_iter().filter(|(path, _)| path.contains("/src/"));
+    let mut found: Vec<(String, String)> = Vec::new();
+    for (path, text) in files("src", ".rs").into_iter().chain(crates) {
+        found.extend(exhaustive_enums(&text).into_iter().map(|name| (path.clone(), name.to_owned())));
+    }
+    let closed = |name: &str| CLOSED.iter().any(|&(closed, _)| closed == name);
+    let wrong: Vec<_> = found.iter().filter(|(_, name)| !closed(name)).collect();
+    assert!(wrong.is_empty(), "neither `#[non_exhaustive]` nor closed: {wrong:?}");
+    let gone: Vec<_> = CLOSED.iter().filter(|(name, _)| !found.iter().any(|(_, found)| found == name)).collect();
+    assert!(gone.is_empty(), "closed, and not there: {gone:?}");
+    assert_eq!(exhaustive_enums("#[non_exhaustive]\n/// A.\npub enum A {\n}\n/// B.\npub enum B {\n"), ["B"]);
+}
+
 #[test]
 fn comments_fit_beside_each_other() {
     for folder in ["src", "tests", "loom-tests", "examples", "benches", "crates"] {

@@ -435,9 +435,7 @@ fn follows(policy: MissedTicks, period: u64, last: &Seen, tick: &Seen) -> bool {
         MissedTicks::Burst => on_grid && last.missed == 0,
         MissedTicks::Delay if last.missed == 0 => on_grid,
         MissedTicks::Delay => taken_up(last.missed, period),
-        MissedTicks::Rebase => {
-            (on_grid && last.missed == 0) || taken_up(last.missed.saturating_add(1), period.min(CATCH_UP_NS))
-        }
+        _ => (on_grid && last.missed == 0) || taken_up(last.missed.saturating_add(1), period.min(CATCH_UP_NS)),
     }
 }
 

@@ -49,6 +49,7 @@ use crate::time::{NEVER, later};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum MissedTicks {
     /// The rule of .NET's `Timer` (the default): one catch-up tick 1 ms later (a period later where
     /// that is shorter), and the schedule starts again from there.

@@ -36,6 +36,7 @@ use crate::runtime::wait::park_on;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
+#[non_exhaustive]
 pub enum Waited {
     /// No callback runs, none will start, and everything the callback owned has been dropped.
     Ended,

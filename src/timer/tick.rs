@@ -200,6 +200,7 @@ impl fmt::Debug for TimerId {
 /// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Changed {
     /// The timer was waiting to fire; the pending firing will not take place.
     WasWaiting,

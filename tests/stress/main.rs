@@ -118,7 +118,7 @@ fn arm(page: &Page, runtime: &Runtime, due: Duration, change: impl FnOnce(Durati
     match change(due) {
         Changed::WasIdle => {}
         // One was withdrawn; or none was armed.
-        Changed::WasWaiting | Changed::Ended => {
+        _ => {
             page.armed.fetch_sub(1, Ordering::SeqCst);
         }
     }

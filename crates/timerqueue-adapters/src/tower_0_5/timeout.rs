@@ -89,8 +89,8 @@ impl<S> Layer<S> for TimeoutLayer {
 /// **When the runtime ends**, the limit never elapses, and the call goes on without a limit.
 ///
 /// # Errors
-/// [`Elapsed`](timerqueue::error::Elapsed) after the limit; else the error of the inner service. Both are
-/// boxed, as is usual with tower: `error.is::<Elapsed>()` tells them apart.
+/// [`Elapsed`](timerqueue::error::Elapsed) after the limit; else the error of the inner service.
+/// Both are boxed, as is usual with tower: `error.is::<Elapsed>()` tells them apart.
 ///
 /// # Examples
 ///

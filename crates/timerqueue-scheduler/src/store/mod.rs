@@ -129,6 +129,7 @@ pub struct Settled {
 
 /// A request that changes nothing.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Scan {
     /// The job with this key: waiting, running or recurring, or else the last dead job of the key.
     Get(Arc<str>),
@@ -171,6 +172,7 @@ pub enum Scan {
 
 /// The answer to a scan.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Scanned {
     /// To [`Scan::Get`], [`Scan::List`] and [`Scan::Zoned`].
     Jobs(Vec<JobInfo>),
@@ -189,6 +191,7 @@ pub enum Scanned {
 
 /// A message of a store to its schedulers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Notice {
     /// A row has this wake instant now.
     Wake {

@@ -11,6 +11,7 @@ use super::{AffinityId, Held, Invalid, JobId, LastRun, Micros, NodeId, Occurrenc
 
 /// When a job is due: an instant, or a time that the store adds to its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum When {
     /// A time from the commit.
     After(Duration),
@@ -87,6 +88,7 @@ pub struct NewJob {
 
 /// What becomes of a job after a run.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Verdict {
     /// The job is done, and leaves the store.
     Done,
@@ -116,6 +118,7 @@ pub struct Settle {
 
 /// The next look at a recurring job.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Step {
     /// At this occurrence. With a span, the job is looked at again as soon as the occurrence lies
     /// further ahead than the span: the clock was set back.
@@ -164,6 +167,7 @@ pub struct Bind {
 
 /// A change of the job with a key.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Mutation {
     /// No attempt starts any more.
     Cancel,
@@ -187,6 +191,7 @@ pub enum Mutation {
 
 /// An operation of [`Store::apply`](super::Store::apply).
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Op {
     /// A new job. Answer: [`Applied::Placed`].
     Put(Box<NewJob>),
@@ -306,6 +311,7 @@ pub enum Revive {
 
 /// The answer to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Applied {
     /// To a put.
     Placed(Placed),
