@@ -76,7 +76,8 @@
 //!
 //! # Features
 //!
-//! - `affinity`, on by default: `RuntimeBuilder::pin_workers`.
+//! - `affinity`: `RuntimeBuilder::pin_workers`; outside of Linux also the set of cores of the
+//!   calling thread.
 //! - `stream`: [`Interval`] and [`DelayReceiver`] as a `futures_core::Stream`;
 //!   `FusedFuture` and `FusedStream` for the futures and streams of this crate, so that
 //!   `futures::select!` takes them as they are.

@@ -2,7 +2,7 @@
 //! agree.
 //!
 //! ```text
-//! cargo run --release --example soak [seconds] [seed]     # 60 s; prints a line a minute and a verdict
+//! cargo run --release --features affinity --example soak [seconds] [seed]     # 60 s; prints a line a minute and a verdict
 //! ```
 //!
 //! `.ci/soak` builds it with debug assertions and with walks through all queues, once a second. It

@@ -231,8 +231,7 @@ impl RuntimeBuilder {
     }
 
     /// Whether each worker is pinned to a core that the process may use. Default: no; DESIGN.md
-    /// tells why. Threads beyond the workers are not pinned. Needs the feature `affinity`, which is
-    /// on by default.
+    /// tells why. Threads beyond the workers are not pinned. Needs the feature `affinity`.
     #[cfg(feature = "affinity")]
     #[cfg_attr(docsrs, doc(cfg(feature = "affinity")))]
     pub fn pin_workers(mut self, pin: bool) -> Self {
