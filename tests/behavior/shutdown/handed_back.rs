@@ -1,16 +1,18 @@
-//! A shutdown hands back what never ran (S84).
+//! A shutdown hands back what never ran (S89).
 
 use super::*;
 use crate::support::child::in_child;
 use crate::support::poll::poll_with;
-use timerqueue::{CallbackJob, CancellationTokenSource, Delay, ShutdownError, WallTimer};
+use timerqueue::error::ShutdownError;
+use timerqueue::observe::CallbackJob;
+use timerqueue::{CancellationTokenSource, Delay, WallTimer};
 
 fn names(jobs: &[CallbackJob]) -> Vec<(Option<&str>, Duration, Option<Duration>)> {
     jobs.iter().map(|job| (job.timer_name(), job.scheduled().as_duration(), job.period())).collect()
 }
 
 #[test]
-fn s84_a_shutdown_hands_back_each_callback_that_waits_in_order() {
+fn s89_a_shutdown_hands_back_each_callback_that_waits_in_order() {
     let (clock, runtime) = manual();
     let ran = Journal::new();
     let note = |name: &'static str| {
@@ -46,7 +48,7 @@ fn s84_a_shutdown_hands_back_each_callback_that_waits_in_order() {
         ]
     );
     assert!(!fate.is_dropped() && !source.is_cancelled() && source.try_reset());
-    assert_eq!((once.change(secs(1)), ticks.change(secs(1), NEVER)), (Changed::Ended, Changed::Ended));
+    assert_eq!((once.reset(secs(1)), ticks.change(secs(1), NEVER)), (Changed::Ended, Changed::Ended));
     assert_eq!(runtime.shutdown_now(secs(1)).0.len(), 0, "each once");
     unfired.into_iter().for_each(CallbackJob::run);
     assert_eq!(ran.take(), ["job", "once", "wall", "exclusive", "ticks"]);
@@ -55,11 +57,11 @@ fn s84_a_shutdown_hands_back_each_callback_that_waits_in_order() {
         assert_eq!(waited, Waited::Ended);
     }
     assert_eq!((wall.dispose_and_wait(), idle.dispose_and_wait()), (Waited::Ended, Waited::Ended));
-    assert_eq!((runtime.fired(), runtime.metrics().waiting), (6, 0));
+    assert_eq!((runtime.metrics().fired(), runtime.metrics().waiting), (6, 0));
 }
 
 #[test]
-fn s84_a_job_that_is_dropped_or_whose_timer_is_disposed_does_not_run() {
+fn s89_a_job_that_is_dropped_or_whose_timer_is_disposed_does_not_run() {
     let (_clock, runtime) = manual();
     let fates = [(); 3].map(|()| Canary::new());
     let [(one, first), (two, second), (three, third)] = fates;
@@ -74,11 +76,11 @@ fn s84_a_job_that_is_dropped_or_whose_timer_is_disposed_does_not_run() {
     unfired.remove(0).run();
     drop(unfired);
     assert!(second.is_dropped() && third.is_dropped());
-    assert_eq!((runtime.fired(), runtime.panics()), (0, 0));
+    assert_eq!((runtime.metrics().fired(), runtime.metrics().panics), (0, 0));
 }
 
 #[test]
-fn s84_a_callback_that_shuts_its_runtime_down_gets_what_was_due_with_it() {
+fn s89_a_callback_that_shuts_its_runtime_down_gets_what_was_due_with_it() {
     let (clock, runtime) = manual();
     let (ran, count) = (Count::new(), Journal::new());
     let (own, counts) = (runtime.clone(), count.clone());
@@ -90,14 +92,14 @@ fn s84_a_callback_that_shuts_its_runtime_down_gets_what_was_due_with_it() {
     let others = [1, 1, 2].map(|due| Timer::on(&runtime, secs(due), NEVER, ran.callback()));
     clock.advance(secs(3));
     assert_eq!((count.take(), ran.get()), (vec![(3, Ok(()))], 3));
-    assert_eq!((runtime.fired(), runtime.metrics().waiting), (4, 0));
+    assert_eq!((runtime.metrics().fired(), runtime.metrics().waiting), (4, 0));
     drop((first, others));
 }
 
 /// The threads of the pool are all blocked, so what is due waits in its queues; a timer changed
 /// meanwhile is handed back under its new schedule, one stopped meanwhile is not.
 #[test]
-fn s84_ticks_without_a_thread_are_handed_back_and_the_default_runtime_is_refused() {
+fn s89_ticks_without_a_thread_are_handed_back_and_the_default_runtime_is_refused() {
     let runtime = Runtime::builder().queues(1).workers(2).max_threads(2).start().expect("the system has threads");
     let (blocking, gate) = crate::support::blocked(&runtime, 1);
     let (ran, far) = (Count::new(), secs(3600));
@@ -120,8 +122,8 @@ fn s84_ticks_without_a_thread_are_handed_back_and_the_default_runtime_is_refused
 }
 
 #[test]
-fn s84_the_default_runtime_hands_back_too() {
-    in_child(module_path!(), "s84_the_default_runtime_hands_back_too", || {
+fn s89_the_default_runtime_hands_back_too() {
+    in_child(module_path!(), "s89_the_default_runtime_hands_back_too", || {
         let ran = Count::new();
         let timer = Timer::new(secs(3600), NEVER, ran.callback());
         let (unfired, ended) = Runtime::shutdown_global_now(PATIENCE);
@@ -136,7 +138,7 @@ fn s84_the_default_runtime_hands_back_too() {
 /// In the middle of a storm, with threads that change and drop timers: each once callback runs once
 /// or is handed back.
 #[test]
-fn s84_in_a_storm_each_callback_runs_once_or_is_handed_back() {
+fn s89_in_a_storm_each_callback_runs_once_or_is_handed_back() {
     within(4 * PATIENCE, "the shutdowns end", || {
         let mut random = Random(84);
         for _ in 0..30 {
@@ -155,7 +157,7 @@ fn s84_in_a_storm_each_callback_runs_once_or_is_handed_back() {
                 .collect();
             let changes = thread::scope(|scope| {
                 let changes =
-                    scope.spawn(|| timers.iter().filter(|timer| timer.change(us(500)) == Changed::WasWaiting).count());
+                    scope.spawn(|| timers.iter().filter(|timer| timer.reset(us(500)) == Changed::WasWaiting).count());
                 thread::sleep(us(random.below(3_000)));
                 let (unfired, ended) = runtime.shutdown_now(PATIENCE);
                 ended.expect("no callback blocks");
