@@ -377,7 +377,6 @@ impl Core {
         let room = |(handler, &places): (&Registered, &usize)| Room { name: Arc::clone(&handler.name), places };
         Claim {
             owner: self.owner,
-            lease: self.store.lease(),
             rooms: self.handlers.iter().zip(places).map(room).collect(),
             at_most: left.min(BATCH),
         }
@@ -568,7 +567,7 @@ impl Core {
             state.handshake.may_hand_over(handler).then(|| state.cancels.begin())?
         };
         let room = Room { name: Arc::clone(&self.handlers[handler].name), places: 1 };
-        Some((Claim { owner: self.owner, lease: self.store.lease(), rooms: vec![room], at_most: 1 }, request))
+        Some((Claim { owner: self.owner, rooms: vec![room], at_most: 1 }, request))
     }
 
     /// A run gives its place to another one.

@@ -92,7 +92,7 @@ pub(crate) fn check(op: &Op) -> Result<(), Invalid> {
             if let Mutation::Move(when) = mutation { check_when(*when) } else { Ok(()) }
         }
         Op::PauseHandler { name, .. } => check_name(name),
-        Op::Settle(_) | Op::Renew { .. } | Op::Advance(_) | Op::Revive(_) | Op::Discard(_) | Op::Bind(_) => Ok(()),
+        Op::Settle(_) | Op::Advance(_) | Op::Revive(_) | Op::Discard(_) | Op::Bind(_) => Ok(()),
     }
 }
 

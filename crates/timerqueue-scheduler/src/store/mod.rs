@@ -1,9 +1,8 @@
 //! Stores: where a scheduler keeps its jobs.
 //!
 //! A [`Store`] keeps jobs as rows, and *each row has a wake instant*: when to look at it. A waiting
-//! job, a retry, a recurring job and a run whose lease ends differ in the work of the look, not in
-//! how the row is found. So a store has one ordered index, and a scheduler has one timer, set to
-//! the first wake instant.
+//! job, a retry and a recurring job differ in the work of the look, not in how the row is found. So
+//! a store has one ordered index, and a scheduler has one timer, set to the first wake instant.
 //!
 //! This module is for the stores of this crate, and for tests of them. The trait is sealed, since
 //! it will change with the stores to come; programs use [`MemoryStore`], `SqliteStore`,
@@ -86,8 +85,6 @@ pub struct Room {
 pub struct Claim {
     /// The scheduler.
     pub owner: u64,
-    /// How long the claimed jobs are the claimer's, unless renewed. `None`: until they are settled.
-    pub lease: Option<Duration>,
     /// The handlers.
     pub rooms: Vec<Room>,
     /// The largest number of jobs.
@@ -259,8 +256,9 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// How long claimed jobs are the claimer's. The store renews the leases until the settle.
-    /// `None`: no lease.
+    /// A claimed job is its member's until the settle, or until the member has ended. This is the
+    /// least time from the claim to such an end, as long as the store cannot renew the lease of the
+    /// member. `None`: members have no lease.
     fn lease(&self) -> Option<Duration> {
         None
     }

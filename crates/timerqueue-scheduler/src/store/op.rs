@@ -211,13 +211,6 @@ pub enum Op {
     },
     /// The end of a run. Answer: [`Applied::Held`].
     Settle(Box<Settle>),
-    /// A longer lease. Answer: [`Applied::Held`].
-    Renew {
-        /// The condition.
-        held: Held,
-        /// Counted from the commit.
-        lease: Duration,
-    },
     /// The next look at a recurring job. Answer: [`Applied::Held`].
     Advance(Box<Advance>),
     /// A dead job waits again, due now, with its attempts at zero. Answer: [`Applied::Revive`].

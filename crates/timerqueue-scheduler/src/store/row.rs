@@ -11,7 +11,7 @@ use crate::{Occurrence as Exact, Schedule};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 
-/// The holder of a run: a settle or a renewal of an earlier holder is refused (J6).
+/// The holder of a run: a settle of an earlier holder is refused (J6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Held {
     /// The job.

@@ -30,7 +30,7 @@ impl<R: Rig> Bench<R> {
         self.clock(now);
         let new = NewJob { name: name.into(), ..new_job(&format!("{name}/{now}/{late}"), When::At(at(now - late))) };
         let _ = self.one(Op::Put(Box::new(new)));
-        let job = self.claim_as(1, &[(name, 1)], 1, None).jobs.remove(0);
+        let job = self.claim_as(1, &[(name, 1)], 1).jobs.remove(0);
         let _ = self.one(settle_with(&job, Verdict::Done, record_of(now - late, now, 1, RunEnd::Done, None)));
     }
 }
@@ -221,7 +221,7 @@ pub(crate) fn lists_begin_with_the_soonest_on_request<R: Rig>() {
         let _ = store.change(&(n * 3 + 1).to_string(), Mutation::Pause);
     }
     store.clock(3);
-    for (n, job) in store.claim_as(1, &[("h", 40), ("other", 40)], 80, None).jobs.iter().enumerate() {
+    for (n, job) in store.claim_as(1, &[("h", 40), ("other", 40)], 80).jobs.iter().enumerate() {
         let verdicts = [Verdict::Dead, Verdict::Retry(secs(n as u64 % 9)), Verdict::Again(When::At(at(5)))];
         if let Some(verdict) = verdicts.get(n % 4) {
             let _ = store.settle(job, verdict.clone());

@@ -5,8 +5,6 @@ use timerqueue_scheduler::store::{AffinityId, Bind, Bound, Limits, Unbound};
 
 use super::*;
 
-const LEASE: Duration = Duration::from_secs(30);
-
 fn job(key: &str, affinity: &str, when: When) -> Op {
     Op::Put(Box::new(NewJob { affinity: Some(affinity.into()), ..new_job(key, when) }))
 }
@@ -16,9 +14,9 @@ impl<R: Rig> Bench<R> {
         let _ = ADDED(self.one(job(key, affinity, When::At(at(second)))));
     }
 
-    /// The jobs that a node claims, with a lease.
+    /// The jobs that a node claims.
     fn take(&self, owner: u64) -> Claimed {
-        self.claim_as(owner, &[("h", 100)], 100, Some(LEASE))
+        self.claim_as(owner, &[("h", 100)], 100)
     }
 
     fn taken(&self, owner: u64) -> Vec<String> {
@@ -59,7 +57,7 @@ impl<R: Rig> Bench<R> {
 
     /// Binds all affinities whose jobs are due.
     fn bind_due(&self, owner: u64) {
-        for one in self.claim_as(owner, &[("h", 100)], 0, Some(LEASE)).unbound {
+        for one in self.claim_as(owner, &[("h", 100)], 0).unbound {
             assert_eq!(self.bind(&one, owner), Applied::Held(true));
         }
     }
@@ -93,7 +91,7 @@ pub(crate) fn m2_jobs_of_an_affinity_go_to_one_member<R: Rig>() {
     assert_eq!(store.get("a1").unwrap().affinity.as_deref(), Some("a"));
     // Later jobs too: the claim of another member is not told of them.
     store.put_to("a3", "a", 20);
-    assert_eq!(store.take(2).next_job, Some(at(9 + 30)), "the end of a lease");
+    assert_eq!(store.take(2).next_job, None);
     store.clock(20);
     assert!(store.taken(2).is_empty());
     assert_eq!(store.taken(1), ["a3"]);
@@ -118,10 +116,10 @@ pub(crate) fn m2_no_place_is_given_on_while_an_affinity_waits_for_a_member<R: Ri
         let _ = store.put(key, When::At(at(second)));
     }
     store.clock(5);
-    let job = store.claim_as(1, &[("h", 1)], 1, Some(LEASE)).jobs.remove(0);
+    let job = store.claim_as(1, &[("h", 1)], 1).jobs.remove(0);
     store.put_to("bound", "x", 5);
     store.clock(6);
-    assert!(store.settle_and_take(&job, Verdict::Done, Some(LEASE)).is_none());
+    assert!(store.settle_and_take(&job, Verdict::Done).is_none());
     store.bind_due(1);
     // It is the first to be due, also among places that are given on.
     assert_eq!(store.taken(1)[0], "bound");
@@ -139,8 +137,8 @@ pub(crate) fn m6_no_place_of_all_members_is_given_on_while_a_job_of_an_affinity_
         let _ = store.put(key, When::At(at(1)));
     }
     store.clock(5);
-    let job = store.claim_as(1, &[("h", 1)], 1, Some(LEASE)).jobs.remove(0);
-    assert!(store.settle_and_take(&job, Verdict::Done, Some(LEASE)).is_none(), "the other member has waited longer");
+    let job = store.claim_as(1, &[("h", 1)], 1).jobs.remove(0);
+    assert!(store.settle_and_take(&job, Verdict::Done).is_none(), "the other member has waited longer");
     assert_eq!(store.taken(2)[0], "bound");
 }
 
@@ -154,19 +152,19 @@ pub(crate) fn m4_no_place_is_given_on_while_affinities_of_a_gone_member_are_left
     let ops = (0..600).map(|n| job(&format!("bound {n}"), &format!("x{n}"), When::At(at(0))));
     let _ = store.apply(ops.collect());
     store.clock(5);
-    let first = store.claim_as(1, &[("h", 1)], 1, Some(LEASE)).jobs.remove(0);
+    let first = store.claim_as(1, &[("h", 1)], 1).jobs.remove(0);
     loop {
-        let unbound = store.claim_as(1, &[("h", 1)], 0, Some(LEASE)).unbound;
+        let unbound = store.claim_as(1, &[("h", 1)], 0).unbound;
         if unbound.is_empty() {
             break;
         }
         unbound.iter().for_each(|one| assert_eq!(store.bind(one, 2), Applied::Held(true)));
     }
     store.rig.store().leave(2);
-    let unbound = store.claim_as(1, &[("h", 1)], 0, Some(LEASE)).unbound;
+    let unbound = store.claim_as(1, &[("h", 1)], 0).unbound;
     assert!((1..600).contains(&unbound.len()), "{}", unbound.len());
     unbound.iter().for_each(|one| assert_eq!(store.bind(one, 1), Applied::Held(true)));
-    assert!(store.settle_and_take(&first, Verdict::Done, Some(LEASE)).is_none(), "more of them are to be bound");
+    assert!(store.settle_and_take(&first, Verdict::Done).is_none(), "more of them are to be bound");
 }
 
 pub(crate) fn m6_m7_m8_limits_hold_where_places_are_given_on<R: Rig>() {
@@ -186,9 +184,9 @@ fn limits_hold_where_places_are_given_on<R: Rig>(everywhere: Option<u64>) {
     }
     store.clock(9);
     store.bind_due(1);
-    let mut job = store.claim_as(1, &[("h", 1)], 1, Some(LEASE)).jobs.remove(0);
+    let mut job = store.claim_as(1, &[("h", 1)], 1).jobs.remove(0);
     let mut ran = 1;
-    while let Some(next) = store.settle_and_take(&job, Verdict::Done, Some(LEASE)) {
+    while let Some(next) = store.settle_and_take(&job, Verdict::Done) {
         ran += 1;
         assert!(store.taken(1).is_empty() && store.taken(2).is_empty(), "the one place is taken");
         job = next;
@@ -214,7 +212,7 @@ pub(crate) fn m3_jobs_of_other_members_and_of_full_affinities_are_in_no_ones_way
     store.bind_due(1);
     let claimed = store.take(1);
     assert_eq!(keys(&claimed.jobs), ["a0", "b0"], "one at a time of each");
-    assert_eq!(claimed.next_job, Some(at(50)), "the end of a lease; the others wait for no instant");
+    assert_eq!(claimed.next_job, None, "the others wait for no instant");
     assert!(store.taken(2).is_empty());
     // The next one follows the end of the run.
     for n in 1..5 {
@@ -280,38 +278,6 @@ pub(crate) fn m4_the_share_of_a_member_that_leaves_is_bound_again<R: Rig>() {
     assert_eq!(store.settle(&begun[1], Verdict::Done), Applied::Held(true));
     store.bind_due(2);
     assert_eq!(store.taken(2), ["b1", "b2"]);
-}
-
-pub(crate) fn m4_a_run_with_a_lease_keeps_its_affinity_and_a_late_holder_is_refused<R: Rig>() {
-    let store = Bench::<R>::new();
-    store.enter_with(1, Limits { affinity: Some(1), ..Limits::default() });
-    store.enter_with(2, Limits { affinity: Some(1), ..Limits::default() });
-    store.put_to("a0", "a", 0);
-    store.put_to("a1", "a", 1);
-    store.bind_due(1);
-    let late = store.take(1).jobs.remove(0);
-    store.leave(1); // taken for dead
-    store.clock(29);
-    let claimed = store.take(2);
-    assert_eq!((claimed.jobs.len(), claimed.unbound.len()), (0, 0));
-    store.is_next(&claimed, at(30));
-    // Its lease is over: the affinity is bound again, and another job of it may come first.
-    store.clock(30);
-    let claimed = store.take(2);
-    assert_eq!((claimed.jobs.len(), claimed.unbound.len()), (0, 1));
-    assert_eq!(store.bind(&claimed.unbound[0], 2), Applied::Held(true));
-    // The late holder is refused before its own job is claimed again, and after.
-    assert_eq!(store.one(Op::Renew { held: late.held, lease: LEASE }), Applied::Held(false));
-    assert_eq!(store.settle(&late, Verdict::Done), Applied::Held(false));
-    let again = store.take(2).jobs.remove(0);
-    assert_eq!((&*again.key, again.attempt), ("a0", 2), "the attempt counts");
-    assert_eq!(store.settle(&late, Verdict::Done), Applied::Held(false));
-    // Back as a new member, it claims nothing of its old share.
-    store.enter_with(1, Limits { affinity: Some(1), ..Limits::default() });
-    assert!(store.taken(1).is_empty());
-    assert_eq!(store.settle(&again, Verdict::Done), Applied::Held(true));
-    assert!(store.taken(1).is_empty());
-    assert_eq!(store.taken(2), ["a1"]);
 }
 
 pub(crate) fn m5_an_affinity_moves_when_its_runs_have_ended<R: Rig>() {
@@ -390,23 +356,15 @@ pub(crate) fn m6_runs_of_all_members_are_limited<R: Rig>() {
         let _ = store.put(&n.to_string(), When::At(at(0)));
     }
     store.put_to("6", "a", 0);
-    assert_eq!(store.claim_as(1, &[("h", 2)], 9, Some(LEASE)).jobs.len(), 2);
+    assert_eq!(store.claim_as(1, &[("h", 2)], 9).jobs.len(), 2);
     let second = store.take(2);
     assert_eq!(keys(&second.jobs), ["2"]);
     store.bind_due(2);
     let full = store.take(2);
-    assert_eq!((full.jobs.len(), full.next_job), (0, Some(at(30))), "the end of a lease frees a place");
+    assert_eq!((full.jobs.len(), full.next_job), (0, None), "the end of a run frees a place");
     assert_eq!(store.settle(&second.jobs[0], Verdict::Done), Applied::Held(true));
     assert_eq!(store.taken(1), ["3"]);
     assert!(store.taken(2).is_empty());
-    // Two of the first node have no lease any more.
-    store.clock(15);
-    assert!(store.taken(2).is_empty());
-    store.clock(30);
-    let again = store.take(2);
-    assert_eq!((keys(&again.jobs), again.jobs[0].attempt), (vec!["0".into(), "1".into(), "3".into()], 2));
-    store.clock(60);
-    assert_eq!(store.taken(1).len(), 3);
 }
 
 pub(crate) fn m7_jobs_of_an_affinity_run_one_after_another<R: Rig>() {
@@ -438,22 +396,23 @@ pub(crate) fn m8_a_rate_is_kept_over_all_members<R: Rig>() {
     for n in 0..20 {
         let _ = store.put(&n.to_string(), When::At(at(0)));
     }
-    assert_eq!(store.claim_as(1, &[("h", 2)], 9, None).jobs.len(), 2);
-    let second = store.claim_as(2, &[("h", 9)], 9, None);
-    assert_eq!((second.jobs.len(), second.next_job), (1, Some(at(1))));
-    assert_eq!(store.claim_as(1, &[("h", 9)], 9, None).next_job, Some(at(1)));
+    assert_eq!(store.claim_as(1, &[("h", 2)], 9).jobs.len(), 2);
+    let second = store.claim_as(2, &[("h", 9)], 9);
+    assert_eq!(second.jobs.len(), 1);
+    store.is_next(&second, at(1));
+    store.is_next(&store.claim_as(1, &[("h", 9)], 9), at(1));
     store.clock(1);
-    assert_eq!(store.claim_as(1, &[("h", 9)], 9, None).jobs.len(), 1);
-    assert_eq!(store.claim_as(2, &[("h", 9)], 9, None).jobs.len(), 0);
+    assert_eq!(store.claim_as(1, &[("h", 9)], 9).jobs.len(), 1);
+    assert_eq!(store.claim_as(2, &[("h", 9)], 9).jobs.len(), 0);
     store.clock(3);
-    assert_eq!(store.claim_as(2, &[("h", 9)], 9, None).jobs.len(), 2);
+    assert_eq!(store.claim_as(2, &[("h", 9)], 9).jobs.len(), 2);
     store.clock(100);
-    assert_eq!(store.claim_as(2, &[("h", 9)], 9, None).jobs.len(), 3, "no more than a burst is saved");
+    assert_eq!(store.claim_as(2, &[("h", 9)], 9).jobs.len(), 3, "no more than a burst is saved");
     // After a step back the bucket is empty at most.
     store.clock(50);
-    assert_eq!(store.claim_as(2, &[("h", 9)], 9, None).next_job, Some(at(51)));
+    store.is_next(&store.claim_as(2, &[("h", 9)], 9), at(51));
     store.clock(51);
-    assert_eq!(store.claim_as(2, &[("h", 9)], 9, None).jobs.len(), 1);
+    assert_eq!(store.claim_as(2, &[("h", 9)], 9).jobs.len(), 1);
 }
 
 pub(crate) fn limits_of_affinities<R: Rig>() {

@@ -1,4 +1,4 @@
-//! Claims, settles and leases.
+//! Claims and settles.
 
 use super::*;
 
@@ -71,7 +71,7 @@ pub(crate) fn a_claim_tells_the_next_wake_instant<R: Rig>() {
     assert_eq!((keys(&claimed.jobs), claimed.next_job), (vec!["c".to_owned()], Some(at(3))));
     // A job that is due and was not taken is named as well.
     store.clock(8);
-    let claimed = store.claim_as(1, &[("h", 100)], 1, None);
+    let claimed = store.claim_as(1, &[("h", 100)], 1);
     assert_eq!((keys(&claimed.jobs), claimed.next_job), (vec!["b".to_owned()], Some(at(7))));
 }
 
@@ -80,10 +80,10 @@ pub(crate) fn a_claim_takes_no_more_than_the_places<R: Rig>() {
     for key in ["a", "b", "c", "d"] {
         let _ = store.put(key, When::At(at(0)));
     }
-    let claimed = store.claim_as(1, &[("h", 3)], 2, None);
+    let claimed = store.claim_as(1, &[("h", 3)], 2);
     assert_eq!(keys(&claimed.jobs), ["a", "b"]);
-    assert_eq!(keys(&store.claim_as(1, &[("h", 1)], 2, None).jobs), ["c"]);
-    let full = store.claim_as(1, &[("h", 0)], 2, None);
+    assert_eq!(keys(&store.claim_as(1, &[("h", 1)], 2).jobs), ["c"]);
+    let full = store.claim_as(1, &[("h", 0)], 2);
     assert_eq!((full.jobs.len(), full.next_job), (0, None));
 }
 
@@ -97,11 +97,11 @@ pub(crate) fn rows_of_full_paused_and_unknown_handlers_are_passed_over<R: Rig>()
     }
     let _ = store.one(Op::PauseHandler { name: "paused".into(), paused: true });
     store.clock(9);
-    let claimed = store.claim_as(1, &[("full", 0), ("paused", 9), ("h", 9)], 100, None);
+    let claimed = store.claim_as(1, &[("full", 0), ("paused", 9), ("h", 9)], 100);
     assert_eq!((keys(&claimed.jobs), claimed.next_job), (vec!["h0".into(), "h1".into(), "h2".into()], None));
     // They wait for a scheduler that has places for them.
-    assert_eq!(keys(&store.claim_as(2, &[("unknown", 9)], 100, None).jobs).len(), 3);
-    assert_eq!(keys(&store.claim_as(2, &[("full", 2)], 100, None).jobs), ["full0", "full1"]);
+    assert_eq!(keys(&store.claim_as(2, &[("unknown", 9)], 100).jobs).len(), 3);
+    assert_eq!(keys(&store.claim_as(2, &[("full", 2)], 100).jobs), ["full0", "full1"]);
 }
 
 pub(crate) fn the_end_of_a_run_may_give_its_place_to_the_first_due_job<R: Rig>() {
@@ -111,9 +111,9 @@ pub(crate) fn the_end_of_a_run_may_give_its_place_to_the_first_due_job<R: Rig>()
         let _ = store.put(key, When::At(at(second)));
     }
     store.clock(5);
-    let mut job = store.claim_as(1, &[("h", 1)], 1, None).jobs.remove(0);
+    let mut job = store.claim_as(1, &[("h", 1)], 1).jobs.remove(0);
     let mut ran = vec![job.key.to_string()];
-    while let Some(next) = store.settle_and_take(&job, Verdict::Done, None) {
+    while let Some(next) = store.settle_and_take(&job, Verdict::Done) {
         assert_eq!((store.get(&job.key), store.get(&next.key).unwrap().state), (None, State::Running));
         assert_eq!((next.attempt, next.held.owner), (1, 1));
         ran.push(next.key.to_string());
@@ -128,11 +128,11 @@ pub(crate) fn the_end_of_a_run_may_give_its_place_to_the_first_due_job<R: Rig>()
     store.clock(99);
     let job = store.claim().jobs.remove(0);
     let _ = store.put("later", When::At(at(99)));
-    let next = store.settle_and_take(&job, Verdict::Again(When::At(at(99))), None);
+    let next = store.settle_and_take(&job, Verdict::Again(When::At(at(99))));
     assert!(next.is_none_or(|next| *next.key == *"far"), "a tie goes by number");
-    let job = store.claim_as(1, &[("h", 1)], 1, None).jobs.remove(0);
+    let job = store.claim_as(1, &[("h", 1)], 1).jobs.remove(0);
     let _ = store.one(Op::PauseHandler { name: "h".into(), paused: true });
-    assert!(store.settle_and_take(&job, Verdict::Done, None).is_none());
+    assert!(store.settle_and_take(&job, Verdict::Done).is_none());
 }
 
 pub(crate) fn a_settled_job_is_gone_and_its_key_free<R: Rig>() {
@@ -214,7 +214,6 @@ pub(crate) fn a_late_settle_is_refused<R: Rig>() {
         Held { id: JobId(job.held.id.0 + 1), ..job.held },
     ] {
         assert_eq!(store.one(settle(held, Verdict::Done)), Applied::Held(false));
-        assert_eq!(store.one(Op::Renew { held, lease: secs(9) }), Applied::Held(false));
     }
     let _ = store.settle(&job, Verdict::Retry(secs(0)));
     assert_eq!(store.settle(&job, Verdict::Done), Applied::Held(false), "settled already");
@@ -222,24 +221,6 @@ pub(crate) fn a_late_settle_is_refused<R: Rig>() {
     let again = store.claim().jobs.remove(0);
     assert_eq!(store.settle(&job, Verdict::Done), Applied::Held(false), "an earlier claim");
     assert_eq!(store.settle(&again, Verdict::Done), Applied::Held(true));
-}
-
-pub(crate) fn a_lease_ends_unless_renewed<R: Rig>() {
-    let store = Bench::<R>::new();
-    let _ = store.put("a", When::At(at(0)));
-    let claimed = store.claim_as(1, &[("h", 9)], 9, Some(secs(30)));
-    let job = &claimed.jobs[0];
-    assert_eq!(claimed.next_job, Some(at(30)), "the end of the lease is a wake instant");
-    store.clock(20);
-    assert_eq!(store.one(Op::Renew { held: job.held, lease: secs(30) }), Applied::Held(true));
-    store.clock(49);
-    assert!(store.claim_as(2, &[("h", 9)], 9, None).jobs.is_empty());
-    store.clock(50);
-    let other = store.claim_as(2, &[("h", 9)], 9, None).jobs.remove(0);
-    assert_eq!((other.held.id, other.attempt), (job.held.id, 2));
-    assert_eq!(store.one(Op::Renew { held: job.held, lease: secs(30) }), Applied::Held(false));
-    assert_eq!(store.settle(job, Verdict::Done), Applied::Held(false), "a late holder writes nothing");
-    assert_eq!(store.settle(&other, Verdict::Done), Applied::Held(true));
 }
 
 pub(crate) fn an_unrun_attempt_does_not_count<R: Rig>() {
@@ -286,7 +267,7 @@ pub(crate) fn two_schedulers_never_get_the_same_job<R: Rig>() {
                     let (send, receive) = mpsc::channel();
                     let rooms = vec![Room { name: "h".into(), places: 3 }];
                     let reply = Reply::new(move |claimed| send.send(claimed).unwrap());
-                    store.claim(Claim { owner, lease: None, rooms, at_most: 3 }, reply);
+                    store.claim(Claim { owner, rooms, at_most: 3 }, reply);
                     let jobs = receive.recv().unwrap().unwrap().jobs;
                     if jobs.is_empty() {
                         break;

@@ -131,23 +131,21 @@ impl<A: Rig, B: Rig> Twins<A, B> {
 
     fn claim(&mut self) {
         let owner = 1 + self.random.below(2);
-        let lease = self.random.chance(60).then_some(secs(8));
         let places = self.random.below(4) as usize;
         let rooms: &[(&str, usize)] =
             if self.random.chance(30) { &[("h", places)] } else { &[("h", places), ("other", 2)] };
         let at_most = 1 + self.random.below(4) as usize;
-        let (mut a, mut b) =
-            (self.a.claim_as(owner, rooms, at_most, lease), self.b.claim_as(owner, rooms, at_most, lease));
+        let (mut a, mut b) = (self.a.claim_as(owner, rooms, at_most), self.b.claim_as(owner, rooms, at_most));
         // The identity of a run has a random part.
         let without_runs = |claimed: &mut Claimed| claimed.jobs.iter_mut().for_each(|job| job.run = "".into());
         without_runs(&mut a);
         without_runs(&mut b);
-        self.same(&format!("claim {owner} {rooms:?} {at_most} {lease:?}"), &a, &b);
+        self.same(&format!("claim {owner} {rooms:?} {at_most}"), &a, &b);
         self.jobs.extend(a.jobs.into_iter().zip(b.jobs).map(|(a, b)| [a, b]));
         self.schedules.extend(a.schedules.into_iter().zip(b.schedules).map(|(a, b)| [a, b]));
     }
 
-    /// The end of a run; now and then of one that has ended, or whose lease has.
+    /// The end of a run; now and then of one that has ended.
     fn settle(&mut self) {
         if self.jobs.is_empty() {
             return;
@@ -168,14 +166,6 @@ impl<A: Rig, B: Rig> Twins<A, B> {
             self.dead.push([a.held.id, b.held.id]);
         }
         self.apply(&format!("settle {:?} {verdict:?}", a.held), a_op, b_op);
-    }
-
-    fn renew(&mut self) {
-        if let Some([a, b]) = self.jobs.first() {
-            let op = |job: &ClaimedJob| Op::Renew { held: job.held, lease: secs(5) };
-            let (a, b) = (op(a), op(b));
-            self.apply("renew", a, b);
-        }
     }
 
     /// A look at a recurring job; now and then at one that has been looked at.
@@ -218,8 +208,7 @@ impl<A: Rig, B: Rig> Twins<A, B> {
             6..8 => self.change(),
             8..12 => self.claim(),
             12..15 => self.settle(),
-            15 => self.renew(),
-            16 | 17 => self.advance(),
+            15..18 => self.advance(),
             18 => self.dead(),
             _ => {
                 let paused = self.random.chance(40);

@@ -78,16 +78,16 @@ impl<R: Rig> Bench<R> {
         self.one(Op::Key { key: key.into(), mutation })
     }
 
-    fn claim_as(&self, owner: u64, rooms: &[(&str, usize)], at_most: usize, lease: Option<Duration>) -> Claimed {
+    fn claim_as(&self, owner: u64, rooms: &[(&str, usize)], at_most: usize) -> Claimed {
         let rooms = rooms.iter().map(|&(name, places)| Room { name: name.into(), places }).collect();
         let (send, receive) = mpsc::channel();
         let reply = Reply::new(move |claimed| send.send(claimed).unwrap());
-        self.rig.store().claim(Claim { owner, lease, rooms, at_most }, reply);
+        self.rig.store().claim(Claim { owner, rooms, at_most }, reply);
         receive.recv().unwrap().unwrap()
     }
 
     fn claim(&self) -> Claimed {
-        self.claim_as(1, &[("h", 100)], 100, None)
+        self.claim_as(1, &[("h", 100)], 100)
     }
 
     /// The keys of the jobs that are claimed now.
@@ -100,9 +100,9 @@ impl<R: Rig> Bench<R> {
     }
 
     /// The end of a run, and a claim for its place.
-    fn settle_and_take(&self, job: &ClaimedJob, verdict: Verdict, lease: Option<Duration>) -> Option<ClaimedJob> {
+    fn settle_and_take(&self, job: &ClaimedJob, verdict: Verdict) -> Option<ClaimedJob> {
         let rooms = vec![Room { name: Arc::clone(&job.name), places: 1 }];
-        let place = Claim { owner: job.held.owner, lease, rooms, at_most: 1 };
+        let place = Claim { owner: job.held.owner, rooms, at_most: 1 };
         let (send, receive) = mpsc::channel();
         let reply = Reply::new(move |settled| send.send(settled).unwrap());
         self.rig.store().settle(settle(job.held, verdict), place, reply);
@@ -150,7 +150,7 @@ impl<R: Rig> Bench<R> {
     /// Looks at the one recurring job that is due: puts runs at these seconds, and waits for the
     /// next.
     fn advance(&self, runs: &[i64], next: i64) -> Applied {
-        let claimed = self.claim_as(1, &[("h", 0)], 100, None);
+        let claimed = self.claim_as(1, &[("h", 0)], 100);
         assert_eq!(claimed.schedules.len(), 1);
         let row = &claimed.schedules[0];
         self.one(advance(row.id, row.version, runs, Some(next)))
@@ -244,7 +244,6 @@ macro_rules! conformance {
             a_revived_job_needs_its_key
             a_late_settle_is_refused
             the_end_of_a_run_may_give_its_place_to_the_first_due_job
-            a_lease_ends_unless_renewed
             an_unrun_attempt_does_not_count
             a_taken_key_is_an_answer
             a_replaced_job_never_starts
@@ -273,7 +272,7 @@ macro_rules! conformance {
             an_update_keeps_cursor_and_runs
             a_realigned_schedule_goes_on_from_now
             a_retry_after_a_step_back_waits_its_time_only
-            a_look_with_a_lease_ends_after_a_step_back
+            a_look_ends_after_a_step_back
             a_step_back_is_noticed_by_the_next_commit
             a_fixed_delay_begins_at_the_end_of_its_run
             j9_no_schedule_is_looked_at_in_a_year_beyond_schedules
@@ -301,7 +300,6 @@ macro_rules! conformance {
             m3_jobs_of_other_members_and_of_full_affinities_are_in_no_ones_way
             m3_a_retry_and_a_move_keep_the_affinity
             m4_the_share_of_a_member_that_leaves_is_bound_again
-            m4_a_run_with_a_lease_keeps_its_affinity_and_a_late_holder_is_refused
             m5_an_affinity_moves_when_its_runs_have_ended
             m5_an_idle_affinity_is_forgotten_after_an_hour
             m2_runs_of_a_recurring_job_have_its_affinity

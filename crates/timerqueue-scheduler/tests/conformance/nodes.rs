@@ -18,7 +18,7 @@ impl<R: Rig> Bench<R> {
 
     /// What was asked for before has been done.
     fn settled(&self) {
-        let _ = self.claim_as(u64::MAX, &[], 0, None);
+        let _ = self.claim_as(u64::MAX, &[], 0);
     }
 
     pub(super) fn leave(&self, owner: u64) {
@@ -50,8 +50,8 @@ pub(crate) fn m1_a_node_lives_from_its_start_to_its_end<R: Rig>() {
     for key in ["a", "b", "c"] {
         let _ = store.put(key, When::At(at(0)));
     }
-    let mut jobs = store.claim_as(1, &[("h", 9)], 2, None).jobs;
-    let other = store.claim_as(2, &[("h", 9)], 2, None).jobs.remove(0);
+    let mut jobs = store.claim_as(1, &[("h", 9)], 2).jobs;
+    let other = store.claim_as(2, &[("h", 9)], 2).jobs.remove(0);
     let running = || store.nodes().iter().map(Node::running).collect::<Vec<_>>();
     assert_eq!(running(), [2, 1]);
     let _ = store.settle(&jobs.remove(0), Verdict::Done);

@@ -159,7 +159,7 @@ pub(crate) fn claim_and_forget(store: &SqliteStore) {
     let (send, receive) = mpsc::channel();
     let rooms = vec![Room { name: "h".into(), places: 1 }];
     let reply = Reply::new(move |claimed| send.send(claimed).unwrap());
-    store.claim(Claim { owner: 7, lease: None, rooms, at_most: 1 }, reply);
+    store.claim(Claim { owner: 7, rooms, at_most: 1 }, reply);
     assert_eq!(receive.recv().unwrap().unwrap().jobs.len(), 1);
 }
 

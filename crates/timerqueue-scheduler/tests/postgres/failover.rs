@@ -12,7 +12,7 @@ use timerqueue_scheduler::store::{Applied, Fault, Placed, PostgresOptions};
 use timerqueue_scheduler::{Error, Scheduler, State};
 
 use crate::server::{Server, new_schema, until};
-use crate::{LONG, Log, connect, logging, options, put_raw};
+use crate::{HOUR, LONG, Log, connect, logging, options, put_raw};
 
 /// A primary and a synchronous standby. The clock of the standby differs by some microseconds once
 /// it is promoted.
@@ -176,17 +176,27 @@ struct Cutter {
     before: Arc<AtomicBool>,
     /// After the server has committed, and before its answer.
     after: Arc<AtomicBool>,
+    /// No further connection is made.
+    refuses: Arc<AtomicBool>,
 }
 
 impl Cutter {
     fn new(server: &Server) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let cutter =
-            Self { port: listener.local_addr().unwrap().port(), before: Arc::default(), after: Arc::default() };
+        let cutter = Self {
+            port: listener.local_addr().unwrap().port(),
+            before: Arc::default(),
+            after: Arc::default(),
+            refuses: Arc::default(),
+        };
+        let refuses = Arc::clone(&cutter.refuses);
         let socket = server.folder().join(".s.PGSQL.5432");
         let (before, after) = (Arc::clone(&cutter.before), Arc::clone(&cutter.after));
         std::thread::spawn(move || {
             for client in listener.incoming() {
+                if refuses.load(Ordering::SeqCst) {
+                    continue;
+                }
                 let (client, server) = (client.unwrap(), UnixStream::connect(&socket).unwrap());
                 let (before, after) = (Arc::clone(&before), Arc::clone(&after));
                 std::thread::spawn(move || carry(client, server, &before, &after));
@@ -246,4 +256,28 @@ fn l7_a_commit_whose_answer_is_lost_is_done_once() {
         assert!(matches!(put, Applied::Placed(Placed::Added(_))), "{put:?} after {:?}", begun.elapsed());
         assert_eq!(rows(), (n + 1).to_string());
     }
+}
+
+/// Once, a run without a lease of its own would have been nobody's for as long as its member lived.
+#[test]
+fn l4_a_run_of_which_no_scheduler_has_heard_waits_again() {
+    let Some(server) = Server::shared() else { return };
+    let (cutter, schema) = (Cutter::new(server), new_schema());
+    let address = format!("host=127.0.0.1 port={} user=test dbname=postgres", cutter.port);
+    let hasty = options(&schema).lease(HOUR).patience(Duration::from_millis(500));
+    let store = hasty.connect(Runtime::global(), &address).unwrap();
+    put_raw(&store, "a");
+    crate::enter(&store, 1);
+    assert!(matches!(put_raw(&store, "b"), Applied::Placed(_)), "it is a member");
+    cutter.refuses.store(true, Ordering::SeqCst);
+    cutter.after.store(true, Ordering::SeqCst);
+    assert!(crate::try_claim(&store, 1).is_err(), "whether it was committed is not known");
+    assert_eq!(server.psql(&format!("SELECT count(*) FROM {schema}.jobs WHERE state = 2")), "2");
+    cutter.refuses.store(false, Ordering::SeqCst);
+    let mut jobs = Vec::new();
+    until("both are claimed", || {
+        jobs.extend(crate::try_claim(&store, 1).into_iter().flat_map(|claimed| claimed.jobs));
+        jobs.len() == 2
+    });
+    assert!(jobs.iter().all(|job| job.attempt == 1), "the attempts do not count: {jobs:?}");
 }

@@ -10,6 +10,7 @@ mod looks;
 #[path = "../support/members.rs"]
 mod members;
 mod notices;
+mod owned;
 mod pooled;
 mod pooler;
 mod rows;
@@ -26,7 +27,8 @@ use std::time::{Duration, Instant};
 
 use timerqueue::{ManualClock, Runtime};
 use timerqueue_scheduler::store::{
-    Applied, Claim, Claimed, NewJob, Op, PostgresOptions, PostgresStore, Reply, Room, Settle, Store, Verdict, When,
+    Applied, Claim, Claimed, Entry, EntryHandler, Limits, NewJob, Op, PostgresOptions, PostgresStore, Reply, Room,
+    Settle, Store, Verdict, When,
 };
 use timerqueue_scheduler::{Cancel, Clash, Error, Handler, Retry, Run, Schedule, Scheduler, State};
 
@@ -62,11 +64,15 @@ fn apply(store: &PostgresStore, op: Op) -> Result<Applied, Error> {
 }
 
 fn claim(store: &PostgresStore, owner: u64) -> Claimed {
+    try_claim(store, owner).unwrap()
+}
+
+fn try_claim(store: &PostgresStore, owner: u64) -> Result<Claimed, Error> {
     let (send, receive) = mpsc::channel();
     let rooms = vec![Room { name: "h".into(), places: 9 }];
     let reply = Reply::new(move |claimed| send.send(claimed).unwrap());
-    store.claim(Claim { owner, lease: store.lease(), rooms, at_most: 9 }, reply);
-    receive.recv().unwrap().unwrap()
+    store.claim(Claim { owner, rooms, at_most: 9 }, reply);
+    receive.recv().unwrap()
 }
 
 fn put_raw(store: &PostgresStore, key: &str) -> Applied {
@@ -138,6 +144,23 @@ fn l2_an_earlier_put_and_a_cancel_reach_another_node_by_notice() {
     drop(worker);
 }
 
+/// A scheduler with the handler `h` starts, without an engine.
+fn enter(store: &PostgresStore, owner: u64) {
+    enter_with(store, owner, Limits::default());
+}
+
+fn enter_with(store: &PostgresStore, owner: u64, limits: Limits) {
+    let handlers = vec![EntryHandler { name: "h".into(), parallel: 9, limits }];
+    store.enter(Arc::new(Entry { owner, name: format!("node {owner}").into(), handlers }));
+}
+
+/// The lease of a member is over, and another node notices it.
+fn end_member(server: &Server, schema: &str, owner: u64) {
+    let sql =
+        format!("UPDATE {schema}.members SET dead = true, until = 0 WHERE owner = {owner} AND NOT dead RETURNING id");
+    assert!(!server.psql(&sql).is_empty(), "a member");
+}
+
 #[test]
 fn l3_a_lost_notice_costs_no_more_than_the_safety_look() {
     let Some(server) = Server::shared() else { return };
@@ -188,11 +211,13 @@ fn l5_a_late_settle_is_refused() {
     let schema = new_schema();
     let (one, two) = (connect(server, &options(&schema)), connect(server, &options(&schema)));
     let _ = put_raw(&one, "a");
+    enter(&one, 1);
     let first = claim(&one, 1).jobs.remove(0).held;
     assert!(claim(&two, 2).jobs.is_empty(), "the lease holds");
-    server.psql(&format!("UPDATE {schema}.jobs SET lease = 0, wake = 0"));
-    let second = claim(&two, 2).jobs.remove(0).held;
+    end_member(server, &schema, 1);
     let settle = |held| Op::Settle(Box::new(Settle { held, verdict: Verdict::Done, record: None }));
+    assert_eq!(apply(&one, settle(first)), Ok(Applied::Held(false)), "before the job is claimed again, too");
+    let second = claim(&two, 2).jobs.remove(0).held;
     assert_eq!(apply(&one, settle(first)), Ok(Applied::Held(false)));
     assert_eq!(apply(&two, settle(second)), Ok(Applied::Held(true)));
 }
@@ -261,7 +286,7 @@ fn a_failure_in_the_middle_of_a_claim_ends_it() {
     let (send, receive) = mpsc::channel();
     let rooms = vec![Room { name: "h".into(), places: 9 }];
     let reply = Reply::new(move |claimed: Result<Claimed, Error>| send.send(claimed.is_err()).unwrap());
-    store.claim(Claim { owner: 1, lease: store.lease(), rooms, at_most: 9 }, reply);
+    store.claim(Claim { owner: 1, rooms, at_most: 9 }, reply);
     let failed = receive.recv_timeout(LONG);
     if failed.is_err() {
         std::process::abort(); // the writer never ends, so neither would this test
@@ -385,7 +410,7 @@ fn l10_a_server_that_is_away_is_an_error_with_a_kind() {
     drop(connect(server, &options(&schema)));
     server.psql(&format!("UPDATE {schema}.store SET version = 99, least = 99"));
     let error = options(&schema).connect(Runtime::global(), &server.address()).unwrap_err();
-    let too_new = timerqueue_scheduler::store::Fault::TooNew { found: 99, known: 5 };
+    let too_new = timerqueue_scheduler::store::Fault::TooNew { found: 99, known: 6 };
     assert!(matches!(error, Error::Store { fault, .. } if fault == too_new), "{error:?}");
 }
 

@@ -150,23 +150,23 @@ impl Program {
 
     fn claim(&mut self) {
         let rooms = ["a", "b"].map(|name| Room { name: name.into(), places: self.below(3) as usize });
-        let lease = [None, Some(Duration::from_secs(2))][self.below(2) as usize];
         let (send, receive) = mpsc::channel();
         let reply = Reply::new(move |claimed| send.send(claimed).unwrap());
         let owner = 1 + self.below(2);
         match self.below(12) {
             0 => self.store.leave(owner),
+            11 => self.store.end_member(owner),
             1..4 => self.enter(owner),
             _ => {}
         }
-        self.store.claim(Claim { owner, lease, rooms: rooms.to_vec(), at_most: 4 }, reply);
+        self.store.claim(Claim { owner, rooms: rooms.to_vec(), at_most: 4 }, reply);
         let Claimed { jobs, schedules, now, unbound, .. } = receive.recv().unwrap().unwrap();
         for one in unbound {
             let (version, at) = (one.version, self.below(one.candidates.len() as u64) as usize);
             let bind = Bind { affinity: one.id, version, node: one.candidates[at].id };
             self.store.apply(vec![Op::Bind(bind)], Reply::new(|_| {}));
         }
-        assert!(jobs.iter().all(|job| job.due <= now || lease.is_some()));
+        assert!(jobs.iter().all(|job| job.due <= now));
         self.jobs.extend(jobs);
         self.schedules.extend(schedules);
     }
@@ -235,7 +235,7 @@ fn a_claim_looks_at_a_bounded_number_of_recurring_jobs_and_asks_for_another() {
     let claim = || {
         let (send, receive) = mpsc::channel();
         let rooms = ["a", "b"].map(|name| Room { name: name.into(), places: 1 }).to_vec();
-        let claim = Claim { owner: 1, lease: None, rooms, at_most: 10 };
+        let claim = Claim { owner: 1, rooms, at_most: 10 };
         store.claim(claim, Reply::new(move |claimed| send.send(claimed).unwrap()));
         store.check();
         receive.recv().unwrap().unwrap()

@@ -231,8 +231,7 @@ impl Table {
     /// Keeps the indexes of an affinity right, after a change of its jobs, of itself, or of its
     /// members.
     pub(super) fn settle_affinity(&mut self, id: u64, now: Micros) {
-        let Self { apart, members, effects, kinds, .. } = self;
-        let affinities = &mut apart.affinities;
+        let Self { affinities, members, effects, kinds, .. } = self;
         let Some(jobs) = affinities.all.get_mut(&id) else { return };
         let (head, member, idle) = (jobs.head, jobs.member, jobs.idle);
         jobs.affinity.settle(jobs.running, |member| members.live.contains_key(&member));
@@ -270,8 +269,8 @@ impl Table {
         let mut left = UNBOUND_AT_ONCE;
         let dead: Vec<u64> = self.members.dead.keys().copied().collect();
         for member in dead {
-            let bound = self.apart.affinities.by_member.range((member, 0)..(member + 1, 0)).map(|&(_, id)| id);
-            let ids: Vec<u64> = bound.filter(|&id| self.apart.affinities.running(id) == 0).take(left).collect();
+            let bound = self.affinities.by_member.range((member, 0)..(member + 1, 0)).map(|&(_, id)| id);
+            let ids: Vec<u64> = bound.filter(|&id| self.affinities.running(id) == 0).take(left).collect();
             for &id in &ids {
                 self.settle_affinity(id, now);
             }
@@ -293,7 +292,7 @@ impl Table {
             name: Arc::clone(&self.kinds[jobs.affinity.kind].name),
             node: (jobs.affinity.member != 0).then_some(NodeId(jobs.affinity.member)),
         };
-        self.apart.affinities.all.range(after.0.saturating_add(1)..).take(limit).map(bound).collect()
+        self.affinities.all.range(after.0.saturating_add(1)..).take(limit).map(bound).collect()
     }
 
     /// The nodes, as this scheduler sees them.

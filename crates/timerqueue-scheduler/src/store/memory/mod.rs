@@ -20,6 +20,8 @@ use parking_lot::Mutex;
 use timerqueue::Runtime;
 
 use self::table::Table;
+#[cfg(test)]
+use super::rules::Bindings;
 use super::rules::{Changes, Claims, Effects, Row, Runs};
 use super::{
     Applied, Claim, Claimed, Counts, Entry, JobId, JobInfo, KindCounts, Micros, Op, Query, Reply, Scan, Scanned,
@@ -203,7 +205,7 @@ impl MemoryStore {
         kinds.sort_by(|a, b| a.name.cmp(&b.name));
         let waiting = table.kinds.iter().filter(|kind| !kind.paused).filter_map(|kind| kind.jobs.first());
         let active: Vec<usize> = (0..table.kinds.len()).filter(|&kind| !table.kinds[kind].paused).collect();
-        let bound = table.apart.affinities.next(&active, None);
+        let bound = table.affinities.next(&active, None);
         let oldest = waiting.map(|&(wake, _)| wake).chain(bound).min().filter(|&wake| wake < now);
         Counts::new(kinds, oldest.map(Micros::to_system), now.to_system()).with_ahead(table.ahead(now))
     }
@@ -214,10 +216,24 @@ impl MemoryStore {
         self.inner.table.lock().check();
     }
 
-    /// Whether there is such a row.
+    /// Of members that may end without a word, as those of a server: a look takes this long at
+    /// most.
     #[cfg(test)]
-    pub(crate) fn has(&self, id: JobId) -> bool {
-        self.inner.table.lock().rows.contains_key(&id)
+    pub(crate) fn set_look_time(&self, time: std::time::Duration) {
+        self.inner.table.lock().look_time = Some(time);
+    }
+
+    /// The end of a member: its runs wait again, in the same commit.
+    #[cfg(test)]
+    pub(crate) fn end_member(&self, owner: u64) {
+        let ((), effects) = self.section(|table, now| {
+            let is_run = |row: &Row| row.state == super::State::Running && row.owner == owner;
+            let runs: Vec<JobId> = table.rows.values().filter(|row| is_run(row)).map(|row| row.id).collect();
+            runs.into_iter().for_each(|run| table.take_back_run(run, now));
+            table.members.leave(owner);
+            table.effects.wake(Some(now));
+        });
+        self.tell(&effects);
     }
 }
 

@@ -82,24 +82,24 @@ pub(super) struct Table {
     /// The ends of runs, by minute and handler.
     minutes: BTreeMap<(i64, usize), Ends>,
     pub(super) members: Members,
-    pub(super) apart: Apart,
+    pub(super) affinities: Affinities,
+    /// How long a look at a recurring job may take before another scheduler looks.
+    pub(super) look_time: Option<Duration>,
     /// The clock of this lock section, rounded up: times from now are added to this reading, and so
     /// are not shortened (J1).
     pub(super) up: Micros,
     pub(super) effects: Effects,
 }
 
-/// The indexes of rows that are in none of their handler.
-#[derive(Debug, Default)]
-pub(super) struct Apart {
-    pub(super) affinities: Affinities,
-    leased: BTreeSet<(Micros, JobId)>,
-}
-
 /// Puts a row into the indexes. Returns its wake instant, if its handler is not paused.
-fn add(kinds: &mut [Kind], apart: &mut Apart, spans: &mut BTreeSet<(i64, JobId)>, row: &Row) -> Option<Micros> {
+fn add(
+    kinds: &mut [Kind],
+    affinities: &mut Affinities,
+    spans: &mut BTreeSet<(i64, JobId)>,
+    row: &Row,
+) -> Option<Micros> {
     let kind = &mut kinds[row.kind];
-    apart.affinities.add(row);
+    affinities.add(row);
     kind.states[row.state.index()] += 1;
     kind.failing += u64::from(row.is_failing());
     if row.state == State::Running {
@@ -111,16 +111,15 @@ fn add(kinds: &mut [Kind], apart: &mut Apart, spans: &mut BTreeSet<(i64, JobId)>
     match row.lane() {
         Lane::Handler if row.state == State::Recurring => kind.schedules.insert((wake, row.id)),
         Lane::Handler => kind.jobs.insert((wake, row.id)),
-        Lane::Leased => apart.leased.insert((wake, row.id)),
         Lane::Affinity(_) => return None, // told when the affinity is settled
     };
     (!kind.paused).then_some(wake)
 }
 
 /// Takes a row out of the indexes.
-fn take(kinds: &mut [Kind], apart: &mut Apart, spans: &mut BTreeSet<(i64, JobId)>, row: &Row) {
+fn take(kinds: &mut [Kind], affinities: &mut Affinities, spans: &mut BTreeSet<(i64, JobId)>, row: &Row) {
     let kind = &mut kinds[row.kind];
-    apart.affinities.take(row);
+    affinities.take(row);
     kind.states[row.state.index()] -= 1;
     kind.failing -= u64::from(row.is_failing());
     if row.state == State::Running {
@@ -134,7 +133,6 @@ fn take(kinds: &mut [Kind], apart: &mut Apart, spans: &mut BTreeSet<(i64, JobId)
         let index = match row.lane() {
             Lane::Handler if row.state == State::Recurring => &mut kind.schedules,
             Lane::Handler => &mut kind.jobs,
-            Lane::Leased => &mut apart.leased,
             Lane::Affinity(_) => return,
         };
         assert!(index.remove(&(wake, row.id)), "a row with a wake instant is in the index");
@@ -155,7 +153,8 @@ impl Table {
             last_id: 0,
             minutes: BTreeMap::new(),
             members: Members::default(),
-            apart: Apart::default(),
+            affinities: Affinities::default(),
+            look_time: None,
             up: Micros::FIRST,
             effects: Effects::default(),
         }
@@ -205,13 +204,12 @@ impl Table {
     /// Walks all rows: indexes, keys and counts agree with the rows.
     #[cfg(test)]
     pub(super) fn check(&self) {
-        let (mut kinds, mut spans, mut apart) = (Vec::new(), BTreeSet::new(), Apart::default());
-        apart.affinities = self.apart.affinities.emptied();
+        let (mut kinds, mut spans, mut affinities) = (Vec::new(), BTreeSet::new(), self.affinities.emptied());
         for kind in &self.kinds {
             kinds.push(Kind::new(&kind.name, kind.paused));
         }
         for row in self.rows.values() {
-            add(&mut kinds, &mut apart, &mut spans, row);
+            add(&mut kinds, &mut affinities, &mut spans, row);
             if let Some(recurring) = &row.recurring {
                 for run in recurring.live.iter().chain(&recurring.queued) {
                     let run = &self.rows[run];
@@ -220,8 +218,8 @@ impl Table {
                 assert!(recurring.queued.is_empty() || !recurring.live.is_empty(), "queued behind nothing: {row:?}");
             }
         }
-        assert_eq!((spans, &apart.leased), (self.spans.clone(), &self.apart.leased));
-        self.apart.affinities.check(&apart.affinities);
+        assert_eq!(spans, self.spans);
+        self.affinities.check(&affinities);
         for (kind, own) in kinds.iter().zip(&self.kinds) {
             assert_eq!((&kind.jobs, &kind.schedules, kind.states), (&own.jobs, &own.schedules, own.states));
             assert_eq!((kind.failing, kind.counted), (own.failing, own.counted));
@@ -253,7 +251,7 @@ impl Rows for Table {
     }
 
     fn insert(&mut self, row: Box<Row>) {
-        let wake = add(&mut self.kinds, &mut self.apart, &mut self.spans, &row);
+        let wake = add(&mut self.kinds, &mut self.affinities, &mut self.spans, &row);
         self.effects.wake(wake);
         self.effects.span |= row.span.is_some();
         if row.holds_key {
@@ -266,10 +264,10 @@ impl Rows for Table {
 
     fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R> {
         let row = self.rows.get_mut(&id)?;
-        take(&mut self.kinds, &mut self.apart, &mut self.spans, row);
+        take(&mut self.kinds, &mut self.affinities, &mut self.spans, row);
         let (held, dead, died) = (row.holds_key, row.state == State::Dead, row.died);
         let result = change(row);
-        let wake = add(&mut self.kinds, &mut self.apart, &mut self.spans, row);
+        let wake = add(&mut self.kinds, &mut self.affinities, &mut self.spans, row);
         self.effects.wake(wake);
         self.effects.span |= row.span.is_some();
         let (holds, dies, death) = (row.holds_key, row.state == State::Dead, row.died);
@@ -304,7 +302,7 @@ impl Rows for Table {
 
     fn take_out(&mut self, id: JobId) {
         let Some(row) = self.rows.remove(&id) else { return };
-        take(&mut self.kinds, &mut self.apart, &mut self.spans, &row);
+        take(&mut self.kinds, &mut self.affinities, &mut self.spans, &row);
         if row.holds_key {
             self.free_key(&row.key, id);
         }
@@ -358,6 +356,10 @@ impl Rows for Table {
         self.spans.last().copied()
     }
 
+    fn look_ends(&self, now: Micros) -> Option<Micros> {
+        self.look_time.map(|time| now.saturating_add(time))
+    }
+
     fn ended(&mut self, kind: usize, minute: i64, record: &LastRun) {
         if let Some(ends) = self.minutes.get_mut(&(minute, kind)) {
             return ends.add(record);
@@ -387,26 +389,26 @@ impl Rows for Table {
     }
 
     fn affinity_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
-        self.apart.affinities.of(kind, text, now)
+        self.affinities.of(kind, text, now)
     }
 
     fn affinity(&mut self, id: u64) -> Option<Affinity> {
-        self.apart.affinities.get(id).cloned()
+        self.affinities.get(id).cloned()
     }
 
     fn edit_affinity(&mut self, id: u64, change: impl FnOnce(&mut Affinity)) {
-        if let Some(affinity) = self.apart.affinities.get_mut(id) {
+        if let Some(affinity) = self.affinities.get_mut(id) {
             change(affinity);
             self.settle_tied(Some(id));
         }
     }
 
     fn runs_of(&mut self, affinity: u64) -> u64 {
-        self.apart.affinities.running(affinity)
+        self.affinities.running(affinity)
     }
 
     fn first_of(&mut self, affinity: u64) -> Option<(Micros, JobId)> {
-        self.apart.affinities.first_of(affinity)
+        self.affinities.first_of(affinity)
     }
 
     fn due_affinities(
@@ -416,28 +418,24 @@ impl Rows for Table {
         now: Micros,
         at_most: usize,
     ) -> Vec<(Micros, u64, usize)> {
-        self.apart.affinities.due(kinds, member, now, at_most)
+        self.affinities.due(kinds, member, now, at_most)
     }
 
     fn next_affinity(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
-        self.apart.affinities.next(kinds, of)
+        self.affinities.next(kinds, of)
     }
 
     fn bound_to(&mut self, member: u64) -> u64 {
-        self.apart.affinities.bound_to(member)
+        self.affinities.bound_to(member)
     }
 
     fn forget_idle(&mut self, now: Micros) {
-        self.apart.affinities.forget_idle(now);
+        self.affinities.forget_idle(now);
     }
 
     fn unbind_some(&mut self) -> bool {
         let now = self.up;
         self.settle_some(now)
-    }
-
-    fn first_leased(&mut self) -> Option<(Micros, JobId)> {
-        self.apart.leased.first().copied()
     }
 
     fn counted(&mut self, kind: usize) -> u64 {

@@ -47,7 +47,6 @@ fn names(write: &Write, has_row: impl Fn(&Arc<str>) -> bool) -> HashSet<Name> {
             Op::Key { key, .. } => _ = names.insert(Name::Key(Arc::clone(key))),
             Op::PauseHandler { name, .. } => _ = names.insert(Name::Handler(Arc::clone(name))),
             Op::Settle(settle) => _ = names.insert(Name::Job(settle.held.id)),
-            Op::Renew { held, .. } => _ = names.insert(Name::Job(held.id)),
             Op::Advance(advance) => _ = names.insert(Name::Job(advance.id)),
             Op::Revive(id) | Op::Discard(id) => _ = names.insert(Name::Job(*id)),
             Op::Bind(bind) => _ = names.insert(Name::Bound(bind.affinity.0)),

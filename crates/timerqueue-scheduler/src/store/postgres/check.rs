@@ -73,8 +73,9 @@ const WRONG: &[(&str, &str)] = &[
     ("a dead job holds its key", "SELECT 1 FROM jobs WHERE state = 3 AND holds_key LIMIT 1"),
     ("a job has a number that was not given", "SELECT 1 FROM jobs WHERE id > (SELECT last_value FROM ids) LIMIT 1"),
     (
-        "a run has no lease, or no instant to look at it",
-        "SELECT 1 FROM jobs WHERE state = 2 AND (lease IS NULL OR coalesce(wake, apart) IS NULL) LIMIT 1",
+        "a run has no member",
+        "SELECT 1 FROM jobs j WHERE state = 2 AND lease IS NULL \
+         AND NOT EXISTS (SELECT FROM members m WHERE m.owner = j.owner AND NOT m.dead) LIMIT 1",
     ),
     (
         "an index is not valid",
@@ -87,7 +88,7 @@ const PARTS: [&str; 7] = [
     "the handlers of the jobs",
     "the keys of dead jobs",
     "the numbers of the jobs",
-    "the leases of runs",
+    "the members of runs",
     "the indexes",
     "all rows",
     "clock, sizes and replication of the server",

@@ -1,12 +1,13 @@
-//! The thread that keeps: renews leases, hears of other nodes, and looks for what no notice told.
+//! The thread that keeps: renews the leases of members, ends those whose lease is over, hears of
+//! other nodes, and looks for what no notice told.
 //!
 //! Ground rules. A connection of its own, so that no slow transaction of the writer delays a
-//! renewal. A row that is locked is left out, and renewed the next time: a lease is three renewals
-//! long. No code of users runs here.
+//! renewal. A lease is three renewals long. No code of users runs here.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -16,8 +17,9 @@ use tokio_postgres::AsyncMessage;
 
 use super::error::{Failure, Remedy};
 use super::minutes::{self, FOLDS};
+use super::sleepers::{self, Told};
 use super::wire::{self, Wire, limited};
-use super::{Shared, link, members, sleepers};
+use super::{Shared, link};
 use crate::store::rules::KEPT_MICROS;
 use crate::store::{Fault, Held, JobId, Micros, Notice};
 
@@ -35,10 +37,11 @@ enum Heard {
     Silence,
 }
 
-pub(super) fn run(shared: &Arc<Shared>, stop: oneshot::Receiver<()>) {
+/// `told`: to the thread that tells other nodes.
+pub(super) fn run(shared: &Arc<Shared>, told: &Sender<Vec<Told>>, stop: oneshot::Receiver<()>) {
     let Ok(runtime) = link::new_runtime() else { return };
     runtime.block_on(async {
-        let (keeping, days) = (std::pin::pin!(keep(shared)), std::pin::pin!(tell_days(shared)));
+        let (keeping, days) = (std::pin::pin!(keep(shared, told)), std::pin::pin!(tell_days(shared)));
         drop(select(select(keeping, days), stop).await);
     });
 }
@@ -51,11 +54,11 @@ async fn tell_days(shared: &Shared) {
 }
 
 /// Serves connections, one after another.
-async fn keep(shared: &Shared) {
+async fn keep(shared: &Shared, told: &Sender<Vec<Told>>) {
     let mut wait = FIRST_WAIT;
     loop {
         let begun = Instant::now();
-        let _ = serve(shared).await;
+        let _ = serve(shared, told).await;
         if begun.elapsed() > LONGEST_WAIT {
             wait = FIRST_WAIT;
         }
@@ -85,29 +88,30 @@ async fn connect(shared: &Shared) -> Result<(Wire, mpsc::UnboundedReceiver<Heard
     Ok((wire, heard))
 }
 
-async fn serve(shared: &Shared) -> Result<(), Failure> {
+async fn serve(shared: &Shared, told: &Sender<Vec<Told>>) -> Result<(), Failure> {
     let (wire, mut heard) = connect(shared).await?;
     // What was missed before.
     shared.tell(Notice::Wake { at: Micros::FIRST, span: false });
     let renews = shared.settings.lease / 3;
     let (mut renew_at, mut look_at) = (Instant::now(), Instant::now() + shared.spread(shared.settings.safety));
-    let (mut suspects, mut fold_at) = (HashSet::new(), Instant::now());
+    // When the first lease of a member is over, unless it is renewed.
+    let (mut end_at, mut fold_at) = (None, Instant::now());
     loop {
         let next = std::pin::pin!(heard.recv());
-        let tick = std::pin::pin!(sleep_until(renew_at.min(look_at)));
+        let tick = std::pin::pin!(sleep_until(end_at.unwrap_or(renew_at).min(renew_at).min(look_at)));
         match select(next, tick).await {
             Either::Left((Some(Heard::Notice(payload)), _)) => sleepers::hear(shared, &payload),
             Either::Left((Some(Heard::Silence) | None, _)) => return Err(Failure::lost("the connection has ended")),
             Either::Right(_) => {}
         }
         let now = Instant::now();
-        if now >= renew_at {
+        let (renews_now, ends_now) = (now >= renew_at, end_at.is_some_and(|end| now >= end));
+        if renews_now {
             renew_at = now + renews;
-            match limited(shared.settings.patience, renew(shared, &wire, &mut suspects)).await {
-                // Another session has locked a row: the next time.
-                Err(failure) if failure.fault == Fault::Locked => {}
-                renewed => renewed?,
-            }
+            unless_locked(limited(shared.settings.patience, renew(shared, &wire)).await)?;
+        }
+        if renews_now || ends_now {
+            end_at = end_others(shared, &wire, told).await?.map(|left| Instant::now() + left);
         }
         if now >= fold_at {
             fold_at = now + shared.spread(FOLDS);
@@ -124,52 +128,73 @@ async fn serve(shared: &Shared) -> Result<(), Failure> {
     }
 }
 
-const RENEW: &str = "WITH mine AS (SELECT j.id FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS h (id, owner, claims) \
-     JOIN jobs j ON j.id = h.id AND j.owner = h.owner AND j.claims = h.claims AND j.state = 2 FOR UPDATE OF j SKIP LOCKED) \
-     UPDATE jobs SET lease = clock() + $4, wake = clock() + $4 FROM mine WHERE jobs.id = mine.id \
-     RETURNING jobs.id, jobs.cancelled";
+/// Another session has locked a row: the next time.
+fn unless_locked<T: Default>(done: Result<T, Failure>) -> Result<T, Failure> {
+    done.or_else(|failure| if failure.fault == Fault::Locked { Ok(T::default()) } else { Err(failure) })
+}
 
-const LOST: &str = "SELECT h.id, h.owner, h.claims FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS h (id, owner, claims) \
-     LEFT JOIN jobs j ON j.id = h.id AND j.owner = h.owner AND j.claims = h.claims AND j.state = 2 WHERE j.id IS NULL";
-
-/// Renews the leases of all runs. A run that is another node's by now, or was cancelled, learns of
-/// it.
-async fn renew(shared: &Shared, wire: &Wire, suspects: &mut HashSet<Held>) -> Result<(), tokio_postgres::Error> {
-    let held: Vec<Held> = shared.held.lock().iter().copied().collect();
-    if !held.is_empty() {
-        let ids: Vec<i64> = held.iter().map(|held| held.id.0 as i64).collect();
-        let owners: Vec<i64> = held.iter().map(|held| held.owner as i64).collect();
-        let claims: Vec<i64> = held.iter().map(|held| held.claim as i64).collect();
-        let lease = i64::try_from(shared.settings.lease.as_micros()).unwrap_or(i64::MAX / 4);
-        let renewed = wire.ask(RENEW, &[&ids, &owners, &claims, &lease]).await?;
-        for row in &renewed {
-            if row.get(1) {
-                shared.tell(Notice::Cancelled(JobId(row.get::<_, i64>(0) as u64)));
-            }
-        }
-        if renewed.len() < held.len() {
-            let lost = wire.ask(LOST, &[&ids, &owners, &claims]).await?;
-            let lost = lost.iter().map(|row| Held {
-                id: JobId(row.get::<_, i64>(0) as u64),
-                owner: row.get::<_, i64>(1) as u64,
-                claim: row.get::<_, i64>(2) as u64,
-            });
-            // A run that has just been settled is lost as well, and is forgotten until the next
-            // time.
-            let (lost, before): (Vec<Held>, _) = (lost.collect(), std::mem::take(suspects));
-            for held in lost {
-                let is_known = shared.held.lock().contains(&held);
-                if is_known && before.contains(&held) {
-                    shared.held.lock().remove(&held);
-                    shared.tell(Notice::Cancelled(held.id));
-                } else if is_known {
-                    suspects.insert(held);
-                }
-            }
+/// Renews the leases of the members of this store. The runs of one that has ended, and those that
+/// were cancelled, learn of it.
+async fn renew(shared: &Shared, wire: &Wire) -> Result<(), tokio_postgres::Error> {
+    // Before the renewal: what is claimed after it is of members that it does not know.
+    let held: HashMap<Held, i64> = shared.held.lock().clone();
+    let entered: Vec<i64> = shared.entries.lock().keys().map(|&owner| owner as i64).collect();
+    let leaving = held.keys().map(|held| held.owner as i64).filter(|owner| !entered.contains(owner));
+    let owners: Vec<i64> = entered.iter().copied().chain(leaving.collect::<HashSet<i64>>()).collect();
+    let sql = "UPDATE members SET until = (SELECT clock()) + $2 WHERE owner = ANY($1::bigint[]) AND NOT dead \
+               RETURNING id, owner";
+    let renewed = wire.ask(sql, &[&owners, &micros(shared.settings.lease)]).await?;
+    let live: HashSet<i64> = renewed.iter().map(|row| row.get(0)).collect();
+    for (held, _) in held.iter().filter(|(_, member)| !live.contains(member)) {
+        if shared.held.lock().remove(held).is_some() {
+            shared.tell(Notice::Cancelled(held.id));
         }
     }
-    members::renew(shared, wire).await?;
+    if !held.is_empty() {
+        let sql = "SELECT id FROM jobs WHERE owner = ANY($1::bigint[]) AND state = 2 AND cancelled";
+        for row in wire.ask(sql, &[&owners]).await? {
+            shared.tell(Notice::Cancelled(JobId(row.get::<_, i64>(0) as u64)));
+        }
+    }
+    let is_member = |owner: &i64| renewed.iter().any(|row| row.get::<_, i64>(1) == *owner);
+    if !entered.iter().all(is_member) {
+        // The next claim makes the scheduler a member.
+        shared.tell(Notice::Wake { at: Micros::FIRST, span: false });
+    }
     keep_nodes(shared, wire).await
+}
+
+/// Ends the members whose lease is over, so their runs wait again. Returns the time to the next end
+/// of a lease.
+async fn end_others(shared: &Shared, wire: &Wire, told: &Sender<Vec<Told>>) -> Result<Option<Duration>, Failure> {
+    // The clock is read once, and not for each member.
+    const SEEN: &str =
+        "SELECT id, until - now, now FROM members, (SELECT clock() AS now) AS one WHERE NOT dead ORDER BY until";
+    const END: &str = "UPDATE members SET dead = true WHERE id IN (SELECT id FROM members WHERE id = $1 \
+         AND until < (SELECT clock()) AND NOT dead FOR UPDATE SKIP LOCKED) RETURNING id";
+    // The runs of nodes of an older version, each of which renews a lease of its own.
+    const OLDER: &str = "SELECT take_back(ids) FROM (SELECT ARRAY(SELECT id FROM jobs WHERE state = 2 \
+         AND lease < (SELECT clock()) ORDER BY id FOR UPDATE SKIP LOCKED) AS ids) AS one WHERE ids <> '{}'";
+    let patience = shared.settings.patience;
+    let seen = limited(patience, wire.ask(SEEN, &[])).await?;
+    let (over, rest): (Vec<_>, Vec<_>) = seen.iter().partition(|row| row.get::<_, i64>(1) < 0);
+    let mut has_ended = !unless_locked(limited(patience, wire.ask(OLDER, &[])).await)?.is_empty();
+    for row in &over {
+        // One by one: a row of one that is locked is in no other one's way.
+        let ended = limited(patience, wire.ask(END, &[&row.get::<_, i64>(0)])).await;
+        has_ended |= !unless_locked(ended)?.is_empty();
+    }
+    if let Some(row) = seen.first().filter(|_| has_ended) {
+        // A claim of some node binds the affinities of the dead again, and takes what was theirs.
+        shared.tell(Notice::Wake { at: Micros::FIRST, span: false });
+        let _ = told.send(vec![Told { at: Some(row.get(2)), what: String::new() }]);
+    }
+    let left = |row: &&tokio_postgres::Row| Duration::from_micros(row.get::<_, i64>(1) as u64 + 1_000);
+    Ok(rest.first().map(left))
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4)
 }
 
 /// The nodes of this store live; others that have not been seen for long do not.
@@ -178,8 +203,8 @@ async fn keep_nodes(shared: &Shared, wire: &Wire) -> Result<(), tokio_postgres::
     let written = shared.sleeps.lock().values().filter(|sleeps| sleeps.is_some()).count();
     let seen = "UPDATE nodes SET seen = clock() WHERE owner = ANY($1::bigint[]) RETURNING owner";
     let seen = wire.ask(seen, &[&owners]).await?.len();
-    let long = i64::try_from(shared.settings.lease.as_micros() * 10).unwrap_or(i64::MAX / 4);
-    wire.ask("DELETE FROM nodes WHERE seen < clock() - $1", &[&long.max(60_000_000)]).await?;
+    let long = micros(shared.settings.lease * 10).max(60_000_000);
+    wire.ask("DELETE FROM nodes WHERE seen < clock() - $1", &[&long]).await?;
     // Those that others have locked are in use again.
     let idle = "DELETE FROM affinities WHERE id IN (SELECT id FROM affinities WHERE idle <= clock() - $1 ORDER BY idle \
                 LIMIT 1000 FOR UPDATE SKIP LOCKED)";

@@ -38,6 +38,8 @@ pub(super) struct Link {
     /// Whether a caller waits for the answer: if not, the statement is cancelled.
     pub(super) awaited: RefCell<Option<Awaited>>,
     pub(super) is_pooled: bool,
+    /// Of a member.
+    pub(super) lease: Duration,
     /// How long each statement of a transaction waits for a lock of another session.
     pub(super) lock_wait: Cell<Duration>,
     /// The handlers that have a row.
@@ -75,6 +77,7 @@ impl Link {
             hurry: None,
             awaited: RefCell::default(),
             is_pooled,
+            lease: settings.lease,
             lock_wait,
             handlers,
             is_careful,

@@ -1,8 +1,10 @@
 //! The schedulers on a server, and the affinities bound to them.
 //!
-//! Ground rules. A member has a lease, which the keeper renews with those of the runs. A member is
-//! dead once another node has marked it so, under a lock that no claim of the member has. From then
-//! on the member never lives again: its scheduler becomes a new member by its next claim.
+//! Ground rules. A member has a lease, which the keeper renews. A member is dead once another node
+//! has marked it so, under a lock that no claim of the member has. In the same commit its runs wait
+//! again: a trigger sees to it, whichever version the other node has. From then on the member never
+//! lives again: its scheduler becomes a new member by its next claim. A member that closes during
+//! runs is *leaving*: it has no handlers and no affinities any more, and ends with the last run.
 //!
 //! Each transaction that changes jobs of an affinity locks the affinity before its commit, and
 //! reads the head of the affinity afterwards ([`Work::settle_affinities`]). So the last one to
@@ -17,48 +19,46 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Shared;
 use super::error::{Failure, Remedy};
 use super::link::Link;
 use super::rows::{self, with_columns};
-use super::wire::Wire;
 use super::work::{LOCKED_AGAIN, Work};
 use crate::store::rules::{Affinity, Lane, Member, Row, Rows};
-use crate::store::{AffinityId, Bound, Entry, Fault, JobId, Micros, Node, NodeId, Notice, Op, State, limits, text};
+use crate::store::{AffinityId, Bound, Entry, Fault, JobId, Micros, Node, NodeId, Op, State, limits, text};
 
 /// The most affinities of dead members that a claim settles.
 const UNBOUND_AT_ONCE: i64 = 256;
 
-/// What there is beside the rows of handlers: the member, whether a member is dead, whether there
-/// is an affinity, and the first end of a lease.
-pub(super) const OUTLOOK: &str = "SELECT (SELECT id FROM members WHERE owner = $1 AND NOT dead), \
-     EXISTS (SELECT FROM members WHERE dead), EXISTS (SELECT FROM affinities), \
-     (SELECT min(apart) FROM jobs WHERE state = 2 AND apart IS NOT NULL)";
+/// What there is beside the rows of handlers: the member with the end of its lease, whether a
+/// member is dead or leaving, and whether there is an affinity.
+pub(super) const OUTLOOK: &str = "SELECT mine.id, mine.until, EXISTS (SELECT FROM members WHERE dead OR leaving), \
+     EXISTS (SELECT FROM affinities) FROM (SELECT) AS one \
+     LEFT JOIN (SELECT id, until FROM members WHERE owner = $1 AND NOT dead) AS mine ON true";
 
-/// The same for places of these handlers: whether one of their affinities is due. Affinities whose
-/// jobs are due later, and those of other handlers, do not matter.
-pub(super) const OUTLOOK_OF: &str = "SELECT (SELECT id FROM members WHERE owner = $1 AND NOT dead), \
-     EXISTS (SELECT FROM members WHERE dead), \
+/// The same for places of these handlers, with a lock on the member: whether one of their
+/// affinities is due. Affinities whose jobs are due later, and those of other handlers, do not
+/// matter.
+pub(super) const OUTLOOK_OF: &str = "SELECT mine.id, mine.until, EXISTS (SELECT FROM members WHERE dead OR leaving), \
      EXISTS (SELECT FROM handlers h WHERE name = ANY($2::text[]) AND EXISTS (SELECT FROM affinities WHERE handler = h.id \
-     AND head <= current_setting('timerqueue.now')::bigint)), \
-     (SELECT min(apart) FROM jobs WHERE state = 2 AND apart IS NOT NULL)";
+     AND head <= current_setting('timerqueue.now')::bigint)) FROM (SELECT) AS one \
+     LEFT JOIN (SELECT id, until FROM members WHERE owner = $1 AND NOT dead FOR KEY SHARE) AS mine ON true";
 
 /// The answer to [`OUTLOOK`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outlook {
     pub(super) member: Option<i64>,
+    pub(super) until: Option<i64>,
     pub(super) any_dead: bool,
     pub(super) any_affinity: bool,
-    pub(super) leased: Option<i64>,
 }
 
 impl Outlook {
     pub(super) fn of(rows: &[tokio_postgres::Row]) -> Self {
         let of = |row: &tokio_postgres::Row| Self {
             member: row.get(0),
-            any_dead: row.get(1),
-            any_affinity: row.get(2),
-            leased: row.get(3),
+            until: row.get(1),
+            any_dead: row.get(2),
+            any_affinity: row.get(3),
         };
         rows.first().map(of).unwrap_or_default()
     }
@@ -91,9 +91,6 @@ pub(super) struct Affinities {
 impl Affinities {
     /// A row has changed, or is about to leave.
     pub(super) fn note(&mut self, row: &Row) {
-        if let (Lane::Leased, Some(until)) = (row.lane(), row.lease) {
-            self.outlook.leased = Some(self.outlook.leased.unwrap_or(i64::MAX).min(until.as_i64()));
-        }
         let Some(tie) = &row.tie else { return };
         self.unsettled.insert(tie.affinity);
         if let Some(claimable) = self.claimable.get_mut(&tie.affinity) {
@@ -140,14 +137,19 @@ impl Work<'_> {
         self.affinities.outlook.member = found.first().map(|row| row.get(0));
     }
 
-    pub(super) fn leave_member(&mut self, owner: u64) {
-        self.query("UPDATE members SET dead = true WHERE owner = $1 AND NOT dead", &[&(owner as i64)]);
+    /// `has_runs`: the member lives until these have ended. Without handlers it gets no affinity.
+    pub(super) fn leave_member(&mut self, owner: u64, has_runs: bool) {
+        let sql = match has_runs {
+            true => "UPDATE members SET leaving = true, handlers = '[]' WHERE owner = $1 AND NOT dead",
+            false => "UPDATE members SET dead = true WHERE owner = $1 AND NOT dead",
+        };
+        self.query(sql, &[&(owner as i64)]);
         let now = self.now;
         self.effects().wake_all(now); // its affinities are bound again
     }
 
     pub(super) fn all_members(&mut self) -> Vec<Member> {
-        let found = self.query("SELECT id, dead, name, handlers FROM members ORDER BY id", &[]);
+        let found = self.query("SELECT id, dead OR leaving, name, handlers FROM members ORDER BY id", &[]);
         let member = |row: &tokio_postgres::Row| Member {
             id: row.get::<_, i64>(0) as u64,
             dead: row.get(1),
@@ -255,8 +257,8 @@ impl Work<'_> {
                      (SELECT count(*) FROM jobs j WHERE j.affinity_id = a.id AND j.state = 2), \
                      (SELECT min(j.apart) FROM jobs j WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart IS NOT NULL), \
                      EXISTS (SELECT FROM jobs j WHERE j.affinity_id = a.id), \
-                     EXISTS (SELECT FROM members m WHERE m.id = a.member AND NOT m.dead), \
-                     EXISTS (SELECT FROM members m WHERE m.id = a.next AND NOT m.dead) \
+                     EXISTS (SELECT FROM members m WHERE m.id = a.member AND NOT (m.dead OR m.leaving)), \
+                     EXISTS (SELECT FROM members m WHERE m.id = a.next AND NOT (m.dead OR m.leaving)) \
                      FROM affinities a WHERE a.id = ANY($1::bigint[])";
         let update = "UPDATE affinities SET member = $2, next = $3, version = $4, head = $5, \
                       idle = CASE WHEN $6 THEN NULL ELSE coalesce(idle, $7) END WHERE id = $1";
@@ -279,13 +281,13 @@ impl Work<'_> {
         }
     }
 
-    /// Settles some of the affinities of dead members, and forgets the members that have none.
-    /// Those with runs under way settle when the runs have ended.
+    /// Settles some of the affinities of members that are dead or leaving, and forgets the dead
+    /// ones that have none. Those with runs under way settle when the runs have ended.
     pub(super) fn settle_dead(&mut self) -> bool {
         if !self.affinities.outlook.any_dead {
             return false;
         }
-        let sql = "SELECT id FROM affinities AS one WHERE member IN (SELECT id FROM members WHERE dead) AND NOT EXISTS \
+        let sql = "SELECT id FROM affinities AS one WHERE member IN (SELECT id FROM members WHERE dead OR leaving) AND NOT EXISTS \
                    (SELECT FROM jobs AS job WHERE job.affinity_id = one.id AND job.state = 2) ORDER BY id LIMIT $1 \
                    FOR UPDATE SKIP LOCKED";
         let found = self.query(sql, &[&UNBOUND_AT_ONCE]);
@@ -396,47 +398,11 @@ impl Work<'_> {
         next
     }
 
-    /// The first end of a lease. One that is over is locked, with its job.
-    pub(super) fn find_leased(&mut self) -> Option<(Micros, JobId)> {
-        let first = Micros::new(self.affinities.outlook.leased?);
-        if first > self.now {
-            return Some((first, JobId(0)));
-        }
-        self.flush();
-        let sql = "SELECT apart, id FROM jobs WHERE state = 2 AND apart IS NOT NULL AND apart <= $1 ORDER BY apart, id \
-                   LIMIT 1 FOR UPDATE SKIP LOCKED";
-        let now = self.now.as_i64();
-        if let Some(row) = self.query(sql, &[&now]).first() {
-            return Some((Micros::new(row.get(0)), JobId(row.get::<_, i64>(1) as u64)));
-        }
-        let rest = self.query("SELECT min(apart) FROM jobs WHERE state = 2 AND apart > $1", &[&now]);
-        self.affinities.outlook.leased = rest.first().and_then(|row| row.get(0));
-        Some((Micros::new(self.affinities.outlook.leased?), JobId(0)))
-    }
-
     /// Locks the row of a handler: claims of a limited handler come one after another.
     pub(super) fn lock_handler(&mut self, kind: usize) -> Option<Micros> {
         let sql = "SELECT full_at FROM handlers WHERE id = $1 FOR NO KEY UPDATE";
         self.query(sql, &[&(kind as i64)]).first().and_then(|row| row.get::<_, Option<i64>>(0)).map(Micros::new)
     }
-}
-
-/// Renews the leases of the members of this store, and marks those dead whose lease is over.
-pub(super) async fn renew(shared: &Shared, wire: &Wire) -> Result<(), tokio_postgres::Error> {
-    let owners: Vec<i64> = shared.entries.lock().keys().map(|&owner| owner as i64).collect();
-    let sql =
-        "UPDATE members SET until = (SELECT clock()) + $2 WHERE owner = ANY($1::bigint[]) AND NOT dead RETURNING id";
-    let renewed = wire.ask(sql, &[&owners, &micros(shared.settings.lease)]).await?.len();
-    // The clock is read once, and not for each member.
-    let sql = "UPDATE members SET dead = true WHERE id IN \
-               (SELECT id FROM members WHERE until < (SELECT clock()) AND NOT dead FOR UPDATE SKIP LOCKED) RETURNING id";
-    let died = wire.ask(sql, &[]).await?.len();
-    if died > 0 || renewed < owners.len() {
-        // A claim binds the affinities of the dead again. A scheduler that was taken for dead
-        // becomes a new member by it.
-        shared.tell(Notice::Wake { at: Micros::FIRST, span: false });
-    }
-    Ok(())
 }
 
 /// The nodes, as this scheduler sees them.
@@ -446,7 +412,7 @@ pub(super) fn nodes(link: &Link, owner: u64) -> Result<Vec<Node>, Failure> {
                JOIN handlers AS handler ON handler.id = job.handler";
     let running: HashMap<(i64, String), i64> =
         link.ask(sql, &[])?.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
-    let sql = "SELECT id, owner, name, since, until, handlers FROM members WHERE NOT dead ORDER BY id";
+    let sql = "SELECT id, owner, name, since, until, handlers FROM members WHERE NOT (dead OR leaving) ORDER BY id";
     let members = link.ask(sql, &[])?;
     let node = |row: &tokio_postgres::Row| {
         let own: i64 = row.get(1);

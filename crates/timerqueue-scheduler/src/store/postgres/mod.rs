@@ -27,7 +27,7 @@ mod wire;
 mod work;
 mod writer;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -73,9 +73,10 @@ type Checked = Result<Op, Invalid>;
 /// handle is dropped, what was asked for is written, and the connections end. If the server does
 /// not answer, this takes two seconds, and the patience while an operation is under way.
 ///
-/// **Leases.** A run is its node's for as long as the node renews its lease. If a node is gone, the
-/// lease ends, and another node runs the job: the attempt counts. A node that comes back late is
-/// refused (its settle changes nothing), and the token of its run fires.
+/// **Leases.** A run is its node's for as long as the node renews its lease, which is one for all
+/// of its runs. If a node is gone, the lease ends, and another node runs the jobs: the attempts
+/// count. A node that comes back late is refused (its settles change nothing), and the tokens of
+/// its runs fire.
 ///
 /// **Clock.** Due times follow the server's clock. The clocks of the nodes may be wrong.
 ///
@@ -174,8 +175,8 @@ impl PostgresOptions {
         self
     }
 
-    /// How long a run is a node's that is not heard of; at least 100 milliseconds. A lease is
-    /// renewed three times in this time. Default: 30 seconds.
+    /// How long runs are a node's that is not heard of; at least 100 milliseconds. The lease of a
+    /// node is renewed three times in this time. Default: 30 seconds.
     pub fn lease(mut self, time: Duration) -> Self {
         self.lease = time.clamp(SHORTEST, Duration::from_secs(86_400));
         self
@@ -339,8 +340,8 @@ pub(crate) struct Shared {
     settings: Settings,
     runtime: Runtime,
     watchers: Mutex<Vec<Watcher>>,
-    /// The runs whose leases are renewed.
-    held: Mutex<HashSet<Held>>,
+    /// The runs of this store, with their members.
+    held: Mutex<HashMap<Held, i64>>,
     /// The schedulers of this store.
     entries: Mutex<HashMap<u64, Arc<Entry>>>,
     /// The schedulers, and what the server knows of their sleep.
@@ -435,6 +436,7 @@ impl PostgresStore {
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = channel();
         let (told, to_tell) = channel();
+        let ends = told.clone();
         let (writing, telling) = (Arc::clone(&shared), Arc::clone(&shared));
         // A link belongs to its thread, so the writer connects for itself.
         let writer = named("timerqueue-pgwr", move || {
@@ -458,7 +460,7 @@ impl PostgresStore {
         let threads = vec![
             writer,
             named("timerqueue-pgrd", move || reader.run(&asked))?,
-            named("timerqueue-pgkp", move || keeper::run(&keeping, stopped))?,
+            named("timerqueue-pgkp", move || keeper::run(&keeping, &ends, stopped))?,
         ];
         Ok(Self {
             inner: Arc::new(Inner { shared, origin: Origin::here(), messages, questions, stop: Some(stop), threads }),
@@ -592,7 +594,7 @@ impl Store for PostgresStore {
     }
 
     fn lease(&self) -> Option<Duration> {
-        Some(self.inner.shared.settings.lease)
+        Some(self.inner.shared.settings.lease / 2)
     }
 
     fn skew(&self) -> i64 {

@@ -257,11 +257,11 @@ fn zoned(link: &Link, name: &str, JobId(after): JobId, limit: usize) -> Result<V
 
 pub(super) fn counts(link: &Link) -> Result<Counts, Failure> {
     // One statement, so one snapshot. The jobs that wait are counted in their indexes: those of a
-    // handler with a wake instant run or wait, and those that run are few.
+    // handler with a wake instant wait.
     let sql = "WITH few AS (SELECT handler, count(*) FILTER (WHERE state = 1) AS queued, count(*) FILTER (WHERE state = 3) AS dead, \
                count(*) FILTER (WHERE state = 4) AS recurring, count(*) FILTER (WHERE state = 0) AS failing FROM jobs \
                WHERE state IN (1, 3, 4) OR (state = 0 AND error IS NOT NULL) GROUP BY handler), \
-               running AS (SELECT handler, count(*) AS n, count(wake) AS leased FROM jobs WHERE state = 2 GROUP BY handler), \
+               running AS (SELECT handler, count(*) AS n FROM jobs WHERE state = 2 GROUP BY handler), \
                apart AS (SELECT handler, count(*) AS n FROM jobs WHERE state = 0 AND apart IS NOT NULL GROUP BY handler), \
                rest AS (SELECT handler, count(*) FILTER (WHERE wake IS NULL AND apart IS NULL) AS n FROM jobs \
                WHERE state = 0 AND coalesce(wake, apart) IS DISTINCT FROM due GROUP BY handler) \
@@ -269,7 +269,7 @@ pub(super) fn counts(link: &Link) -> Result<Counts, Failure> {
                least((SELECT min(wake) FROM jobs WHERE handler = h.id AND NOT recurs AND state = 0), \
                (SELECT min(head) FROM affinities AS one WHERE one.handler = h.id AND head IS NOT NULL)), \
                (SELECT count(*) FROM jobs WHERE handler = h.id AND NOT recurs AND wake IS NOT NULL) \
-               - coalesce(running.leased, 0) + coalesce(apart.n, 0) + coalesce(rest.n, 0), \
+               + coalesce(apart.n, 0) + coalesce(rest.n, 0), \
                coalesce(few.queued, 0), coalesce(running.n, 0), coalesce(few.dead, 0), coalesce(few.recurring, 0), \
                coalesce(few.failing, 0) FROM handlers AS h LEFT JOIN few ON few.handler = h.id \
                LEFT JOIN running ON running.handler = h.id LEFT JOIN apart ON apart.handler = h.id \

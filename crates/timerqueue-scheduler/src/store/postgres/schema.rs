@@ -33,6 +33,7 @@ const STEPS: &[Step] = &[
     Step { sql: include_str!("schema3.sql"), least: 1 },
     Step { sql: include_str!("schema4.sql"), least: 1 },
     Step { sql: include_str!("schema5.sql"), least: 1 },
+    Step { sql: include_str!("schema6.sql"), least: 1 },
 ];
 
 /// How long a node waits for a step: as long as an index of a large table takes.

@@ -22,13 +22,13 @@ pub(super) const STEP: Duration = Duration::from_millis(50);
 /// The most steps.
 pub(super) const STEPS: u32 = 4;
 
-/// The first wake instant that a transaction has given to rows, or left to others: by handler, the
-/// ends of leases apart. What each node must look at stands under [`ALL_NODES`].
-pub(super) type Woken = BTreeMap<(i64, bool), i64>;
+/// The first wake instant that a transaction has given to rows, or left to others: by handler. What
+/// each node must look at stands under [`ALL_NODES`].
+pub(super) type Woken = BTreeMap<i64, i64>;
 
 /// In place of a handler: of jobs with an affinity, which one node alone may run, and of places
 /// that are free for all nodes.
-pub(super) const ALL_NODES: (i64, bool) = (-1, false);
+pub(super) const ALL_NODES: i64 = -1;
 
 /// Among the handlers of a node: one that no job has ever been put for, so the server has no number
 /// for it.
@@ -152,15 +152,14 @@ pub(super) struct Told {
 }
 
 /// One node with a place for each of the handlers, if it sleeps longer. None, if a scheduler of
-/// this store has a place, which has been told; but another node for the end of a lease, which
-/// matters when this node has gone.
+/// this store has a place, which has been told.
 ///
 /// A node is not told of what its own safety look finds before it is due.
 const ONE: &str = "SELECT woken.at, ' ' || woken.kind || ' ' || node.owner \
-     FROM unnest($1::bigint[], $2::boolean[], $3::bigint[]) AS woken (kind, leased, at), \
-     LATERAL (SELECT owner FROM nodes WHERE owner <> ALL($4) AND wakes > woken.at \
+     FROM unnest($1::bigint[], $2::bigint[]) AS woken (kind, at), \
+     LATERAL (SELECT owner FROM nodes WHERE owner <> ALL($3) AND wakes > woken.at \
      AND (safety IS NULL OR woken.at <= clock() + safety * 3) AND handlers && ARRAY[woken.kind, 0] ORDER BY woken.kind = ANY(handlers) DESC, random() LIMIT 1) AS node \
-     WHERE woken.leased OR NOT EXISTS (SELECT FROM nodes WHERE owner = ANY($4) AND woken.kind = ANY(handlers))";
+     WHERE NOT EXISTS (SELECT FROM nodes WHERE owner = ANY($3) AND woken.kind = ANY(handlers))";
 
 /// All nodes, of a row whose handler is not known here.
 const ALL: &str = "SELECT $1::bigint, '' WHERE EXISTS (SELECT FROM nodes WHERE owner <> ALL($2::bigint[]) AND wakes > $1 \
@@ -197,9 +196,8 @@ pub(super) fn concerned(
     }
     woken.remove(&ALL_NODES);
     if !woken.is_empty() {
-        let (rows, instants): (Vec<(i64, bool)>, Vec<i64>) = woken.into_iter().unzip();
-        let (kinds, leased): (Vec<i64>, Vec<bool>) = rows.into_iter().unzip();
-        steps.push(run!(ONE, kinds, leased, instants, owners));
+        let (kinds, instants): (Vec<i64>, Vec<i64>) = woken.into_iter().unzip();
+        steps.push(run!(ONE, kinds, instants, owners));
     }
     steps
 }

@@ -13,6 +13,7 @@ mod trips;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::trips::SPAN;
 pub(super) use self::trips::{Asked, Committed};
@@ -77,6 +78,8 @@ pub(super) struct Work<'a> {
     is_marked: bool,
     /// By further statements, which may have written.
     has_asked: bool,
+    /// A run begins.
+    begins: bool,
     failure: Option<Failure>,
 }
 
@@ -85,7 +88,8 @@ impl Work<'_> {
     /// due nothing is taken: a claim looks at them.
     pub(super) fn fill_places(&mut self, place: &Claim, entry: Option<&Entry>, seed: u64) -> Vec<ClaimedJob> {
         let Some((outlook, due)) = self.due.remove(&place.owner) else { return Vec::new() };
-        if outlook.member.is_none() || outlook.any_affinity {
+        let is_kept = outlook.until.is_some_and(|until| until >= self.kept_until(self.link.lease / 2));
+        if !is_kept || outlook.any_affinity {
             return Vec::new();
         }
         let mut heads: HashMap<(usize, bool), Heads> = HashMap::new();
@@ -100,6 +104,15 @@ impl Work<'_> {
         let jobs = self.fill(place, entry, self.now, seed);
         (self.heads, self.affinities.outlook) = (None, before);
         jobs
+    }
+
+    /// The member of a scheduler that takes the places of its runs.
+    pub(super) fn member_for(&self, owner: u64) -> Option<i64> {
+        self.due.get(&owner)?.0.member
+    }
+
+    fn kept_until(&self, time: Duration) -> i64 {
+        self.now.saturating_add(time).as_i64()
     }
 
     fn add_kind(&mut self, id: usize, name: Arc<str>, paused: bool) {
@@ -126,9 +139,9 @@ impl Work<'_> {
         self.failure.is_some()
     }
 
-    /// A row of this handler is to be looked at; of a run, at the end of its lease.
-    fn wakes(&mut self, rows: (i64, bool), at: Micros) {
-        let first = self.woken.entry(rows).or_insert(i64::MAX);
+    /// A row of this handler is to be looked at.
+    fn wakes(&mut self, kind: i64, at: Micros) {
+        let first = self.woken.entry(kind).or_insert(i64::MAX);
         *first = at.as_i64().min(*first);
     }
 
@@ -257,7 +270,7 @@ impl Work<'_> {
         if !matches!(row.lane(), Lane::Affinity(_)) && !self.is_paused(row.kind) {
             self.effects.wake(row.wake());
             if let Some(at) = row.wake() {
-                self.wakes((row.kind as i64, row.state == State::Running), at);
+                self.wakes(row.kind as i64, at);
             }
         }
         self.effects.span |= row.span.is_some();
@@ -322,6 +335,7 @@ impl Rows for Work<'_> {
             _ => {}
         }
         self.note(&row);
+        self.begins |= row.state == State::Running;
         self.changes.entry(id).or_insert(Change::Changed);
         self.cache.insert(id, Some(row));
         Some(result)
@@ -428,6 +442,10 @@ impl Rows for Work<'_> {
         self.with_changed_spans(last.flatten())
     }
 
+    fn look_ends(&self, now: Micros) -> Option<Micros> {
+        Some(now.saturating_add(self.link.lease))
+    }
+
     fn discard_unreadable(&mut self, id: JobId) -> bool {
         self.flush();
         let number = id.0 as i64;
@@ -504,10 +522,6 @@ impl Rows for Work<'_> {
 
     fn unbind_some(&mut self) -> bool {
         self.settle_dead()
-    }
-
-    fn first_leased(&mut self) -> Option<(Micros, JobId)> {
-        if self.link.is_careful.get() { None } else { self.find_leased() }
     }
 
     fn counted(&mut self, kind: usize) -> u64 {

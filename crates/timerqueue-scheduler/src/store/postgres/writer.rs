@@ -8,7 +8,7 @@
 //! after the commit, here, and run no code of users but wakers: the engine hands its work to the
 //! pool ([`Store::has_thread`](super::Store::has_thread)).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,9 @@ use super::wire::{Step, run};
 use super::work::{Asked, Committed, LOCKED_AGAIN, Work};
 use super::{Checked, SHORTEST, Settings, Shared, schema};
 use crate::store::rules::{Changes, Claims, Dealer, Effects, Runs, first_occurrence, merged};
-use crate::store::{Applied, Claim, Claimed, Entry, Fault, Invalid, Micros, NewJob, Notice, Op, Reply, Settled};
+use crate::store::{
+    Applied, Claim, Claimed, Entry, Fault, Held, Invalid, Micros, NewJob, Notice, Op, Reply, Settle, Settled, Verdict,
+};
 use crate::unwind::quietly;
 
 /// The most operations of a commit.
@@ -91,6 +93,8 @@ pub(super) struct Writer {
     lost: Option<Failure>,
     /// What waits for locks.
     aside: Aside,
+    /// Runs of a commit whose answer was lost for good: nothing has begun.
+    strays: Vec<Held>,
     /// The handlers at which a claim has met a lock: until when claims leave them out.
     locked_rooms: HashMap<Arc<str>, Instant>,
     /// To the thread that tells other nodes.
@@ -131,6 +135,7 @@ impl Writer {
             is_open: false,
             lost: None,
             aside: Aside::default(),
+            strays: Vec::new(),
             locked_rooms: HashMap::new(),
             told,
         }
@@ -169,6 +174,7 @@ impl Writer {
                 None => {}
             }
             self.try_aside(Instant::now());
+            self.put_back_strays();
         }
         // Each has one more try.
         while !self.aside.is_empty() {
@@ -218,19 +224,25 @@ impl Writer {
         let done = self.commit(deadline, (lock_wait, is_careful), |link, shared, commit| {
             apply_all(link, shared, commit, seed, &batch)
         });
-        let (answers, done) = match done {
+        let (Answers { settled, members }, done) = match done {
             Ok(done) => done,
-            Err(failure) => return Err((failure, batch)),
+            Err((failure, unknown)) => {
+                let next = unknown.into_iter().flat_map(|answers| answers.settled).filter_map(|settled| settled.next);
+                self.strays.extend(next.map(|job| job.held));
+                return Err((failure, batch));
+            }
         };
         self.is_open = false; // its row could be written
-        self.forget_settled(&batch);
-        let next = answers.iter().filter_map(|settled| settled.next.as_ref());
-        self.shared.held.lock().extend(next.map(|job| job.held));
+        let next = settled.iter().filter_map(|settled| settled.next.as_ref()).map(|job| job.held);
+        let next = next.filter_map(|held| Some((held, *members.get(&held.owner)?)));
+        self.shared.held.lock().extend(next);
+        let left = self.forget_settled(&batch);
         self.tell_here(&done.effects);
-        for (write, answer) in batch.into_iter().zip(answers) {
+        for (write, answer) in batch.into_iter().zip(settled) {
             write.reply.send(Ok(answer));
         }
         self.tell_others(done);
+        left.into_iter().for_each(|owner| self.leave(owner));
         Ok(())
     }
 
@@ -299,12 +311,14 @@ impl Writer {
         });
     }
 
-    /// If this fails, the lease of the member ends.
+    /// If this fails, the lease of the member ends. The member of a scheduler with runs lives until
+    /// these have ended.
     fn leave(&mut self, owner: u64) {
         self.hurry(true);
+        let has_runs = self.shared.held.lock().keys().any(|held| held.owner == owner);
         let left = self.commit_soon(|link, _, _| {
             let mut work = Work::begin(link)?;
-            work.leave_member(owner);
+            work.leave_member(owner, has_runs);
             Ok(((), work, Asked::default()))
         });
         self.hurry(false);
@@ -314,15 +328,32 @@ impl Writer {
         }
     }
 
-    fn forget_settled(&self, batch: &[Write]) {
+    /// Puts the runs back of which no scheduler knows, once there is a connection. The commit that
+    /// has begun them may never have been done: then this one finds no run.
+    fn put_back_strays(&mut self) {
+        if self.strays.is_empty() || self.link.is_none() {
+            return;
+        }
+        let unrun = |&held: &Held| Ok(Op::Settle(Box::new(Settle { held, verdict: Verdict::Unrun, record: None })));
+        let write = Write::new(self.strays.iter().map(unrun).collect(), None, Back::Applied(Reply::new(|_| {})));
+        let wait = self.aside.first_wait(self.shared.settings.patience, Instant::now());
+        if self.write(vec![write], wait, false).is_ok() {
+            self.strays.clear();
+        }
+    }
+
+    /// Returns the schedulers that have left, and whose last runs these were.
+    fn forget_settled(&self, batch: &[Write]) -> Vec<u64> {
         let settled = batch.iter().flat_map(|write| &write.ops).filter_map(|op| match op {
             Ok(Op::Settle(settle)) => Some(settle.held),
             _ => None,
         });
         let mut held = self.shared.held.lock();
-        for settled in settled {
-            held.remove(&settled);
-        }
+        let ended: HashSet<u64> =
+            settled.filter(|settled| held.remove(settled).is_some()).map(|held| held.owner).collect();
+        let entries = self.shared.entries.lock();
+        let has_left = |owner: &u64| !entries.contains_key(owner) && !held.keys().any(|held| held.owner == *owner);
+        ended.into_iter().filter(has_left).collect()
     }
 
     fn claim(&mut self, mut claim: Claim, reply: Reply<Claimed>) {
@@ -346,13 +377,11 @@ impl Writer {
     }
 
     /// A claim has met a lock, such as that of the row of a handler with a limit: the handlers one
-    /// by one, without the runs whose leases are over.
+    /// by one.
     fn claim_apart(&mut self, claim: Claim) -> Result<(Claimed, Vec<Committed>), Failure> {
         let now = self.shared.server_now();
-        // The leases that are over are looked at again.
-        let again = Some(now.saturating_add(LOOK_AGAIN_WITHIN));
-        let (jobs, unbound, schedules, next_job) = (Vec::new(), Vec::new(), Vec::new(), None);
-        let mut all = Claimed { now, jobs, unbound, schedules, next_job, next_schedule: again, spans: false };
+        let (jobs, unbound, schedules) = (Vec::new(), Vec::new(), Vec::new());
+        let mut all = Claimed { now, jobs, unbound, schedules, next_job: None, next_schedule: None, spans: false };
         let mut committed = Vec::new();
         for room in claim.rooms {
             let name = Arc::clone(&room.name);
@@ -365,7 +394,7 @@ impl Writer {
                     all.unbound.extend(claimed.unbound);
                     all.spans |= claimed.spans;
                     all.next_job = [all.next_job, claimed.next_job].into_iter().flatten().min();
-                    all.next_schedule = all.next_schedule.into_iter().chain(claimed.next_schedule).min();
+                    all.next_schedule = [all.next_schedule, claimed.next_schedule].into_iter().flatten().min();
                     committed.extend(done);
                 }
                 Err(failure) if failure.remedy == Remedy::Later => {
@@ -381,10 +410,8 @@ impl Writer {
 
     fn try_claim(&mut self, claim: &Claim, is_careful: bool) -> Result<(Claimed, Vec<Committed>), Failure> {
         let (seed, patience) = (self.seed, self.shared.settings.patience);
-        let has_lease = claim.lease.is_some();
-        // Schedulers with leases are nodes that others tell of earlier jobs, unless they hear no
-        // notices.
-        let is_told = has_lease && !self.shared.settings.is_pooled && !is_careful;
+        // Nodes are told by others of earlier jobs, unless they hear no notices.
+        let is_told = !self.shared.settings.is_pooled && !is_careful;
         let slept = self.shared.sleeps.lock().get(&claim.owner).cloned().flatten();
         let (now, wait) = (Instant::now(), self.aside.first_wait(patience, Instant::now()));
         let done = self.commit(now + patience, (wait, is_careful), |link, shared, _| {
@@ -397,16 +424,19 @@ impl Writer {
                 // its lease was over, or its start has failed
                 work.enter(entry, shared.settings.lease);
             }
-            let now = work.now;
+            let (now, member) = (work.now, work.affinities.outlook.member);
             let claimed = work.claim(claim, entry.as_deref(), now, seed);
             let sleep = is_told.then(|| sleepers::bedtime(&work, claim, &claimed, slept.as_ref())).flatten();
             let before = sleep.as_ref().and_then(|sleep| sleep.step(claim, now, shared));
             let after = sleep.as_ref().filter(|_| before.is_some()).and_then(|sleep| look_again(claim, sleep.next()));
-            Ok(((claimed, sleep, joins), work, Asked { before, after }))
+            Ok(((claimed, sleep, member, joins), work, Asked { before, after }))
         });
-        let ((mut claimed, sleep, joins), done) = done?;
-        if has_lease {
-            self.shared.held.lock().extend(claimed.jobs.iter().map(|job| job.held));
+        let ((mut claimed, sleep, member, joins), done) = done.map_err(|(failure, unknown)| {
+            self.strays.extend(unknown.into_iter().flat_map(|(claimed, ..)| claimed.jobs).map(|job| job.held));
+            failure
+        })?;
+        if let Some(member) = member {
+            self.shared.held.lock().extend(claimed.jobs.iter().map(|job| (job.held, member)));
         }
         if let Some(sleep) = sleep.and_then(|sleep| sleep.sleep(&done.before, &mut claimed)) {
             self.shared.sleeps.lock().insert(claim.owner, Some(sleep));
@@ -424,21 +454,23 @@ impl Writer {
         inside: impl for<'l> Fn(&'l Link, &Shared, (i64, i64)) -> Result<Found<'l, R>, Failure>,
     ) -> Result<Done<R>, Failure> {
         let (now, patience) = (Instant::now(), self.shared.settings.patience);
-        self.commit(now + patience, (self.aside.first_wait(patience, now), false), inside)
+        let wait = self.aside.first_wait(patience, now);
+        self.commit(now + patience, (wait, false), inside).map_err(|(failure, _)| failure)
     }
 
     /// Runs `inside` in a transaction, and again until it is committed, fails for good, meets a
-    /// lock, or the deadline has passed.
+    /// lock, or the deadline has passed. A failure has what `inside` has found, if this may have
+    /// been committed.
     fn commit<R>(
         &mut self,
         deadline: Instant,
         (lock_wait, is_careful): (Duration, bool),
         inside: impl for<'l> Fn(&'l Link, &Shared, (i64, i64)) -> Result<Found<'l, R>, Failure>,
-    ) -> Result<Done<R>, Failure> {
+    ) -> Result<Done<R>, (Failure, Option<R>)> {
         let (mut tries, mut wait) = (0, FIRST_WAIT);
         // The connection was lost meanwhile, and another one was tried for long enough.
         if let Some(lost) = self.lost.clone().filter(|_| self.link.is_none() && Instant::now() >= deadline) {
-            return Err(lost);
+            return Err((lost, None));
         }
         loop {
             let shared = Arc::clone(&self.shared);
@@ -469,19 +501,20 @@ impl Writer {
                             Ok(true) => return Ok(done),
                             Ok(false) => {}
                             Err(failure) => {
-                                return Err(Failure { fault: Fault::Io, remedy: Remedy::Unknown, ..failure });
+                                let failure = Failure { fault: Fault::Io, remedy: Remedy::Unknown, ..failure };
+                                return Err((failure, Some(done.0)));
                             }
                         }
                     }
                     if Instant::now() >= deadline || shared.closing.load(Ordering::Acquire) {
-                        return Err(failure);
+                        return Err((failure, None));
                     }
                     std::thread::sleep(shared.spread(wait));
                     wait = (wait * 2).min(LONGEST_WAIT);
                 }
                 _ => {
                     self.undo();
-                    return Err(failure);
+                    return Err((failure, None));
                 }
             }
         }
@@ -601,6 +634,12 @@ fn locked() -> Failure {
     Failure::new(Fault::Locked, "a transaction has locked a row or a key that this one needs")
 }
 
+/// The answers to writes, and the members that have taken the places of runs, by scheduler.
+struct Answers {
+    settled: Vec<Settled>,
+    members: HashMap<u64, i64>,
+}
+
 /// A failure, and a commit whose answer was lost.
 type Failed<R> = (Failure, Option<Box<Done<R>>>);
 
@@ -630,7 +669,7 @@ fn apply_all<'l>(
     commit: (i64, i64),
     seed: u64,
     batch: &[Write],
-) -> Result<Found<'l, Vec<Settled>>, Failure> {
+) -> Result<Found<'l, Answers>, Failure> {
     let ops = || batch.iter().flat_map(|write| &write.ops).filter_map(|op| op.as_ref().ok());
     let places = merged(batch.iter().filter_map(|write| write.place.as_ref()));
     let asked = shared.local_now();
@@ -649,11 +688,12 @@ fn apply_all<'l>(
         };
         answers.push(Settled { applied: write.ops.iter().map(apply).collect(), next: None });
         if work.has_failed() {
-            return Ok((answers, work, Asked::default()));
+            return Ok((Answers { settled: answers, members: HashMap::new() }, work, Asked::default()));
         }
     }
-    let mut dealer = Dealer::default();
+    let (mut dealer, mut members) = (Dealer::default(), HashMap::new());
     for place in &places {
+        members.extend(work.member_for(place.owner).map(|member| (place.owner, member)));
         let entry = shared.entries.lock().get(&place.owner).cloned();
         dealer.add(work.fill_places(place, entry.as_deref(), seed));
     }
@@ -661,5 +701,5 @@ fn apply_all<'l>(
         settled.next = write.place.as_ref().and_then(|place| dealer.next(place));
     }
     work.notice_step(now);
-    Ok((answers, work, Asked::default()))
+    Ok((Answers { settled: answers, members }, work, Asked::default()))
 }

@@ -5,9 +5,8 @@
 //! index by handler, member and the first wake instant of its jobs. The storage calls
 //! [`Affinity::settle`] and [`Affinity::is_open`] after each change of its jobs. So a claim never
 //! passes over jobs of other members, nor over those of a full affinity (M3). While a run of the
-//! affinity is under way, the member stays the same: a lease that is over is not enough, the run
-//! must have been taken back. So no two members run jobs of one affinity at a time, as far as
-//! leases go (M4).
+//! affinity is under way, the member stays the same; the end of a member takes its runs back. So no
+//! two members run jobs of one affinity at a time, as far as leases go (M4).
 
 use std::sync::Arc;
 

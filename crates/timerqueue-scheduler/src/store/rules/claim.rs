@@ -30,14 +30,13 @@ pub(crate) trait Claims: Rows + Sized {
     /// Takes due rows. `entry`: the claimer, if it is a member. `seed` tells runs of this store
     /// from those of others.
     fn claim(&mut self, claim: &Claim, entry: Option<&Entry>, now: Micros, seed: u64) -> Claimed {
-        let mut by = Claimer::of(claim, now, seed);
+        let mut by = Claimer::of(claim, self.look_ends(now), seed);
         self.forget_idle(now);
-        let more_leases = self.take_back_leased(now);
         let more_to_unbind = self.unbind_some();
         let mut rooms = self.rooms(claim, entry, now);
         let known: Vec<usize> = rooms.iter().map(|room| room.kind).collect();
         let is_beyond = now >= Micros::BEYOND_SCHEDULES;
-        let schedules = if is_beyond { Vec::new() } else { self.due_schedules(&known, now, by.lease) };
+        let schedules = if is_beyond { Vec::new() } else { self.due_schedules(&known, &by, now) };
         let free: Vec<usize> = rooms.iter().filter(|room| room.places > 0).map(|room| room.kind).collect();
         let member = entry.and_then(|entry| self.member_of(entry.owner));
         let unbound = if member.is_some() { self.unbound(&free, now, LOOKS) } else { Vec::new() };
@@ -47,15 +46,14 @@ pub(crate) trait Claims: Rows + Sized {
         let left = heads.iter().filter(|Reverse((_, _, at, _))| rooms[*at].places > 0);
         let left = left.map(|&Reverse((wake, ..))| wake).min();
         let later = member.and_then(|member| self.next_affinity(&free, Some((member, now))));
-        let leased = self.first_leased().map(|(until, _)| until);
-        let again = (more_leases || more_to_unbind || unbound.len() >= LOOKS).then_some(now);
+        let again = (more_to_unbind || unbound.len() >= LOOKS).then_some(now);
         let first = known.iter().filter_map(|&kind| Some(self.first_schedule(kind)?.0)).min();
         // Rows that are left of a step of the clock: the next claim goes on.
         let next_schedule = first.into_iter().chain(self.behind(now).map(|_| now)).min();
         Claimed {
             now,
             next_schedule,
-            next_job: [left, later, leased, again, paced].into_iter().flatten().min(),
+            next_job: [left, later, again, paced].into_iter().flatten().min(),
             spans: self.last_span().is_some(),
             schedules,
             jobs,
@@ -67,7 +65,7 @@ pub(crate) trait Claims: Rows + Sized {
     /// the part with jobs, since rows that come due have wake-ups of their own. While an affinity
     /// waits for a member, no place is filled: they become free, and a claim follows.
     fn fill(&mut self, claim: &Claim, entry: Option<&Entry>, now: Micros, seed: u64) -> Vec<ClaimedJob> {
-        let mut by = Claimer::of(claim, now, seed);
+        let mut by = Claimer::of(claim, self.look_ends(now), seed);
         let mut rooms = self.rooms(claim, entry, now);
         let free: Vec<usize> = rooms.iter().filter(|room| room.places > 0).map(|room| room.kind).collect();
         let member = entry.and_then(|entry| self.member_of(entry.owner));
@@ -148,8 +146,8 @@ pub(crate) trait Claims: Rows + Sized {
 
     /// The recurring jobs to be looked at, by wake instant, so that no handler keeps another one
     /// from its looks.
-    fn due_schedules(&mut self, known: &[usize], now: Micros, lease: Option<Micros>) -> Vec<ClaimedSchedule> {
-        let mut schedules = self.follow_clock(known, now, lease);
+    fn due_schedules(&mut self, known: &[usize], by: &Claimer, now: Micros) -> Vec<ClaimedSchedule> {
+        let mut schedules = self.follow_clock(known, by, now);
         let due = |table: &mut Self, kind: usize| {
             let (wake, id) = table.first_schedule(kind).filter(|&(wake, _)| wake <= now)?;
             Some(Reverse((wake, id, kind)))
@@ -157,7 +155,7 @@ pub(crate) trait Claims: Rows + Sized {
         let mut looks: BinaryHeap<_> = known.iter().filter_map(|&kind| due(self, kind)).collect();
         while schedules.len() < LOOKS {
             let Some(Reverse((_, id, kind))) = looks.pop() else { break };
-            schedules.extend(self.look_at(id, lease));
+            schedules.extend(self.look_at(id, by));
             looks.extend(due(self, kind));
         }
         schedules
@@ -214,18 +212,6 @@ pub(crate) trait Claims: Rows + Sized {
             }
         }
         next
-    }
-
-    /// Runs that are counted or have an affinity, and whose lease is over, wait again: their places
-    /// are free. True: there are more.
-    fn take_back_leased(&mut self, now: Micros) -> bool {
-        for _ in 0..LOOKS {
-            match self.first_leased() {
-                Some((until, id)) if until <= now => self.take_back_run(id, now),
-                _ => return false,
-            }
-        }
-        true
     }
 }
 

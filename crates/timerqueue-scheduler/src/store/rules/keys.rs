@@ -39,7 +39,6 @@ pub(crate) trait Changes: Rows + Sized {
             Op::Key { key, mutation } => self.change(&key, mutation, now),
             Op::PauseHandler { name, paused } => self.pause_handler(&name, paused),
             Op::Settle(settle) => Applied::Held(self.settle(*settle, now)),
-            Op::Renew { held, lease } => Applied::Held(self.renew(held, now.saturating_add(lease))),
             Op::Advance(advance) => Applied::Held(self.advance(*advance, now)),
             Op::Revive(id) => Applied::Revive(self.revive(id, now)),
             Op::Discard(id) => Applied::Held(self.discard(id)),

@@ -95,6 +95,11 @@ pub(crate) trait Rows {
     /// Of the rows with a span: the last reading of the clock before which the clock must have been
     /// set back, and its row.
     fn last_span(&mut self) -> Option<(i64, JobId)>;
+    /// When another scheduler may look at a recurring job that one looks at from now on. `None`:
+    /// when that one has ended.
+    fn look_ends(&self, _now: Micros) -> Option<Micros> {
+        None
+    }
     /// The process of this commit, of a store on a file.
     fn process(&self) -> i64 {
         0
@@ -143,8 +148,6 @@ pub(crate) trait Rows {
     fn forget_idle(&mut self, _now: Micros) {}
     /// Settles some of the affinities of dead members. True: there are more.
     fn unbind_some(&mut self) -> bool;
-    /// Of the runs with a lease that are counted or have an affinity: the first end of a lease.
-    fn first_leased(&mut self) -> Option<(Micros, JobId)>;
     /// The counted runs of a handler. From now to the end of the commit no other one counts them.
     fn counted(&mut self, kind: usize) -> u64;
     /// When the rate of a handler allows a full burst again.
@@ -178,7 +181,7 @@ pub(crate) struct Row {
     pub(crate) owner: u64,
     /// The process that runs the job or looks at it, of a store on a file.
     pub(crate) process: i64,
-    /// Of a running job, or of a recurring job during a look.
+    /// Of a recurring job during a look: when another scheduler may look.
     pub(crate) lease: Option<Micros>,
     /// Whether the key is this row's.
     pub(crate) holds_key: bool,
@@ -200,8 +203,6 @@ pub(crate) enum Lane {
     Handler,
     /// Of its affinity.
     Affinity(u64),
-    /// Of runs that are counted or have an affinity.
-    Leased,
 }
 
 /// Failed attempts, the latest last.
@@ -221,7 +222,7 @@ pub(crate) struct Recurring {
     /// When to look, independent of the job's due time. The span of the row is zero then, so a look
     /// that was due stays due if the clock is set back.
     pub(crate) look: Option<Micros>,
-    /// A scheduler looks: not again until the lease ends.
+    /// A scheduler looks: not again until then, or until the scheduler has ended.
     pub(crate) looked: bool,
     /// Or the instant after which the first occurrence was searched for.
     pub(crate) last_nominal: Option<Micros>,
@@ -295,7 +296,6 @@ impl Row {
     /// When to look at the row.
     pub(crate) fn wake(&self) -> Option<Micros> {
         match (self.state, &self.recurring) {
-            (State::Running, _) => self.lease,
             (State::Recurring, Some(recurring)) if recurring.looked => self.lease,
             (State::Recurring, Some(recurring)) if !self.paused => {
                 recurring.look.or(recurring.next.map(|next| next.due))
@@ -307,7 +307,6 @@ impl Row {
 
     pub(crate) fn lane(&self) -> Lane {
         match (self.state, &self.tie) {
-            (State::Running, tie) if tie.is_some() || self.counted => Lane::Leased,
             (State::Waiting, Some(tie)) => Lane::Affinity(tie.affinity),
             _ => Lane::Handler,
         }

@@ -16,7 +16,8 @@ pub(super) const LOOKS: usize = 256;
 /// The scheduler that begins a run.
 pub(crate) struct Claimer {
     pub(super) owner: u64,
-    pub(super) lease: Option<Micros>,
+    /// When another scheduler may look at a recurring job that this one looks at.
+    pub(super) look_ends: Option<Micros>,
     /// Tells runs of this store from those of others.
     pub(super) seed: u64,
     /// Whether the run has a place among those of all members.
@@ -24,9 +25,8 @@ pub(crate) struct Claimer {
 }
 
 impl Claimer {
-    pub(super) fn of(claim: &Claim, now: Micros, seed: u64) -> Self {
-        let lease = claim.lease.map(|lease| now.saturating_add(lease));
-        Self { owner: claim.owner, lease, seed, counted: false }
+    pub(super) fn of(claim: &Claim, look_ends: Option<Micros>, seed: u64) -> Self {
+        Self { owner: claim.owner, look_ends, seed, counted: false }
     }
 }
 
@@ -47,14 +47,14 @@ pub(crate) trait Runs: Rows + Sized {
 
     /// After a step back of the clock: retries wait their time from now, and recurring jobs with a
     /// span are looked at.
-    fn follow_clock(&mut self, known: &[usize], now: Micros, lease: Option<Micros>) -> Vec<ClaimedSchedule> {
+    fn follow_clock(&mut self, known: &[usize], by: &Claimer, now: Micros) -> Vec<ClaimedSchedule> {
         let mut schedules = Vec::new();
         for _ in 0..LOOKS {
             let Some(id) = self.behind(now) else { break };
             let Some(row) = self.row(id) else { break };
             let (kind, span, recurs) = (row.kind, row.span, row.recurring.is_some());
             match recurs {
-                true if known.contains(&kind) => schedules.extend(self.look_at(id, lease)),
+                true if known.contains(&kind) => schedules.extend(self.look_at(id, by)),
                 // Of a handler that is not known here, or paused: the next claim that knows it
                 // looks at it.
                 true => self.ask_look(id, now),
@@ -79,7 +79,7 @@ pub(crate) trait Runs: Rows + Sized {
     }
 
     /// A scheduler looks at a recurring job.
-    fn look_at(&mut self, id: JobId, lease: Option<Micros>) -> Option<ClaimedSchedule> {
+    fn look_at(&mut self, id: JobId, by: &Claimer) -> Option<ClaimedSchedule> {
         let process = self.process();
         if self.row(id)?.recurring.is_none() {
             // written by hand
@@ -87,7 +87,7 @@ pub(crate) trait Runs: Rows + Sized {
             return None;
         }
         self.edit(id, |row| {
-            (row.lease, row.process) = (lease, process);
+            (row.lease, row.process) = (by.look_ends, process);
             let recurring = row.recurring.as_mut()?;
             recurring.looked = true;
             Some(ClaimedSchedule {
@@ -105,7 +105,7 @@ pub(crate) trait Runs: Rows + Sized {
 
     /// A job runs from now on.
     fn begin(&mut self, id: JobId, by: &Claimer, now: Micros) -> Option<ClaimedJob> {
-        let &Claimer { owner, lease, seed, .. } = by;
+        let &Claimer { owner, seed, .. } = by;
         if self.row(id)?.wake().is_none_or(|wake| wake > now) {
             // A row that was written by hand stands at a wrong place of an index: it is written
             // again, to its own place.
@@ -120,9 +120,8 @@ pub(crate) trait Runs: Rows + Sized {
         }
         let (name, process) = (self.name_of(kind), self.process());
         self.edit(id, |row| {
-            // The lease of a former holder has ended.
-            let (due, again) = (row.due, row.state == State::Running);
-            (row.state, row.owner, row.lease, row.span) = (State::Running, owner, lease, None);
+            let due = row.due;
+            (row.state, row.owner, row.lease, row.span) = (State::Running, owner, None, None);
             row.counted = by.counted;
             row.process = process;
             row.claims += 1;
@@ -131,7 +130,7 @@ pub(crate) trait Runs: Rows + Sized {
                 (Some(parent), Some(nominal)) => format!("{seed:016x}-{}-{}-{}", parent.0, nominal.as_i64(), row.turn),
                 _ => format!("{seed:016x}-{}-{}", id.0, row.turn),
             };
-            debug_assert!(due <= now || again, "a job is never early");
+            debug_assert!(due <= now, "a job is never early");
             ClaimedJob {
                 held: Held { id, owner, claim: row.claims },
                 key: Arc::clone(&row.key),
@@ -148,10 +147,6 @@ pub(crate) trait Runs: Rows + Sized {
     fn is_held(&mut self, held: Held) -> bool {
         self.row(held.id)
             .is_some_and(|row| row.state == State::Running && row.owner == held.owner && row.claims == held.claim)
-    }
-
-    fn renew(&mut self, held: Held, lease: Micros) -> bool {
-        self.is_held(held) && self.edit(held.id, |row| row.lease = Some(lease)).is_some()
     }
 
     /// The end of a run. False: the run is another's by now.

@@ -610,11 +610,6 @@ impl Rows for Work<'_> {
         self.settle_dead()
     }
 
-    fn first_leased(&mut self) -> Option<(Micros, JobId)> {
-        let sql = "SELECT apart, id FROM timerqueue_jobs WHERE state = 2 AND apart IS NOT NULL ORDER BY apart LIMIT 1";
-        self.pair(sql, []).map(|(until, id)| (Micros::new(until), JobId(id as u64)))
-    }
-
     fn counted(&mut self, kind: usize) -> u64 {
         let sql = "SELECT count(*), 0 FROM timerqueue_jobs WHERE handler = ?1 AND state = 2 AND counted = 1";
         self.pair(sql, [kind as i64]).map_or(0, |(count, _)| count as u64)

@@ -1,6 +1,7 @@
 //! C21: the five questions to which the sketch of a coordinator has no answer.
 
 use super::*;
+use crate::{end_member, enter};
 
 #[test]
 fn c21_a_coordinator_that_dies_is_none() {
@@ -57,16 +58,14 @@ fn c21_an_old_worker_that_is_still_alive_is_fenced() {
     let old = old.connect(Runtime::global(), &server.address()).unwrap();
     let new = new.connect(Runtime::global(), &server.address()).unwrap();
     put_raw(&old, "a");
+    enter(&old, 1);
     let first = claim(&old, 1).jobs.remove(0).held;
-    server.psql(&format!("UPDATE {schema}.jobs SET lease = 0, wake = 0"));
+    end_member(server, &schema, 1);
     let second = claim(&new, 2).jobs.remove(0).held;
     let settle = |held, verdict| Op::Settle(Box::new(Settle { held, verdict, record: None }));
-    let renew = |held| Op::Renew { held, lease: LONG };
     for verdict in [Verdict::Done, Verdict::Dead, Verdict::Unrun, Verdict::Retry(LONG)] {
         assert_eq!(apply(&old, settle(first, verdict)), Ok(Applied::Held(false)));
     }
-    assert_eq!(apply(&old, renew(first)), Ok(Applied::Held(false)));
-    assert_eq!(apply(&new, renew(second)), Ok(Applied::Held(true)));
     assert_eq!(apply(&new, settle(second, Verdict::Done)), Ok(Applied::Held(true)));
 }
 

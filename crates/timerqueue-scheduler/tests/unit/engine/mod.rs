@@ -33,7 +33,7 @@ struct Gate {
     hands_over: Arc<AtomicBool>,
     handed: Arc<AtomicUsize>,
     held_ends: Arc<Mutex<Vec<HeldEnd>>>,
-    /// The store wants leases of thirty seconds.
+    /// Members have leases.
     leases: Arc<AtomicBool>,
     /// A clock to set back by an hour after the commit of the next span, before its notice.
     steps: Arc<Mutex<Option<ManualClock>>>,
@@ -164,6 +164,7 @@ impl Store for Gate {
     }
 }
 
+/// From the claim of a run.
 const LEASE: Duration = Duration::from_secs(30);
 
 struct Rig {
@@ -440,8 +441,11 @@ fn a_claim_whose_lease_has_ended_before_its_answer_starts_nothing() {
         rig.put("a");
         rig.go();
         rig.clock.stall(if late { LEASE } else { LEASE - Duration::from_micros(1) });
+        if late {
+            rig.gate.store.end_member(rig.scheduler.core.owner);
+        }
         let room = crate::store::Room { name: "hold".into(), places: 1 };
-        let claim = Claim { owner: 99, lease: Some(LEASE), rooms: vec![room], at_most: 1 };
+        let claim = Claim { owner: 99, rooms: vec![room], at_most: 1 };
         let taken = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&taken);
         let reply = Reply::new(move |claimed: Result<Claimed, Error>| {

@@ -1,47 +1,42 @@
-//! The keeper of a node: renewals, and runs that are another node's by now.
+//! The keeper of a node: the renewal of its lease, and runs of a member that has ended.
 //!
-//! Ground rules. The protocol of `store::postgres::keeper`: three renewals in a lease; a run is
-//! lost if its renewal is refused twice, since once could be a settle that was just committed.
+//! Ground rules. The protocol of `store::postgres::keeper`: three renewals in a lease, and each
+//! ends the members of others whose lease is over.
 
+use super::Origin;
 use super::plan::{LEASE, millis, secs};
 use super::port::{Answer, Back, Wire};
 use super::world::{Event, World};
-use super::{Break, Origin};
 use crate::Error;
 use crate::store::{Held, Notice};
 
 impl World {
     pub(super) fn renew(&mut self, of: Origin) {
+        let Some(entry) = self.nodes[of.0].port.entry() else { return self.renew_later(of) };
+        // Before the renewal: what is claimed after it is of members that it does not know.
         let held = self.nodes[of.0].held.clone();
-        if self.broken == Some(Break::Renewal) || held.is_empty() {
-            let next = self.now + u64::try_from(LEASE.as_nanos()).unwrap() / 3;
-            return self.at(next, Event::Renew(of));
-        }
-        self.nodes[of.0].port.send(Wire::Renew(held), Back::Keeper);
+        self.nodes[of.0].port.send(Wire::Renew(entry.owner, held), Back::Keeper);
         self.serve(of.0);
     }
 
-    pub(super) fn renewed(&mut self, n: usize, held: &[Held], answer: &Result<Answer, Error>) {
+    fn renew_later(&mut self, of: Origin) {
+        self.at(self.now + u64::try_from(LEASE.as_nanos()).unwrap() / 3, Event::Renew(of));
+    }
+
+    pub(super) fn renewed(&mut self, n: usize, held: &[(Held, u64)], answer: &Result<Answer, Error>) {
         let of = self.nodes[n].origin;
-        let Ok(Answer::Renewed(renewed, cancelled)) = answer else {
+        let Ok(Answer::Renewed(live, cancelled)) = answer else {
             let wait = self.random.between(millis(50), secs(4));
             return self.at(self.now + wait, Event::Renew(of));
         };
         let node = &mut self.nodes[n];
         cancelled.iter().for_each(|&id| node.port.tell(Notice::Cancelled(id)));
-        let before = std::mem::take(&mut node.suspects);
-        let refused = held.iter().zip(renewed).filter(|&(_, renewed)| !renewed).map(|(&held, _)| held);
-        for held in refused {
-            if !node.held.contains(&held) {
-                continue; // settled meanwhile
-            }
-            if before.contains(&held) {
-                node.held.retain(|other| *other != held);
-                node.port.tell(Notice::Cancelled(held.id));
-            } else {
-                node.suspects.push(held);
+        for lost in held.iter().filter(|(_, member)| Some(*member) != *live) {
+            if node.held.contains(lost) {
+                node.held.retain(|other| other != lost);
+                node.port.tell(Notice::Cancelled(lost.0.id));
             }
         }
-        self.at(self.now + u64::try_from(LEASE.as_nanos()).unwrap() / 3, Event::Renew(of));
+        self.renew_later(of);
     }
 }

@@ -11,8 +11,9 @@
 //!    its handler begins after.
 //! 3. *One run per occurrence*: a nominal instant of a recurring job has one row; an interval that
 //!    runs all leaves none out.
-//! 4. *Doubles*: a job that runs is claimed again only if its lease has ended, and only if its
-//!    holder was disturbed since the last renewal. No handler begins under a lease that has ended.
+//! 4. *Doubles*: a job that runs is claimed again only once its member has ended. A member ends
+//!    only if its lease is over, and only if its node was disturbed since the last renewal; and it
+//!    renews no lease afterwards. No handler begins that a member of the past has claimed.
 //! 5. *Fence*: the settle of a former holder is refused, that of the present one is not.
 //! 6. *Exact answers*: of puts, cancels and moves; after "cancelled" no handler begins, after
 //!    "running" no further attempt does.
@@ -21,7 +22,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::Origin;
-use super::plan::LEASE;
 use crate::store::{
     Applied, Cancel, Catchup, Change, Claim, Claimed, ClaimedJob, Clash, Held, JobId, Micros, Mutation, NewJob, Op,
     Overlap, Placed, Settle, Verdict, When,
@@ -34,9 +34,6 @@ pub(super) enum Phase {
     Running {
         held: Held,
         by: Origin,
-        lease: Micros,
-        /// The instant of the history at which the lease was given.
-        since: u64,
     },
     /// A recurring job that puts runs.
     Recurring,
@@ -46,6 +43,17 @@ pub(super) enum Phase {
     Dead,
     /// Cancelled or replaced.
     Gone,
+}
+
+/// A member that lives or has lived.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    number: u64,
+    by: Origin,
+    until: Micros,
+    /// The instant of the history at which the lease was given.
+    since: u64,
+    has_ended: bool,
 }
 
 #[derive(Debug)]
@@ -83,6 +91,8 @@ pub(super) struct Ledger {
     by_number: HashMap<u64, JobId>,
     occurrences: BTreeSet<(u64, Micros)>,
     owners: HashMap<u64, Origin>,
+    /// By scheduler.
+    members: HashMap<u64, Member>,
     /// Claims whose handler has not begun.
     claims: Vec<(Arc<str>, u32, Origin, Held)>,
     ended: HashMap<EndOf, &'static str>,
@@ -101,7 +111,7 @@ pub(super) struct Counts {
     pub(super) puts: u64,
     pub(super) runs: u64,
     pub(super) occurrences: u64,
-    /// Jobs claimed from a holder whose lease had ended.
+    /// Runs of members that have ended.
     pub(super) taken_over: u64,
     pub(super) late_settles: u64,
     pub(super) cancels: u64,
@@ -311,16 +321,13 @@ impl Ledger {
     }
 
     fn begins(&mut self, by: Origin, job: &ClaimedJob, now: Micros) {
-        // A run that is taken over was due when it began, and stays due if the server's clock is
-        // set back.
-        if job.due > now && self.holder_of(job.held.id).is_none() {
+        if job.due > now {
             self.fault(format!("early: {job:?} at {now:?}"));
         }
         let number: u64 = job.payload.parse().unwrap();
         if !self.jobs.contains_key(&job.held.id) {
             self.first_claim_of_a_run(job, number);
         }
-        let since = self.now;
         let Some(row) = self.jobs.get(&job.held.id) else { return };
         let (phase, cancelled, attempt, due) = (row.phase, row.cancelled, row.attempt, row.due);
         match phase {
@@ -328,15 +335,6 @@ impl Ledger {
                 self.fault(format!("early: {job:?} at {now:?}, due at {due:?}"));
             }
             Phase::Waiting => {}
-            Phase::Running { lease, by: holder, since, .. } => {
-                self.counts.taken_over += 1;
-                if lease > now {
-                    self.fault(format!("{job:?} was taken from {holder:?}, whose lease ends at {lease:?}, at {now:?}"));
-                }
-                if !self.was_disturbed(holder.0, since) {
-                    self.fault(format!("{job:?} was taken from {holder:?}, whose lease has ended without a reason"));
-                }
-            }
             _ => self.fault(format!("{job:?} was claimed, but is {phase:?}")),
         }
         if cancelled {
@@ -345,10 +343,9 @@ impl Ledger {
         if attempt + 1 != job.attempt {
             self.fault(format!("{job:?} after {attempt} attempts"));
         }
-        let lease = now.saturating_add(LEASE);
         let row = self.jobs.get_mut(&job.held.id).unwrap();
         (row.attempt, row.run) = (job.attempt, Arc::clone(&job.run));
-        row.phase = Phase::Running { held: job.held, by, lease, since };
+        row.phase = Phase::Running { held: job.held, by };
         self.claims.push((Arc::clone(&job.run), job.attempt, by, job.held));
     }
 
@@ -450,26 +447,57 @@ impl Ledger {
         }
     }
 
-    /// A renewal was committed. True: the run was cancelled.
-    pub(super) fn renewed(&mut self, held: Held, renewed: bool, now: Micros) -> bool {
-        if (self.holder_of(held.id) == Some(held)) != renewed {
-            self.fault(format!("a renewal of {held:?} was answered with {renewed}"));
+    /// A scheduler is a member from now on.
+    pub(super) fn entered(&mut self, by: Origin, (owner, number): (u64, u64), until: Micros) {
+        let member = Member { number, by, until, since: self.now, has_ended: false };
+        if self.members.insert(owner, member).is_some_and(|before| !before.has_ended || before.number >= number) {
+            self.fault(format!("{owner} is a member twice"));
         }
-        let at = self.now;
-        let Some(job) = self.jobs.get_mut(&held.id).filter(|_| renewed) else { return false };
-        if let Phase::Running { lease, since, .. } = &mut job.phase {
-            (*lease, *since) = (now.saturating_add(LEASE), at);
-        }
-        job.cancelled
     }
 
-    /// A cancelled job whose lease has ended leaves with a claim, which does not say so.
-    pub(super) fn forget_ended(&mut self, now: Micros, is_there: impl Fn(JobId) -> bool) {
-        let is_ended = |job: &Job| matches!(job.phase, Phase::Running { lease, .. } if job.cancelled && lease <= now);
-        let ended: Vec<JobId> =
-            self.jobs.iter().filter(|&(&id, job)| is_ended(job) && !is_there(id)).map(|(&id, _)| id).collect();
-        for id in ended {
-            self.leaves(id, Phase::Gone);
+    /// A renewal was committed.
+    pub(super) fn renewed(&mut self, (owner, number): (u64, u64), until: Micros) {
+        let since = self.now;
+        let Some(member) = self.members.get_mut(&owner) else { return };
+        (member.until, member.since) = (until, since);
+        if member.has_ended || member.number != number {
+            let member = *member;
+            self.fault(format!("{member:?}, which has ended, renews its lease"));
+        }
+    }
+
+    /// The last member of a node.
+    pub(super) fn last_member_of(&self, by: Origin) -> Option<u64> {
+        self.members.values().filter(|member| member.by == by).map(|member| member.number).max()
+    }
+
+    /// The cancelled runs of a scheduler.
+    pub(super) fn cancelled_of(&self, owner: u64) -> Vec<JobId> {
+        let is_one =
+            |job: &Job| job.cancelled && matches!(job.phase, Phase::Running { held, .. } if held.owner == owner);
+        self.jobs.iter().filter(|(_, job)| is_one(job)).map(|(&id, _)| id).collect()
+    }
+
+    /// A member has ended, and its runs wait again.
+    pub(super) fn member_ended(&mut self, owner: u64, now: Micros) {
+        let Some(member) = self.members.get_mut(&owner) else { return };
+        member.has_ended = true;
+        let member = *member;
+        if member.until >= now {
+            self.fault(format!("{member:?} has ended, whose lease ends at {:?}, at {now:?}", member.until));
+        }
+        if !self.was_disturbed(member.by.0, member.since) {
+            self.fault(format!("{member:?} has ended without a reason"));
+        }
+        let is_run = |job: &Job| matches!(job.phase, Phase::Running { held, .. } if held.owner == owner);
+        let runs: Vec<JobId> = self.jobs.iter().filter(|(_, job)| is_run(job)).map(|(&id, _)| id).collect();
+        for run in runs {
+            self.counts.taken_over += 1;
+            let Some(job) = self.jobs.get_mut(&run) else { continue };
+            job.phase = Phase::Waiting;
+            if job.cancelled {
+                self.leaves(run, Phase::Gone);
+            }
         }
     }
 

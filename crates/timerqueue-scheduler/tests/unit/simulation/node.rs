@@ -76,8 +76,8 @@ pub(super) struct Node {
     pub(super) queue: VecDeque<(u64, Wire, Back)>,
     pub(super) asked: BTreeMap<u64, Asked>,
     pub(super) writing: bool,
-    pub(super) held: Vec<Held>,
-    pub(super) suspects: Vec<Held>,
+    /// The runs, with their members.
+    pub(super) held: Vec<(Held, u64)>,
     pub(super) watches: Vec<(u64, Watch)>,
 }
 
@@ -109,7 +109,6 @@ impl Node {
             asked: BTreeMap::new(),
             writing: false,
             held: Vec::new(),
-            suspects: Vec::new(),
             watches: Vec::new(),
         }
     }
@@ -149,16 +148,24 @@ impl Node {
         self.scheduler = None;
         self.tasks.lock().clear();
         self.diary.lock().clear();
-        (self.held, self.suspects, self.frozen) = Default::default();
+        (self.held, self.frozen) = Default::default();
         self.queue.clear();
         self.asked.clear();
         self.watches.clear();
         (self.writing, self.stopped) = (false, false);
     }
 
-    /// Runs whose end is settled need no lease.
+    /// Puts runs back of which the scheduler does not know.
+    pub(super) fn put_back(&mut self, unrun: Vec<Op>) {
+        if !unrun.is_empty() {
+            self.port.send(Wire::Apply(unrun), Back::Strays);
+        }
+    }
+
+    /// Runs whose end is settled.
     pub(super) fn forget_settled(&mut self, ops: &[Op]) {
-        let settled = |held: &Held| ops.iter().any(|op| matches!(op, Op::Settle(settle) if settle.held == *held));
+        let settled =
+            |(held, _): &(Held, u64)| ops.iter().any(|op| matches!(op, Op::Settle(settle) if settle.held == *held));
         self.held.retain(|held| !settled(held));
     }
 

@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 use super::plan::LEASE;
 use crate::Error;
 use crate::store::{
-    Applied, Claim, Claimed, Held, JobId, Micros, Notice, Op, Reply, Scan, Scanned, Settled, Store, Watcher, sealed,
+    Applied, Claim, Claimed, Entry, Held, JobId, Micros, Notice, Op, Reply, Scan, Scanned, Settled, Store, Watcher,
+    sealed,
 };
 
 /// What a node asks the server for.
@@ -23,18 +24,21 @@ pub(super) enum Wire {
     Claim(Claim),
     Settle(Op, Claim),
     Scan(Scan),
-    Renew(Vec<Held>),
+    /// The lease of the member of this scheduler. With the runs of the node, which the server does
+    /// not see.
+    Renew(u64, Vec<(Held, u64)>),
 }
 
 /// What the server answers.
 #[derive(Debug)]
 pub(super) enum Answer {
     Applied(Vec<Applied>),
-    Claimed(Claimed),
-    Settled(Settled),
+    /// With the member that claims.
+    Claimed(Claimed, u64),
+    Settled(Settled, Option<u64>),
     Scanned(Scanned),
-    /// Which leases were renewed, and which of the runs were cancelled.
-    Renewed(Vec<bool>, Vec<JobId>),
+    /// The member whose lease was renewed, and which of its runs were cancelled.
+    Renewed(Option<u64>, Vec<JobId>),
 }
 
 /// Where an answer goes.
@@ -44,6 +48,8 @@ pub(super) enum Back {
     Settled(Reply<Settled>),
     Scanned(Reply<Scanned>),
     Keeper,
+    /// Runs are put back of which no scheduler knows.
+    Strays,
 }
 
 /// What the world and the scheduler of a node share.
@@ -51,6 +57,7 @@ pub(super) struct Port {
     outbox: Mutex<Vec<(u64, Wire, Back)>>,
     watchers: Mutex<Vec<Watcher>>,
     last: AtomicU64,
+    entry: Mutex<Option<Arc<Entry>>>,
     pub(super) skew: AtomicI64,
     /// The process is gone: what its destructors ask for reaches no server.
     pub(super) gone: AtomicBool,
@@ -62,6 +69,7 @@ impl Port {
             outbox: Mutex::default(),
             watchers: Mutex::default(),
             last: AtomicU64::new(0),
+            entry: Mutex::default(),
             skew: AtomicI64::new(0),
             gone: AtomicBool::new(false),
         })
@@ -77,6 +85,11 @@ impl Port {
 
     pub(super) fn take(&self) -> Vec<(u64, Wire, Back)> {
         std::mem::take(&mut *self.outbox.lock())
+    }
+
+    /// The scheduler, once it has started.
+    pub(super) fn entry(&self) -> Option<Arc<Entry>> {
+        self.entry.lock().clone()
     }
 
     /// The number of the last request.
@@ -95,14 +108,14 @@ impl Back {
     pub(super) fn give(self, answer: Result<Answer, Error>) {
         match (self, answer) {
             (Self::Applied(reply), Ok(Answer::Applied(applied))) => reply.send(Ok(applied)),
-            (Self::Claimed(reply), Ok(Answer::Claimed(claimed))) => reply.send(Ok(claimed)),
-            (Self::Settled(reply), Ok(Answer::Settled(settled))) => reply.send(Ok(settled)),
+            (Self::Claimed(reply), Ok(Answer::Claimed(claimed, _))) => reply.send(Ok(claimed)),
+            (Self::Settled(reply), Ok(Answer::Settled(settled, _))) => reply.send(Ok(settled)),
             (Self::Scanned(reply), Ok(Answer::Scanned(scanned))) => reply.send(Ok(scanned)),
             (Self::Applied(reply), Err(error)) => reply.send(Err(error)),
             (Self::Claimed(reply), Err(error)) => reply.send(Err(error)),
             (Self::Settled(reply), Err(error)) => reply.send(Err(error)),
             (Self::Scanned(reply), Err(error)) => reply.send(Err(error)),
-            (Self::Keeper, _) => {}
+            (Self::Keeper | Self::Strays, _) => {}
             (_, Ok(answer)) => panic!("an answer of another kind: {answer:?}"),
         }
     }
@@ -136,6 +149,10 @@ impl Store for NodeStore {
         self.0.send(Wire::Scan(scan), Back::Scanned(reply));
     }
 
+    fn enter(&self, entry: Arc<Entry>) {
+        *self.0.entry.lock() = Some(entry);
+    }
+
     fn watch(&self, watcher: Watcher) {
         self.0.watchers.lock().push(watcher);
     }
@@ -157,7 +174,7 @@ impl Store for NodeStore {
     }
 
     fn lease(&self) -> Option<Duration> {
-        Some(LEASE)
+        Some(LEASE / 2)
     }
 
     fn skew(&self) -> i64 {

@@ -4,6 +4,7 @@
 //! request and its answer in the order of the commits. A [`Break`] falsifies requests or answers,
 //! so that tests of the simulation find a server that is wrong.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -15,13 +16,16 @@ use super::ledger::Ledger;
 use super::plan::LEASE;
 use super::port::{Answer, Wire};
 use super::{Break, Origin};
-use crate::store::{Applied, Cancel, Held, JobId, MemoryStore, Micros, Notice, Op, Reply, Scan, Store};
+use crate::store::{Applied, Cancel, Entry, MemoryStore, Micros, Notice, Op, Reply, Scan, Settled, Store};
 
 pub(super) struct Server {
     pub(super) clock: ManualClock,
     pub(super) store: MemoryStore,
     runtime: Runtime,
     notices: Arc<Mutex<Vec<Notice>>>,
+    /// Number and end of the lease of each member, by scheduler.
+    members: HashMap<u64, (u64, Micros)>,
+    last_member: u64,
     broken: Option<Break>,
 }
 
@@ -38,13 +42,14 @@ impl Server {
         clock.set_wall(Micros::new(1_767_225_600_000_000).to_system());
         let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
         let store = MemoryStore::new(&runtime);
+        store.set_look_time(LEASE);
         let notices: Arc<Mutex<Vec<Notice>>> = Arc::default();
         let sink = Arc::clone(&notices);
         store.watch(Arc::new(move |notice| {
             sink.lock().push(notice);
             true
         }));
-        Self { clock, store, runtime, notices, broken }
+        Self { clock, store, runtime, notices, members: HashMap::new(), last_member: 0, broken }
     }
 
     pub(super) fn now(&self) -> Micros {
@@ -63,28 +68,40 @@ impl Server {
     }
 
     /// Applies a request. Second: what schedulers are to be told.
-    pub(super) fn serve(&self, ledger: &mut Ledger, from: (Origin, u64), wire: Wire) -> (Answer, Vec<Notice>) {
+    pub(super) fn serve(
+        &mut self,
+        ledger: &mut Ledger,
+        from: (Origin, u64),
+        entry: &Arc<Entry>,
+        wire: Wire,
+    ) -> (Answer, Vec<Notice>) {
         let now = self.now();
         let answer = match wire {
             Wire::Apply(ops) => Answer::Applied(self.apply(ledger, from, ops, now)),
             Wire::Claim(claim) => {
+                let member = self.member_of(ledger, from.0, entry, now);
                 let asked = claim.clone();
                 let claimed = call(|reply| self.store.claim(asked, reply));
                 ledger.claimed(from.0, &claim, &claimed);
-                ledger.forget_ended(now, |id| self.store.has(id));
-                Answer::Claimed(claimed)
+                Answer::Claimed(claimed, member)
             }
             Wire::Settle(end, place) => {
                 let asked = self.falsified(ledger, end.clone());
-                let settled = call(|reply| self.store.settle(asked, place.clone(), reply));
+                // Without half a lease left no place is given on.
+                let member =
+                    self.members.get(&entry.owner).filter(|(_, until)| *until >= now.saturating_add(LEASE / 2));
+                let member = member.map(|&(number, _)| number);
+                let settled = match member {
+                    Some(_) => call(|reply| self.store.settle(asked, place.clone(), reply)),
+                    None => Settled { applied: call(|reply| self.store.apply(vec![asked], reply)), next: None },
+                };
                 ledger.applied(from.0, &end, settled.applied[0], now);
                 ledger.committed(from, settled.applied.first().copied());
                 ledger.taken(from.0, &place, settled.next.as_slice(), now);
-                ledger.forget_ended(now, |id| self.store.has(id));
-                Answer::Settled(settled)
+                Answer::Settled(settled, member)
             }
             Wire::Scan(scan) => Answer::Scanned(self.scan(scan)),
-            Wire::Renew(held) => self.renew(ledger, held, now),
+            Wire::Renew(owner, _) => self.renew(ledger, from.0, owner, now),
         };
         (answer, std::mem::take(&mut *self.notices.lock()))
     }
@@ -129,17 +146,47 @@ impl Server {
         }
     }
 
-    fn renew(&self, ledger: &mut Ledger, held: Vec<Held>, now: Micros) -> Answer {
-        let renew = |&held: &Held| Op::Renew { held, lease: LEASE };
-        let ops: Vec<Op> = held.iter().map(renew).collect();
-        let applied = call(|reply| self.store.apply(ops, reply));
-        let renewed: Vec<bool> = applied.iter().map(|applied| *applied == Applied::Held(true)).collect();
-        let mut cancelled: Vec<JobId> = Vec::new();
-        for (&held, &renewed) in held.iter().zip(&renewed) {
-            if ledger.renewed(held, renewed, now) {
-                cancelled.push(held.id);
+    /// The member that claims: a new one, if the scheduler has none. It lives for half a lease at
+    /// least.
+    fn member_of(&mut self, ledger: &mut Ledger, by: Origin, entry: &Arc<Entry>, now: Micros) -> u64 {
+        let until = now.saturating_add(LEASE);
+        if let Some((number, before)) = self.members.get_mut(&entry.owner) {
+            if *before < now.saturating_add(LEASE / 2) {
+                *before = until;
+                ledger.renewed((entry.owner, *number), until);
+            }
+            return *number;
+        }
+        self.last_member += 1;
+        self.members.insert(entry.owner, (self.last_member, until));
+        self.store.enter(Arc::clone(entry));
+        ledger.entered(by, (entry.owner, self.last_member), until);
+        self.last_member
+    }
+
+    /// Renews the lease of a member, and ends the others whose lease is over.
+    fn renew(&mut self, ledger: &mut Ledger, by: Origin, owner: u64, now: Micros) -> Answer {
+        let until = now.saturating_add(LEASE);
+        if self.broken == Some(Break::Late) && !self.members.contains_key(&owner) {
+            if let Some(number) = ledger.last_member_of(by) {
+                self.members.insert(owner, (number, until));
             }
         }
-        Answer::Renewed(renewed, cancelled)
+        let live = self.members.get(&owner).map(|&(number, _)| number);
+        if let Some(number) = live.filter(|_| self.broken != Some(Break::Renewal)) {
+            self.members.insert(owner, (number, until));
+            ledger.renewed((owner, number), until);
+        }
+        let early = if self.broken == Some(Break::Early) { LEASE / 2 } else { Duration::ZERO };
+        let is_over = |until: Micros| until < now.saturating_add(early);
+        let mut over: Vec<u64> =
+            self.members.iter().filter(|(_, (_, until))| is_over(*until)).map(|(&owner, _)| owner).collect();
+        over.sort_unstable();
+        for owner in over {
+            self.members.remove(&owner);
+            ledger.member_ended(owner, now);
+            self.store.end_member(owner);
+        }
+        Answer::Renewed(live, ledger.cancelled_of(owner))
     }
 }

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use super::ledger::Ledger;
 use super::node::{Asked, Node, Said, Slot};
 use super::plan::{CALM, Fault, PATIENCE, PROGRAM, Plan, Random, SAFETY, millis, secs};
-use super::port::{Answer, Wire};
+use super::port::{Answer, Back, Wire};
 use super::server::Server;
 use super::{Break, Origin};
 use crate::Error;
-use crate::store::{Fault as StoreFault, Micros, Notice};
+use crate::store::{Fault as StoreFault, Micros, Notice, Op, Settle, Verdict};
 
 /// More events than any history has, unless something asks again and again.
 const MOST_EVENTS: u64 = 400_000;
@@ -361,8 +361,9 @@ impl World {
         }
         self.server.advance(self.now);
         let owner = if let Wire::Claim(claim) = &wire { Some((from, claim.rooms.is_empty())) } else { None };
-        let (answer, notices) = self.server.serve(&mut self.ledger, (from, id), wire);
-        if let (Answer::Claimed(claimed), Some((from, false))) = (&answer, owner) {
+        let Some(entry) = self.nodes[from.0].port.entry().filter(|_| self.nodes[from.0].origin == from) else { return };
+        let (answer, notices) = self.server.serve(&mut self.ledger, (from, id), &entry, wire);
+        if let (Answer::Claimed(claimed, _), Some((from, false))) = (&answer, owner) {
             let next = [claimed.next_job, claimed.next_schedule].into_iter().flatten().min();
             self.sleeps.insert(from, next.unwrap_or(Micros::LAST));
         }
@@ -409,16 +410,27 @@ impl World {
         let Some(Asked { wire, back, is_write, .. }) = self.nodes[n].asked.remove(&id) else { return };
         let node = &mut self.nodes[n];
         match (&wire, &answer) {
-            (Wire::Renew(held), answer) => self.renewed(n, held, answer),
-            (_, Ok(Answer::Claimed(claimed))) => {
-                node.held.extend(claimed.jobs.iter().map(|job| job.held));
+            (Wire::Renew(_, held), answer) => self.renewed(n, held, answer),
+            (_, Ok(Answer::Claimed(claimed, member))) => {
+                node.held.extend(claimed.jobs.iter().map(|job| (job.held, *member)));
                 node.see_clock(claimed.now);
             }
-            (Wire::Settle(end, _), Ok(Answer::Settled(settled))) => {
+            (Wire::Settle(end, _), Ok(Answer::Settled(settled, member))) => {
                 node.forget_settled(std::slice::from_ref(end));
-                node.held.extend(settled.next.iter().map(|job| job.held));
+                node.held.extend(settled.next.iter().filter_map(|job| Some((job.held, (*member)?))));
             }
             (Wire::Apply(ops), Ok(_)) => node.forget_settled(ops),
+            (Wire::Apply(ops), Err(_)) if matches!(back, Back::Strays) => node.put_back(ops.clone()),
+            // What a transaction has found is known before its commit is sent.
+            (Wire::Claim(_) | Wire::Settle(..), Err(_)) => {
+                let jobs = match self.lost.remove(&(node.origin, id)) {
+                    Some((Answer::Claimed(claimed, _), _)) => claimed.jobs,
+                    Some((Answer::Settled(settled, _), _)) => settled.next.into_iter().collect(),
+                    _ => Vec::new(),
+                };
+                let unrun = |held| Op::Settle(Box::new(Settle { held, verdict: Verdict::Unrun, record: None }));
+                node.put_back(jobs.into_iter().map(|job| unrun(job.held)).collect());
+            }
             _ => {}
         }
         let node = &mut self.nodes[n];

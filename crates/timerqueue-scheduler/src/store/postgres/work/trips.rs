@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::{Change, Heads, LOCKED_AGAIN, Work};
 use crate::store::postgres::Shared;
-use crate::store::postgres::error::Failure;
+use crate::store::postgres::error::{Failure, Remedy};
 use crate::store::postgres::link::Link;
 use crate::store::postgres::members::{Affinities, OUTLOOK, OUTLOOK_OF, Outlook};
 use crate::store::postgres::minutes::{self, Counted};
@@ -20,7 +20,7 @@ use crate::store::postgres::rows::{self, Values, with_columns};
 use crate::store::postgres::sleepers::{self, Woken};
 use crate::store::postgres::wire::{Step, run};
 use crate::store::rules::{Effects, Rows};
-use crate::store::{Claim, JobId, Micros, Mutation, Op, limits};
+use crate::store::{Claim, Fault, JobId, Micros, Mutation, Op, limits};
 
 /// The instant of a transaction, which its further statements read as well; and how long they wait
 /// for locks, in milliseconds.
@@ -34,7 +34,13 @@ pub(super) const SPAN: &str = "SELECT earliest, id FROM jobs WHERE earliest IS N
 const MARK: &str = "INSERT INTO writers (writer, number, at) VALUES ($1, $2, clock()) \
      ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at";
 
-/// The same, if the transaction has written or locked something.
+/// The claimer keeps its member, so no other node ends it before this commit; and for half a lease
+/// from now at least.
+const HOLD: &str = "WITH mine AS (SELECT id, until FROM members WHERE id = $1 AND NOT dead FOR KEY SHARE), \
+     renewed AS (UPDATE members SET until = $3 FROM mine WHERE members.id = mine.id AND mine.until < $2) \
+     SELECT id FROM mine";
+
+/// The same as [`MARK`], if the transaction has written or locked something.
 const MARK_IF_WRITTEN: &str = "INSERT INTO writers (writer, number, at) SELECT $1, $2, $3 \
      WHERE pg_current_xact_id_if_assigned() IS NOT NULL \
      ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at RETURNING writer";
@@ -78,7 +84,6 @@ impl<'o> Named<'o> {
                 Op::Put(new) => named.puts.push(&new.key),
                 Op::Key { key, .. } => _ = named.others.insert(key),
                 Op::Settle(settle) => named.ids.push(settle.held.id.0 as i64),
-                Op::Renew { held, .. } => named.ids.push(held.id.0 as i64),
                 Op::Advance(advance) => named.ids.push(advance.id.0 as i64),
                 Op::Revive(id) | Op::Discard(id) => named.ids.push(id.0 as i64),
                 Op::PauseHandler { .. } | Op::Bind(_) => {}
@@ -182,6 +187,7 @@ impl<'a> Work<'a> {
             woken: Woken::new(),
             is_marked: false,
             has_asked: false,
+            begins: false,
             failure: None,
         };
         let mut known = link.handlers.borrow_mut();
@@ -204,22 +210,26 @@ impl<'a> Work<'a> {
         ops: impl Iterator<Item = &'o Op> + Clone,
         places: &[Claim],
     ) -> Result<Self, Failure> {
-        let named = Named::of(ops.clone());
-        let mut further: Vec<_> = [run!(MARK, writer, number)].into_iter().chain(named.step()).collect();
-        let is_named = further.len() > 1;
+        let (named, mut further) = (Named::of(ops.clone()), vec![run!(MARK, writer, number)]);
+        // Members are locked before their runs, as at their end.
         for place in places {
             let names: Vec<&str> = place.rooms.iter().map(|room| &*room.name).collect();
             further.push(run!(OUTLOOK_OF, place.owner as i64, names));
-            further.extend(place.rooms.iter().map(|room| run!(DUE, &*room.name, false, room.places as i64)));
+        }
+        let before = further.len();
+        further.extend(named.step());
+        let is_named = further.len() > before;
+        for room in places.iter().flat_map(|place| &place.rooms) {
+            further.push(run!(DUE, &*room.name, false, room.places as i64));
         }
         let (mut work, answers) = Self::open(link, Self::new_rows(ops), further)?;
         let mut answers = answers.skip(1);
         work.is_marked = true;
+        let outlooks: Vec<Outlook> = answers.by_ref().take(places.len()).map(|rows| Outlook::of(&rows)).collect();
         if is_named {
             work.take_in(answers.next().unwrap_or_default().iter().map(rows::read).collect());
         }
-        for place in places {
-            let outlook = Outlook::of(&answers.next().unwrap_or_default());
+        for (place, outlook) in places.iter().zip(outlooks) {
             let due = place.rooms.iter().flat_map(|_| answers.next().unwrap_or_default());
             let due: Vec<_> = due.map(|row| rows::read(&row)).collect();
             work.due.insert(place.owner, (outlook, due.iter().map(|read| read.row.id).collect()));
@@ -261,7 +271,7 @@ impl<'a> Work<'a> {
             let (mut rest, due): (Option<i64>, i64) = (next.get(0), next.get(1));
             if !recurs && rows.len() as i64 == limit {
                 // More due jobs than places: a node that has one is told.
-                work.wakes((kind as i64, false), work.now);
+                work.wakes(kind as i64, work.now);
             }
             if (rows.len() as i64) < due.min(limit) {
                 // Locked elsewhere: that transaction may leave the row as it is.
@@ -346,12 +356,20 @@ impl<'a> Work<'a> {
         steps.extend(minutes::steps(self.link, &self.minutes));
         let mut has_written = self.is_marked;
         if !self.is_marked && (self.has_asked || !steps.is_empty()) {
+            let member = self.affinities.outlook.member.filter(|_| self.begins);
+            let lease = self.link.lease;
+            steps.extend(member.map(|member| run!(HOLD, member, self.kept_until(lease / 2), self.kept_until(lease))));
             steps.push(run!(MARK_IF_WRITTEN, writer, number, self.now.as_i64()));
             let (mut answers, failed) = self.link.steps(&steps);
             if let Some(failure) = failed {
                 return Err((failure, None));
             }
             has_written = answers.pop().is_some_and(|rows| !rows.is_empty());
+            if member.is_some() && answers.pop().is_none_or(|rows| rows.is_empty()) {
+                // The next try makes the scheduler a member again.
+                let reason = "the member has ended".into();
+                return Err((Failure { fault: Fault::Locked, reason, remedy: Remedy::Again }, None));
+            }
             steps.clear();
         }
         let is_asked = asked.before.is_some();
