@@ -78,7 +78,8 @@
 //!
 //! - `affinity`: `RuntimeBuilder::pin_workers`; outside of Linux also the set of cores of the
 //!   calling thread.
-//! - `stream`: [`Interval`] and [`DelayReceiver`] as a `futures_core::Stream`;
+//! - `stream`: [`Interval`] and [`DelayReceiver`] as a `futures_core::Stream`; limits, throttling
+//!   and chunks for any stream (`stream::TimerStreamExt`);
 //!   `FusedFuture` and `FusedStream` for the futures and streams of this crate, so that
 //!   `futures::select!` takes them as they are.
 //!
@@ -132,6 +133,10 @@ mod delay_queue;
 pub mod thread;
 pub mod util;
 
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+pub use future::stream;
+
 /// Counts of accesses of shared words, in a build for `tests/process/audit.rs`.
 #[cfg(timerqueue_audit)]
 pub mod audit {
@@ -144,7 +149,9 @@ mod loom_models;
 
 pub use cancellation::{CancelReason, CancellationToken, CancellationTokenSource, DropGuard, Registration};
 pub use delay_queue::{DelayQueue, DelayQueueBuilder, DelayReceiver, Due, Expired, Pending};
-pub use future::{Delay, Interval, IntervalTick, StopHandle, Timeout, TimerFutureExt, timeout, timeout_at};
+pub use future::{
+    Delay, Interval, IntervalTick, SharedInterval, StopHandle, Timeout, TimerFutureExt, timeout, timeout_at,
+};
 pub use queue::MissedTicks;
 pub use runtime::{Alarm, ManualClock, Runtime, RuntimeBuilder, RuntimeClock};
 pub use time::{Deadline, Timestamp};
@@ -185,6 +192,8 @@ pub struct Readme;
 /// The examples of the pages for users of other libraries are tests.
 #[cfg(doctest)]
 pub mod migrate {
+    #[doc = include_str!("../docs/migrate/from-delay-queues.md")]
+    pub struct FromDelayQueues;
     #[doc = include_str!("../docs/migrate/from-dotnet.md")]
     pub struct FromDotnet;
     #[doc = include_str!("../docs/migrate/from-go.md")]

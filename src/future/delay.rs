@@ -268,6 +268,11 @@ impl Delay {
         self.tick_policy = TickPolicy::new(MissedTicks::Skip, leeway);
     }
 
+    /// A delay on the same runtime, with the same leeway.
+    pub(super) fn like(&self, deadline: u64) -> Self {
+        Self { tick_policy: self.tick_policy, ..Self::at(self.source.clone(), deadline) }
+    }
+
     /// The deadline. For a delay that never ends: an instant that no clock shows.
     pub fn deadline(&self) -> Timestamp {
         Timestamp::from_ns(self.deadline)

@@ -292,7 +292,8 @@ impl Interval {
         if self.period == NEVER { Duration::MAX } else { Duration::from_nanos(self.period) }
     }
 
-    /// Changes the period. The next tick is due a new period from now; a tick already due, but not
+    /// Changes the period. (While a task waits:
+    /// [`SharedInterval::set_period`](crate::SharedInterval::set_period).) The next tick is due a new period from now; a tick already due, but not
     /// taken, is lost.
     ///
     /// # Examples
@@ -313,14 +314,30 @@ impl Interval {
     #[doc(alias = "reset")]
     #[doc(alias = "change")]
     pub fn set_period(&mut self, period: Duration) {
-        self.period = whole_ns(period);
-        self.go_to(later(self.delay.source().now(), self.period));
+        let period = whole_ns(period);
+        self.set_schedule(later(self.delay.source().now(), period), period);
     }
 
     /// The due point of the next tick, in the past if a task can take the tick now. `None` if the
     /// interval never ticks.
     pub fn next_due(&self) -> Option<Timestamp> {
         (self.next != NEVER).then(|| Timestamp::from_ns(self.next))
+    }
+
+    /// The due point of the next tick, the period, and the runtime.
+    pub(super) fn parts(&self) -> (u64, u64, RuntimeHandle) {
+        (self.next, self.period, self.delay.source().clone())
+    }
+
+    /// Another interval with this policy, leeway and stop handle.
+    pub(super) fn receiver(&self, next: u64, period: u64) -> Self {
+        let stop = self.stop.as_ref().map(|(handle, _)| (handle.clone(), handle.source.token().cancelled_owned()));
+        Self { delay: self.delay.like(next), next, period, policy: self.policy, stop, ended: self.ended }
+    }
+
+    pub(super) fn set_schedule(&mut self, next: u64, period: u64) {
+        self.period = period;
+        self.go_to(next);
     }
 
     fn go_to(&mut self, next: u64) {
@@ -544,7 +561,7 @@ impl Interval {
 
 /// The period in nanoseconds, for the arithmetic of the policies: at least 1, and [`NEVER`] if too
 /// long for the clock.
-fn whole_ns(period: Duration) -> u64 {
+pub(super) fn whole_ns(period: Duration) -> u64 {
     u64::try_from(period.as_nanos()).unwrap_or(NEVER).max(1)
 }
 

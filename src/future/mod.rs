@@ -9,6 +9,9 @@ mod delay;
 mod ext;
 mod interval;
 mod running;
+mod shared_interval;
+#[cfg(feature = "stream")]
+pub mod stream;
 mod timeout;
 
 pub use self::cancellable_delay::CancellableDelay;
@@ -17,4 +20,5 @@ pub use self::delay::Delay;
 pub use self::ext::TimerFutureExt;
 pub use self::interval::{Interval, IntervalTick, StopHandle};
 pub use self::running::Running;
+pub use self::shared_interval::SharedInterval;
 pub use self::timeout::{CancellableTimeout, Elapsed, Timeout, TimeoutError, timeout, timeout_at};

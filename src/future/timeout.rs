@@ -105,6 +105,13 @@ pub fn timeout_at<F: IntoFuture>(deadline: impl Into<Deadline>, future: F) -> Ti
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Elapsed(());
 
+impl Elapsed {
+    #[cfg(feature = "stream")]
+    pub(super) const fn new() -> Self {
+        Self(())
+    }
+}
+
 impl fmt::Display for Elapsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the time limit has passed")

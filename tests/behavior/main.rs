@@ -23,7 +23,10 @@ mod metrics;
 mod names;
 mod observer;
 mod queues;
+mod shared_interval;
 mod shutdown;
+#[cfg(feature = "stream")]
+mod streams;
 mod threads;
 mod timeout;
 mod timers;
