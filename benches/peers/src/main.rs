@@ -13,6 +13,7 @@
 //! | A1 to A5 | sleeps, timeouts, intervals as futures, polled without an executor | tokio, async-io, futures-timer | every round |
 //! | A6 to A10 | cancellation tokens | tokio-util | every round |
 //! | Q1 to Q3 | delay queues: insert and remove, move, deliver | tokio-util's under a mutex, a sorted map, a heap | every round |
+//! | Q4 | touch one of a million sessions, at random: delay queues, timers, futures | tokio-util's queue, tokio's sleep | every round |
 //! | W1 | create and dispose, with 0 to 1,000,000 pending | all, and a bare list as the baseline | every round |
 //! | W2 | change | all contenders with a change, and a bare list as the baseline | every round |
 //! | W3 | storms: 10,000 to 1,000,000 due within a second, or at once | all, a thread with a heap, and a timerfd in an epoll set as the baseline | every round |
@@ -61,6 +62,7 @@ mod place;
 mod plot;
 mod queues;
 mod report;
+mod sessions;
 mod sparse;
 mod steady;
 mod storm;
@@ -158,6 +160,7 @@ enum Group {
     Futures,
     Tokens,
     Queues,
+    Sessions,
     Timers,
     Storms,
     Sparse,
@@ -175,6 +178,7 @@ fn run(options: &Options, session: &mut Session) {
         Group::Futures,
         Group::Tokens,
         Group::Queues,
+        Group::Sessions,
         Group::Timers,
         Group::Storms,
         Group::Sparse,
@@ -193,6 +197,7 @@ fn run(options: &Options, session: &mut Session) {
                 Group::Futures if futures::IDS.into_iter().any(wants) => futures::round(session, wants),
                 Group::Tokens if tokens::IDS.into_iter().any(wants) => tokens::round(session, wants),
                 Group::Queues if queues::IDS.into_iter().any(wants) => queues::round(session, wants),
+                Group::Sessions if wants(sessions::ID) => sessions::round(session),
                 Group::Timers if timers::IDS.into_iter().any(wants) => timers::round(session, wants),
                 Group::Storms if wants(storm::ID) => storm::round(session),
                 Group::ManyTimers if wants(sparse::ID) => many_timers::round(session),

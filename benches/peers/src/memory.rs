@@ -6,6 +6,7 @@
 //! handles is added. A single thread makes all timers, since the allocator's arenas of a second
 //! thread would blur the result.
 
+use std::collections::HashMap;
 use std::fs;
 use std::future::{Future, poll_fn};
 use std::hint::black_box;
@@ -31,7 +32,7 @@ const METRIC: &str = "bytes";
 /// Due points of all timers, in a single span far ahead.
 const NEAREST: Duration = Duration::from_secs(600);
 
-const CONTENDERS: [&str; 11] = [
+const CONTENDERS: [&str; 13] = [
     "timerqueue Timer, callback of one word",
     "timerqueue OnceTimer, detached",
     "timerqueue Delay, polled",
@@ -43,6 +44,8 @@ const CONTENDERS: [&str; 11] = [
     "futures-timer Delay, polled",
     "pingora-timeout sleep, boxed, polled",
     "hierarchical_hash_wheel_timer, its thread, callback of one word",
+    "timerqueue DelayQueue, keyed",
+    "tokio-util DelayQueue and HashMap, keyed",
 ];
 
 fn resident() -> u64 {
@@ -169,7 +172,22 @@ pub(crate) fn child(contender: &str, n: usize) -> Outcome {
         7 => kept::<async_io::Timer>(n, |i| polled_in_place(async_io::Timer::after(after(i)))),
         8 => kept::<futures_timer::Delay>(n, |i| polled_in_place(futures_timer::Delay::new(after(i)))),
         9 => kept::<Pin<Box<dyn Future<Output = ()>>>>(n, |i| polled(pingora_timeout::sleep(after(i)))),
-        _ => wheel(n),
+        10 => wheel(n),
+        11 => {
+            let queue = timerqueue::DelayQueue::<u64, u64>::new();
+            let bytes = kept::<()>(n, |i| queue.insert(i as u64, 0, after(i)).expect("a new key"));
+            assert_eq!(queue.len(), n, "all are in the queue");
+            bytes
+        }
+        _ => {
+            let _inside = tokio_multi().enter();
+            let (mut queue, mut keys) = (DelayQueue::new(), HashMap::new());
+            let bytes = kept::<()>(n, |i| {
+                keys.insert(i as u64, queue.insert(i as u64, after(i)));
+            });
+            assert_eq!((queue.len(), keys.len()), (n, n), "all are in the queue");
+            bytes
+        }
     };
     Outcome { figures: vec![(METRIC, bytes)], quantiles: None }
 }

@@ -69,7 +69,7 @@ impl<S: BuildHasher + Send + Sync> Queue for Ours<S> {
 
 /// A multiplication, as hashers for numbers use it.
 #[derive(Clone, Default)]
-struct Quick(u64);
+pub(crate) struct Quick(u64);
 
 impl Hasher for Quick {
     fn finish(&self) -> u64 {
