@@ -35,8 +35,7 @@ impl Registration {
     /// Unregisters the callback, without waiting. True: the callback had not begun, and never will.
     /// It is dropped by this call, and a panic of its destructor surfaces here. False: the callback
     /// runs or has run, or a reset of the source has dropped the callback.
-    #[doc(alias = "removeEventListener")]
-    #[doc(alias = "stop")]
+    #[doc(alias("removeEventListener", "stop"))]
     pub fn unregister(mut self) -> bool {
         self.at.take().is_some_and(|(handle, id)| handle.unregister(id))
     }

@@ -97,8 +97,7 @@ impl CancellationTokenSource {
     /// let source = CancellationTokenSource::after(Duration::from_millis(1));
     /// assert_eq!(source.token().wait().reason(), CancelReason::Timeout);
     /// ```
-    #[doc(alias = "WithTimeout")]
-    #[doc(alias = "deadline")]
+    #[doc(alias("WithTimeout", "deadline"))]
     #[must_use = "dropping the last handle withdraws the timed cancel"]
     pub fn after(after: Duration) -> Self {
         let source = Self::new();
@@ -149,8 +148,7 @@ impl CancellationTokenSource {
     /// assert_eq!(linked.token().reason(), Some(CancelReason::Parent));
     /// assert!(!shutdown.is_cancelled());
     /// ```
-    #[doc(alias = "CreateLinkedTokenSource")]
-    #[doc(alias = "WithCancel")]
+    #[doc(alias("CreateLinkedTokenSource", "WithCancel"))]
     pub fn linked<'a>(parents: impl IntoIterator<Item = &'a CancellationToken>) -> Self {
         let parents: Vec<&Handle> = parents.into_iter().filter_map(|token| token.handle.as_ref()).collect();
         let source = parents.first().map_or_else(RuntimeHandle::current, |parent| parent.source.clone());
@@ -260,10 +258,7 @@ impl CancellationTokenSource {
     /// assert!(!source.is_cancelled());
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "CancelAfter")]
-    #[doc(alias = "timeout")]
-    #[doc(alias = "WithTimeout")]
-    #[doc(alias = "WithDeadline")]
+    #[doc(alias("CancelAfter", "timeout", "WithTimeout", "WithDeadline"))]
     pub fn cancel_after(&self, after: Duration) {
         match self.try_cancel_after(after) {
             Ok(()) | Err(RuntimeError::Ended | RuntimeError::Forked) => {}

@@ -43,8 +43,7 @@ use crate::runtime::wait::{NO_LIMIT, wait};
 /// assert!(sum(&[1, 2, 3], &source.token()).is_err());
 /// assert_eq!(sum(&[1, 2, 3], &CancellationToken::none()), Ok(6));
 /// ```
-#[doc(alias = "AbortSignal")]
-#[doc(alias = "Context")]
+#[doc(alias("AbortSignal", "Context"))]
 #[derive(Clone)]
 pub struct CancellationToken {
     pub(super) handle: Option<Handle>,
@@ -118,8 +117,7 @@ impl CancellationToken {
     /// assert_eq!(receive.recv().unwrap(), "stop");
     /// assert!(!registration.unregister()); // too late
     /// ```
-    #[doc(alias = "AfterFunc")]
-    #[doc(alias = "addEventListener")]
+    #[doc(alias("AfterFunc", "addEventListener"))]
     pub fn register(&self, callback: impl FnOnce() + Send + 'static) -> Registration {
         let Some(handle) = &self.handle else { return Registration { at: None } };
         // Cancelled already: the callback needs no box.
@@ -172,8 +170,7 @@ impl CancellationToken {
     /// assert_eq!(token.cancelled().await.reason(), CancelReason::Cancelled);
     /// # });
     /// ```
-    #[doc(alias = "wait")]
-    #[doc(alias = "Done")]
+    #[doc(alias("wait", "Done"))]
     pub fn cancelled(&self) -> CancelledFuture<'_> {
         CancelledFuture(Wait::new(self))
     }
@@ -264,8 +261,7 @@ impl CancellationToken {
     /// source.cancel();
     /// assert!(source.token().wait_timeout(Duration::from_secs(60)).is_err());
     /// ```
-    #[doc(alias = "sleep")]
-    #[doc(alias = "WaitOne")]
+    #[doc(alias("sleep", "WaitOne"))]
     pub fn wait_timeout(&self, limit: Duration) -> Result<(), Cancelled> {
         self.block(Some(limit)).map_or(Ok(()), Err)
     }

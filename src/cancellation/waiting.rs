@@ -206,7 +206,6 @@ macro_rules! future_of_wait {
         }
 
         #[cfg(feature = "stream")]
-        #[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
         impl FusedFuture for $name $(<$lifetime>)? {
             fn is_terminated(&self) -> bool {
                 self.0.has_returned()
@@ -274,7 +273,6 @@ impl<F: Future> Future for WithToken<F> {
 }
 
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl<F: FusedFuture> FusedFuture for WithToken<F> {
     fn is_terminated(&self) -> bool {
         self.future.is_terminated() || self.cancelled.has_returned()
@@ -322,7 +320,6 @@ impl<F: Future> Future for RunUntilCancelled<F> {
 }
 
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl<F: FusedFuture> FusedFuture for RunUntilCancelled<F> {
     fn is_terminated(&self) -> bool {
         self.with_token.is_terminated()

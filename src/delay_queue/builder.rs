@@ -77,8 +77,7 @@ impl<'a, S> DelayQueueBuilder<'a, S> {
     /// Default: zero. Entries are delivered at points of a grid, as timers with
     /// [leeway](crate::TimerBuilder::leeway) fire; in order of their due times all the same. An
     /// entry that is overdue at insertion by more than the leeway is delivered at once.
-    #[doc(alias = "slack")]
-    #[doc(alias = "tolerance")]
+    #[doc(alias("slack", "tolerance"))]
     pub fn leeway(mut self, leeway: Duration) -> Self {
         self.leeway = leeway;
         self

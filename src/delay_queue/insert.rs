@@ -194,7 +194,6 @@ impl<K: Eq, V> Future for InsertWait<'_, K, V> {
 
 /// Terminated when a poll has been ready.
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl<K: Eq, V> futures_core::FusedFuture for InsertWait<'_, K, V> {
     fn is_terminated(&self) -> bool {
         self.new.is_none()

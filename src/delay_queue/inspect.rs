@@ -43,8 +43,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// assert!(keys.iter().map(|(_, key)| *key).eq(["a", "b"]));
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "iter")]
-    #[doc(alias = "keys")]
+    #[doc(alias("iter", "keys"))]
     pub fn for_each(&self, mut visit: impl FnMut(&K, &V, Due)) {
         let mut next = Some(0);
         while let Some(cursor) = next {

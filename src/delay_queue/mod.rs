@@ -334,8 +334,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// assert!(batch.iter().map(|expired| expired.key).eq(["a", "b"]));
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "drainTo")]
-    #[doc(alias = "recv_many")]
+    #[doc(alias("drainTo", "recv_many"))]
     pub fn try_recv_all(&self) -> Vec<Expired<K, V>> {
         self.shared().try_recv_all()
     }
@@ -574,8 +573,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// assert!(queue.try_recv().is_err());
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "move_to")]
-    #[doc(alias = "change")]
+    #[doc(alias("move_to", "change"))]
     pub fn reset<Q: Hash + Eq + ?Sized>(&self, key: &Q, due: impl Into<Due>) -> bool
     where
         K: Borrow<Q>,

@@ -202,7 +202,6 @@ impl<K, V> Future for Recv<'_, K, V> {
 
 /// Terminated when a poll has been ready.
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl<K, V> futures_core::FusedFuture for Recv<'_, K, V> {
     fn is_terminated(&self) -> bool {
         self.has_returned
@@ -311,7 +310,6 @@ impl<K, V> Clone for DelayReceiver<K, V> {
 }
 
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl<K, V> futures_core::Stream for DelayReceiver<K, V> {
     type Item = Expired<K, V>;
 
@@ -324,7 +322,6 @@ impl<K, V> futures_core::Stream for DelayReceiver<K, V> {
 
 /// Terminated when the stream has ended.
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl<K, V> futures_core::FusedStream for DelayReceiver<K, V> {
     fn is_terminated(&self) -> bool {
         self.ended

@@ -68,7 +68,6 @@ impl Future for CancellableDelay {
 }
 
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl futures_core::FusedFuture for CancellableDelay {
     fn is_terminated(&self) -> bool {
         self.delay.is_done() || self.cancelled.has_returned()

@@ -113,7 +113,6 @@ impl CancellableInterval {
 }
 
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl futures_core::Stream for CancellableInterval {
     type Item = IntervalTick;
 
@@ -124,7 +123,6 @@ impl futures_core::Stream for CancellableInterval {
 
 /// Terminated when the stream has ended: by the token, or by a stop handle.
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl futures_core::FusedStream for CancellableInterval {
     fn is_terminated(&self) -> bool {
         self.cancelled.has_returned() || futures_core::FusedStream::is_terminated(&self.interval)

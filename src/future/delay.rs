@@ -117,8 +117,7 @@ const FAR_NS: u64 = 100_000_000;
 /// # drop(error);
 /// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
-#[doc(alias = "sleep")]
-#[doc(alias = "Sleep")]
+#[doc(alias("sleep", "Sleep"))]
 #[must_use = "a delay does nothing until it is awaited or polled"]
 pub struct Delay {
     /// From the first pending poll on. Dropped before the runtime: see `entry::free`.
@@ -164,8 +163,7 @@ impl Delay {
     /// assert!(begun.elapsed() >= Duration::from_millis(10));
     /// # });
     /// ```
-    #[doc(alias = "sleep")]
-    #[doc(alias = "setTimeout")]
+    #[doc(alias("sleep", "setTimeout"))]
     #[inline]
     pub fn new(after: Duration) -> Self {
         Self::after(RuntimeHandle::current(), after)
@@ -186,9 +184,7 @@ impl Delay {
     /// assert!(delay.is_elapsed());
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "sleep")]
-    #[doc(alias = "setTimeout")]
-    #[doc(alias = "After")]
+    #[doc(alias("sleep", "setTimeout", "After"))]
     #[inline]
     pub fn on(runtime: &Runtime, after: Duration) -> Self {
         Self::after(runtime.handle(), after)
@@ -209,8 +205,7 @@ impl Delay {
     /// let delay = Delay::until(deadline);
     /// assert_eq!(delay.deadline(), deadline);
     /// ```
-    #[doc(alias = "sleep_until")]
-    #[doc(alias = "deadline")]
+    #[doc(alias("sleep_until", "deadline"))]
     pub fn until(deadline: impl Into<Deadline>) -> Self {
         Self::by(RuntimeHandle::current(), deadline.into())
     }
@@ -255,8 +250,7 @@ impl Delay {
     /// assert_eq!(clock.now().as_duration(), Duration::from_millis(4));
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "slack")]
-    #[doc(alias = "tolerance")]
+    #[doc(alias("slack", "tolerance"))]
     pub fn leeway(mut self, leeway: Duration) -> Self {
         self.set_leeway(leeway);
         self
@@ -528,7 +522,6 @@ impl Future for Delay {
 
 /// Terminated when a poll has been ready, until the next [reset](Delay::reset).
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl futures_core::FusedFuture for Delay {
     fn is_terminated(&self) -> bool {
         self.is_done()

@@ -93,9 +93,7 @@ impl IntervalTick {
 /// }
 /// # });
 /// ```
-#[doc(alias = "PeriodicTimer")]
-#[doc(alias = "setInterval")]
-#[doc(alias = "Ticker")]
+#[doc(alias("PeriodicTimer", "setInterval", "Ticker"))]
 #[must_use = "an interval does nothing until its ticks are taken"]
 pub struct Interval {
     delay: Delay,
@@ -124,8 +122,7 @@ impl Interval {
     /// let interval = Interval::new(Duration::from_secs(1));
     /// assert_eq!(interval.period(), Duration::from_secs(1));
     /// ```
-    #[doc(alias = "setInterval")]
-    #[doc(alias = "NewTicker")]
+    #[doc(alias("setInterval", "NewTicker"))]
     pub fn new(period: Duration) -> Self {
         Self::every(RuntimeHandle::current(), period)
     }
@@ -208,8 +205,7 @@ impl Interval {
     /// assert_eq!(clock.now().as_duration(), Duration::from_millis(4));
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "slack")]
-    #[doc(alias = "tolerance")]
+    #[doc(alias("slack", "tolerance"))]
     pub fn leeway(mut self, leeway: Duration) -> Self {
         self.delay.set_leeway(leeway);
         self
@@ -311,8 +307,7 @@ impl Interval {
     /// assert_eq!(interval.next_due(), Some(clock.now() + Duration::from_secs(5)));
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "reset")]
-    #[doc(alias = "change")]
+    #[doc(alias("reset", "change"))]
     pub fn set_period(&mut self, period: Duration) {
         let period = whole_ns(period);
         self.set_schedule(later(self.delay.source().now(), period), period);
@@ -470,8 +465,7 @@ impl Interval {
     /// assert_eq!(clock.now().as_duration(), Duration::from_secs(1));
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "wait")]
-    #[doc(alias = "recv")]
+    #[doc(alias("wait", "recv"))]
     pub fn blocking_tick(&mut self) -> Option<IntervalTick> {
         let source = self.delay.source().clone();
         let look = |delay: &mut Delay, _: &mut Context<'_>| match delay.is_elapsed() {
@@ -546,8 +540,7 @@ impl Interval {
     /// assert_eq!(interval.tick().await, None);
     /// # });
     /// ```
-    #[doc(alias = "cancel")]
-    #[doc(alias = "clearInterval")]
+    #[doc(alias("cancel", "clearInterval"))]
     pub fn stop_handle(&mut self) -> StopHandle {
         if let Some((handle, _)) = &self.stop {
             return handle.clone();
@@ -566,7 +559,6 @@ pub(super) fn whole_ns(period: Duration) -> u64 {
 }
 
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl futures_core::Stream for Interval {
     type Item = IntervalTick;
 
@@ -577,7 +569,6 @@ impl futures_core::Stream for Interval {
 
 /// Terminated when a tick was `None`: a stop handle has ended the interval.
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl futures_core::FusedStream for Interval {
     fn is_terminated(&self) -> bool {
         self.ended
@@ -624,8 +615,7 @@ pub struct StopHandle {
 impl StopHandle {
     /// Ends the interval: the pending tick, or the next tick, is `None`. The call wakes a waiting
     /// task, on this thread; a panic of its waker surfaces here.
-    #[doc(alias = "cancel")]
-    #[doc(alias = "clearInterval")]
+    #[doc(alias("cancel", "clearInterval"))]
     pub fn stop(&self) {
         self.source.cancel();
     }

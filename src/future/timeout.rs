@@ -52,9 +52,7 @@ use crate::time::Deadline;
 /// # Ok::<(), io::Error>(())
 /// # }).unwrap();
 /// ```
-#[doc(alias = "WaitAsync")]
-#[doc(alias = "WithTimeout")]
-#[doc(alias = "deadline")]
+#[doc(alias("WaitAsync", "WithTimeout", "deadline"))]
 pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFuture> {
     Timeout::new(future.into_future(), Delay::new(limit))
 }
@@ -78,8 +76,7 @@ pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFutu
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```
-#[doc(alias = "WithDeadline")]
-#[doc(alias = "deadline")]
+#[doc(alias("WithDeadline", "deadline"))]
 pub fn timeout_at<F: IntoFuture>(deadline: impl Into<Deadline>, future: F) -> Timeout<F::IntoFuture> {
     Timeout::new(future.into_future(), Delay::until(deadline))
 }
@@ -170,8 +167,7 @@ impl<F: Future> Timeout<F> {
     /// assert_eq!(answer, Ok(42));
     /// # }
     /// ```
-    #[doc(alias = "WaitAsync")]
-    #[doc(alias = "WithTimeout")]
+    #[doc(alias("WaitAsync", "WithTimeout"))]
     pub fn on(runtime: &Runtime, limit: Duration, future: impl IntoFuture<IntoFuture = F>) -> Self {
         Self::new(future.into_future(), Delay::on(runtime, limit))
     }
@@ -295,7 +291,6 @@ impl<F: Future> Future for Timeout<F> {
 }
 
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl<F: FusedFuture> FusedFuture for Timeout<F> {
     fn is_terminated(&self) -> bool {
         self.future.is_terminated() || self.delay.is_done()
@@ -425,7 +420,6 @@ impl<F: Future> Future for CancellableTimeout<F> {
 }
 
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl<F: FusedFuture> FusedFuture for CancellableTimeout<F> {
     fn is_terminated(&self) -> bool {
         self.future.is_terminated() || self.limit.is_terminated()

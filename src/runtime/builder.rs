@@ -233,7 +233,6 @@ impl RuntimeBuilder {
     /// Whether each worker is pinned to a core that the process may use. Default: no; DESIGN.md
     /// tells why. Threads beyond the workers are not pinned. Needs the feature `affinity`.
     #[cfg(feature = "affinity")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "affinity")))]
     pub fn pin_workers(mut self, pin: bool) -> Self {
         self.pin = pin;
         self

@@ -415,7 +415,6 @@ impl<F: Future> Future for Scoped<F> {
 
 /// Terminated when the inner future is.
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl<F: futures_core::FusedFuture> futures_core::FusedFuture for Scoped<F> {
     fn is_terminated(&self) -> bool {
         self.future.is_terminated()

@@ -41,8 +41,7 @@ use crate::time::{At, Deadline, LAST, NEVER};
 /// # drop(daily);
 /// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
-#[doc(alias = "FakeTimeProvider")]
-#[doc(alias = "mock")]
+#[doc(alias("FakeTimeProvider", "mock"))]
 #[derive(Clone, Default)]
 pub struct ManualClock {
     pub(super) inner: std::sync::Arc<Agenda>,
@@ -114,8 +113,7 @@ impl ManualClock {
     /// # drop(ticks);
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "tick")]
-    #[doc(alias = "advanceTimersByTime")]
+    #[doc(alias("tick", "advanceTimersByTime"))]
     pub fn advance(&self, by: Duration) -> u64 {
         self.drive_from(|from| crate::time::instant(from, by))
     }
@@ -391,8 +389,7 @@ impl ManualClock {
     /// });
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "pause")]
-    #[doc(alias = "resume")]
+    #[doc(alias("pause", "resume"))]
     pub fn set_auto_advance(&self, on: bool) {
         self.inner.stands_still.store(!on, Ordering::Relaxed);
     }

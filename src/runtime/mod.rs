@@ -377,8 +377,7 @@ impl Runtime {
     /// # drop(flush);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[doc(alias = "shutdownNow")]
-    #[doc(alias = "stop")]
+    #[doc(alias("shutdownNow", "stop"))]
     #[must_use = "dropping the jobs disposes their timers"]
     pub fn shutdown_now(&self, limit: Duration) -> (Vec<CallbackJob>, Result<(), ShutdownError>) {
         if self.is_global() { (Vec::new(), Err(ShutdownError::DefaultRuntime)) } else { self.end_now(limit) }
@@ -408,8 +407,7 @@ impl Runtime {
     /// Runtime::global().execute(move || send.send(6 * 7).unwrap());
     /// assert_eq!(receive.recv().unwrap(), 42);
     /// ```
-    #[doc(alias = "spawn")]
-    #[doc(alias = "QueueUserWorkItem")]
+    #[doc(alias("spawn", "QueueUserWorkItem"))]
     pub fn execute(&self, job: impl FnOnce() + Send + 'static) {
         let now = (Duration::ZERO, Duration::ZERO);
         let timer = OwnedEntry::start(self.engine(), MissedTicks::default(), now, Once(move |_: &Firing| job()));

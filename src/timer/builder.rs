@@ -149,8 +149,7 @@ impl TimerBuilder<'_> {
     /// # drop(timers);
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "slack")]
-    #[doc(alias = "tolerance")]
+    #[doc(alias("slack", "tolerance"))]
     pub fn leeway(mut self, leeway: Duration) -> Self {
         self.shift = Shift::Leeway(leeway);
         self
@@ -192,8 +191,7 @@ impl TimerBuilder<'_> {
     /// # drop(caches);
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "spread")]
-    #[doc(alias = "random")]
+    #[doc(alias("spread", "random"))]
     pub fn jitter(mut self, width: Duration) -> Self {
         self.shift = Shift::Jitter(width);
         self

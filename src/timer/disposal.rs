@@ -118,7 +118,6 @@ impl Future for Disposal {
 
 /// Terminated when a poll has been ready.
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl futures_core::FusedFuture for Disposal {
     fn is_terminated(&self) -> bool {
         self.has_returned

@@ -63,9 +63,7 @@ use crate::time::Timestamp;
 /// }
 /// timer.dispose();
 /// ```
-#[doc(alias = "setInterval")]
-#[doc(alias = "setTimeout")]
-#[doc(alias = "Ticker")]
+#[doc(alias("setInterval", "setTimeout", "Ticker"))]
 #[must_use = "dropping the handle disposes the timer: keep it (`let _timer = ..`; `let _ = ..` drops it at once), or `detach` it"]
 pub struct Timer {
     entry: OwnedEntry,
@@ -115,8 +113,7 @@ impl Timer {
     ///     Timer::new(Duration::from_secs(5), Duration::from_secs(5), |_| println!("alive"));
     /// # drop(heartbeat);
     /// ```
-    #[doc(alias = "setInterval")]
-    #[doc(alias = "NewTicker")]
+    #[doc(alias("setInterval", "NewTicker"))]
     #[inline]
     pub fn new(due: Duration, period: Duration, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Self {
         Self::start(RuntimeHandle::current().started(), MissedTicks::default(), (due, period), overlapping(callback))
@@ -193,8 +190,7 @@ impl Timer {
     ///
     /// Timer::once(Duration::from_secs(1), |_| println!("a second has passed")).detach();
     /// ```
-    #[doc(alias = "setTimeout")]
-    #[doc(alias = "AfterFunc")]
+    #[doc(alias("setTimeout", "AfterFunc"))]
     #[inline]
     pub fn once(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> OnceTimer {
         OnceTimer::new(due, callback)
@@ -228,8 +224,7 @@ impl Timer {
     /// });
     /// # drop(timer);
     /// ```
-    #[doc(alias = "setInterval")]
-    #[doc(alias = "NewTicker")]
+    #[doc(alias("setInterval", "NewTicker"))]
     #[inline]
     pub fn every(period: Duration, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Self {
         Self::start(RuntimeHandle::current().started(), MissedTicks::default(), (period, period), exclusive(callback))
@@ -367,8 +362,7 @@ impl Timer {
     /// assert_eq!(seen.period, Some(Duration::from_secs(60)));
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "scheduledExecutionTime")]
-    #[doc(alias = "isActive")]
+    #[doc(alias("scheduledExecutionTime", "isActive"))]
     #[must_use]
     pub fn snapshot(&self) -> TimerSnapshot {
         TimerSnapshot::of(&self.entry)
@@ -400,9 +394,7 @@ impl Timer {
     /// assert_eq!(clock.advance(idle), 1);
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "reset")]
-    #[doc(alias = "stop")]
-    #[doc(alias = "pause")]
+    #[doc(alias("reset", "stop", "pause"))]
     pub fn change(&self, due: Duration, period: Duration) -> Changed {
         engine::change(&self.entry, due, period).into()
     }
@@ -426,10 +418,7 @@ impl Timer {
     /// assert_eq!(clock.advance(Duration::from_secs(10)), 0);
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "stop")]
-    #[doc(alias = "cancel")]
-    #[doc(alias = "clearInterval")]
-    #[doc(alias = "clearTimeout")]
+    #[doc(alias("stop", "cancel", "clearInterval", "clearTimeout"))]
     pub fn dispose(&self) {
         engine::dispose(&self.entry);
     }

@@ -33,8 +33,7 @@ use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 /// # drop(timer);
 /// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
-#[doc(alias = "setTimeout")]
-#[doc(alias = "AfterFunc")]
+#[doc(alias("setTimeout", "AfterFunc"))]
 #[must_use = "dropping the handle disposes the timer: keep it (`let _timer = ..`; `let _ = ..` drops it at once), or `detach` it"]
 pub struct OnceTimer {
     /// Of the kind that fires once; all else is the same.
@@ -67,8 +66,7 @@ impl OnceTimer {
     ///
     /// OnceTimer::new(Duration::from_secs(1), |_| println!("a second has passed")).detach();
     /// ```
-    #[doc(alias = "setTimeout")]
-    #[doc(alias = "AfterFunc")]
+    #[doc(alias("setTimeout", "AfterFunc"))]
     #[inline]
     pub fn new(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Self {
         Self::start(RuntimeHandle::current().started(), MissedTicks::default(), due, callback)
@@ -90,8 +88,7 @@ impl OnceTimer {
     /// assert_eq!(clock.advance(Duration::from_secs(2)), 1);
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "setTimeout")]
-    #[doc(alias = "AfterFunc")]
+    #[doc(alias("setTimeout", "AfterFunc"))]
     #[inline]
     pub fn on(runtime: &Runtime, due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Self {
         Self::start(runtime.engine(), MissedTicks::default(), due, callback)
@@ -166,9 +163,7 @@ impl OnceTimer {
 
     /// Disposes the timer: stops the timer for good, without waiting; see
     /// [`Timer::dispose`](crate::Timer::dispose).
-    #[doc(alias = "stop")]
-    #[doc(alias = "cancel")]
-    #[doc(alias = "clearTimeout")]
+    #[doc(alias("stop", "cancel", "clearTimeout"))]
     pub fn dispose(&self) {
         self.timer.dispose();
     }

@@ -135,8 +135,7 @@ impl Tick<'_> {
 
     /// Disposes the callback's own timer; see [`Timer::dispose`](crate::Timer::dispose). The values
     /// owned by the callback are dropped after the callback has returned.
-    #[doc(alias = "stop")]
-    #[doc(alias = "cancel")]
+    #[doc(alias("stop", "cancel"))]
     pub fn dispose(&self) {
         engine::dispose(&self.firing.entry);
     }

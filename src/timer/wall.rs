@@ -104,8 +104,7 @@ impl WallTimer {
     /// # drop(daily);
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias = "cron")]
-    #[doc(alias = "alarm")]
+    #[doc(alias("cron", "alarm"))]
     pub fn on(runtime: &Runtime, at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> Self {
         TimerBuilder::on(runtime).start_wall(at, callback)
     }
@@ -199,8 +198,7 @@ impl WallTimer {
 
     /// Disposes the timer: stops the timer for good, without waiting; see
     /// [`Timer::dispose`](crate::Timer::dispose).
-    #[doc(alias = "stop")]
-    #[doc(alias = "cancel")]
+    #[doc(alias("stop", "cancel"))]
     pub fn dispose(&self) {
         engine::dispose(self.entry.entry());
     }
@@ -299,8 +297,7 @@ impl WallTick<'_> {
 
     /// Disposes the callback's own timer. The values owned by the callback are dropped after the
     /// callback has returned.
-    #[doc(alias = "stop")]
-    #[doc(alias = "cancel")]
+    #[doc(alias("stop", "cancel"))]
     pub fn dispose(&self) {
         engine::dispose(self.firing.entry());
     }

@@ -36,8 +36,7 @@ use crate::timer::{Changed, Tick, Timer, TimerBuilder, TimerSnapshot};
 /// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
 /// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
-#[doc(alias = "keepalive")]
-#[doc(alias = "ping")]
+#[doc(alias("keepalive", "ping"))]
 #[must_use = "dropping it disposes its timer: keep it (`let _heartbeat = ..`; `let _ = ..` drops it at once)"]
 pub struct Heartbeat {
     timer: Timer,

@@ -36,8 +36,7 @@ use crate::timer::{Changed, Tick, Timer, TimerBuilder, TimerSnapshot};
 /// assert_eq!(clock.advance(Duration::from_secs(10)), 1);
 /// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
-#[doc(alias = "idle timeout")]
-#[doc(alias = "deadman")]
+#[doc(alias("idle timeout", "deadman"))]
 #[must_use = "dropping it disposes its timer: keep it (`let _watchdog = ..`; `let _ = ..` drops it at once)"]
 pub struct Watchdog {
     timer: Timer,
