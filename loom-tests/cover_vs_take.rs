@@ -60,7 +60,7 @@ impl Toy {
             may_open_files: true,
             timing: Timing::MODEL,
         };
-        let pool = Pool::new(config, Alarms::default(), SystemClock::MONOTONIC);
+        let pool = Pool::new(config, Box::default(), SystemClock::MONOTONIC);
         Arc::new(Self { pool, mark: Mutex::new(false) })
     }
 
@@ -104,14 +104,14 @@ impl Backend for Alarms {
         self.0.store(after != OFF, Ordering::Relaxed);
     }
 
-    fn wait(&self, _: impl FnMut(Event)) {}
+    fn wait(&self, _: &mut dyn FnMut(Event)) {}
 
     fn wake(&self) {}
 }
 
 impl Driver for Toy {
     type Tick = &'static str;
-    type Alarms = Alarms;
+    type Alarms = Box<Alarms>;
 
     fn pool(&self) -> &Pool<Self> {
         &self.pool

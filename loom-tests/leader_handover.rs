@@ -92,7 +92,7 @@ impl Stage {
     }
 
     fn wait(&self) {
-        self.alarms.wait(|event| self.reported.lock().unwrap().push(event));
+        self.alarms.wait(&mut |event| self.reported.lock().unwrap().push(event));
     }
 
     /// Called after all threads have been joined. `all`: the events that were reported, in any

@@ -89,7 +89,7 @@ impl Toy {
             timing: Timing::MODEL,
         };
         let alarms = Alarms { grows: max_threads > workers, ..Alarms::default() };
-        let mut pool = Pool::new(config, alarms, SystemClock::MONOTONIC);
+        let mut pool = Pool::new(config, Box::new(alarms), SystemClock::MONOTONIC);
         pool.idle = Sleep::new(max_pollers);
         pool.threads.store(workers, Ordering::Relaxed);
         Arc::new(Self {
@@ -116,7 +116,7 @@ impl Toy {
 impl Backend for Alarms {
     fn arm(&self, _: usize, _: u64) {}
 
-    fn wait(&self, mut report: impl FnMut(Event)) {
+    fn wait(&self, report: &mut dyn FnMut(Event)) {
         let event = {
             let mut events = self.events.lock();
             loop {
@@ -156,7 +156,7 @@ impl Backend for Alarms {
 
 impl Driver for Toy {
     type Tick = &'static str;
-    type Alarms = Alarms;
+    type Alarms = Box<Alarms>;
 
     fn pool(&self) -> &Pool<Self> {
         &self.pool

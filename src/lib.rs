@@ -103,6 +103,20 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(all(test, timerqueue_loom), allow(dead_code))] // a model build runs the models alone
 
+/// `FusedFuture` or `FusedStream` for a type of this crate (S78): generics, trait, type, condition.
+macro_rules! fused {
+    ([$($generics:tt)*] $fused:ident for $fused_type:ty, |$this:ident| $is_terminated:expr) => {
+        /// Terminated when a poll has been ready (of a stream: has ended it), and not before.
+        #[cfg(feature = "stream")]
+        impl<$($generics)*> futures_core::$fused for $fused_type {
+            fn is_terminated(&self) -> bool {
+                let $this = self;
+                $is_terminated
+            }
+        }
+    };
+}
+
 // The layers, bottom up. A module uses lower layers only; `tests/tidy.rs` checks this.
 mod budget;
 mod histogram;

@@ -126,11 +126,6 @@ impl SystemClock {
         };
         *SAME.get_or_init(|| closest().map_or_else(|| self.moment(), |(_, moment)| moment))
     }
-
-    /// `instant` on this clock: never early, and late by at most the time of some readings.
-    pub(crate) fn ns(self, instant: Instant) -> u64 {
-        self.pair().ns(instant)
-    }
 }
 
 /// The clock of a shard.
@@ -192,7 +187,7 @@ impl Clock {
         self.pair().instant(ns)
     }
 
-    /// See [`Moment::ns`].
+    /// A deadline on this clock: never early, and late by at most the time of some readings.
     pub(crate) fn ns(&self, deadline: Deadline) -> u64 {
         match deadline.0 {
             At::Timestamp(at) => at.as_ns(),

@@ -114,7 +114,7 @@ impl<R: Rig> Pollers<R> {
                 let mut empty = 0;
                 while !stop.load(Ordering::SeqCst) {
                     let mut events = Vec::new();
-                    rig.alarms().wait(|event| {
+                    rig.alarms().wait(&mut |event| {
                         events.push(event);
                         during(&rig, event);
                         let _ = tell.send(Report { poller, event, at: rig.now() });

@@ -188,7 +188,7 @@ impl<L: LeaderWait> Backend for LeaderFollowersOn<L> {
         }
     }
 
-    fn wait(&self, mut report: impl FnMut(Event)) {
+    fn wait(&self, report: &mut dyn FnMut(Event)) {
         // A forked child that returns from a callback has no alarms to wait for: they are its
         // parent's.
         if !self.origin.is_here() {
@@ -219,7 +219,7 @@ impl<L: LeaderWait> Backend for LeaderFollowersOn<L> {
             state.leader_until = None;
         };
         drop(state);
-        taken.events[..taken.n].iter().copied().for_each(&mut report);
+        taken.events[..taken.n].iter().copied().for_each(report);
     }
 
     fn wake(&self) {
@@ -274,7 +274,7 @@ mod tests {
         alarms.state.lock().wakes = usize::MAX;
         alarms.wake();
         let mut wakes = 0;
-        alarms.wait(|event| wakes += usize::from(event == Event::Wake));
+        alarms.wait(&mut |event| wakes += usize::from(event == Event::Wake));
         assert_eq!((wakes, alarms.state.lock().wakes), (1, usize::MAX - 1));
     }
 
@@ -319,7 +319,7 @@ mod tests {
                         let mut last = (0, 2);
                         while last.0 < total {
                             let mut n = 0;
-                            alarms.wait(|event| n += usize::from(counts(event)));
+                            alarms.wait(&mut |event| n += usize::from(counts(event)));
                             let mut now = reported.lock().expect("no panic");
                             *now = (now.0 + n, poller);
                             news.notify_all();

@@ -4,7 +4,7 @@
 //! passes. CONTRIBUTING.md has the steps to a new backend. A backend is a file: `timerfd` on Linux,
 //! `kqueue` on BSD and macOS, `windows`, [`leader_followers`] on any system. [`SystemAlarms`] is
 //! the backend on this system's own timers, picked by `cfg` below; a program may choose
-//! `leader_followers` when it starts a runtime ([`AlarmSet`]). All backends share the clocks
+//! `leader_followers` when it starts a runtime ([`open`]). All backends share the clocks
 //! ([`clock`]), the check for a fork ([`crate::sys::fork`]) and the note that their calls fail for
 //! good ([`loss`]). No backend knows a timer.
 //!
@@ -116,7 +116,7 @@ pub(crate) trait Backend: Send + Sync {
     /// An alarm is not reported before its latest instant on the clock. Exceptions: an alarm that
     /// was armed again after it had expired, and instants beyond the range of the system. `wait`
     /// may return without an event. A sweep trusts the clock alone.
-    fn wait(&self, report: impl FnMut(Event));
+    fn wait(&self, report: &mut dyn FnMut(Event));
 
     /// Makes one `wait` return with [`Event::Wake`]. The caller holds no lock.
     fn wake(&self);
@@ -154,88 +154,11 @@ pub(crate) trait Backend: Send + Sync {
     }
 }
 
-/// The alarms that a runtime uses.
-#[allow(clippy::large_enum_variant)] // one for each runtime
-pub(crate) enum AlarmSet {
-    /// The system's own timers.
-    System(SystemAlarms),
-    /// Timed waits.
-    LeaderFollowers(LeaderFollowers),
-}
-
-impl AlarmSet {
-    /// The system's own timers.
-    pub(crate) fn system(clock: SystemClock, alarms: usize) -> io::Result<Self> {
-        SystemAlarms::new(clock, alarms).map(Self::System)
-    }
-
-    /// Timed waits, where the system's own timers are refused.
-    pub(crate) fn portable(clock: SystemClock, alarms: usize) -> io::Result<Self> {
-        LeaderFollowers::new(clock, alarms).map(Self::LeaderFollowers)
-    }
-}
-
-impl Backend for AlarmSet {
-    fn arm(&self, alarm: usize, at: u64) {
-        match self {
-            Self::System(alarms) => alarms.arm(alarm, at),
-            Self::LeaderFollowers(alarms) => alarms.arm(alarm, at),
-        }
-    }
-
-    fn arm_stall_check(&self, after: Duration) {
-        match self {
-            Self::System(alarms) => alarms.arm_stall_check(after),
-            Self::LeaderFollowers(alarms) => alarms.arm_stall_check(after),
-        }
-    }
-
-    fn wait(&self, report: impl FnMut(Event)) {
-        match self {
-            Self::System(alarms) => alarms.wait(report),
-            Self::LeaderFollowers(alarms) => alarms.wait(report),
-        }
-    }
-
-    fn wake(&self) {
-        match self {
-            Self::System(alarms) => alarms.wake(),
-            Self::LeaderFollowers(alarms) => alarms.wake(),
-        }
-    }
-
-    fn follow_wall(&self) -> bool {
-        match self {
-            Self::System(alarms) => alarms.follow_wall(),
-            Self::LeaderFollowers(alarms) => alarms.follow_wall(),
-        }
-    }
-
-    fn release(&self) {
-        match self {
-            Self::System(alarms) => alarms.release(),
-            Self::LeaderFollowers(alarms) => alarms.release(),
-        }
-    }
-
-    fn timers(&self) -> usize {
-        match self {
-            Self::System(alarms) => alarms.timers(),
-            Self::LeaderFollowers(alarms) => alarms.timers(),
-        }
-    }
-
-    fn distrust(&self) {
-        match self {
-            Self::System(alarms) => alarms.distrust(),
-            Self::LeaderFollowers(alarms) => alarms.distrust(),
-        }
-    }
-
-    fn loss_record(&self) -> Option<&Loss> {
-        match self {
-            Self::System(alarms) => alarms.loss_record(),
-            Self::LeaderFollowers(alarms) => alarms.loss_record(),
-        }
-    }
+/// Opens the alarms of a runtime: the system's own timers, or timed waits.
+pub(crate) fn open(clock: SystemClock, alarms: usize, portable: bool) -> io::Result<Box<dyn Backend>> {
+    Ok(if portable {
+        Box::new(LeaderFollowers::new(clock, alarms)?)
+    } else {
+        Box::new(SystemAlarms::new(clock, alarms)?)
+    })
 }

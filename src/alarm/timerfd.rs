@@ -329,7 +329,7 @@ impl TimerFd {
     }
 
     /// A timer of several alarms has expired.
-    fn report_shared(&self, timer: usize, report: &mut impl FnMut(Event)) {
+    fn report_shared(&self, timer: usize, report: &mut dyn FnMut(Event)) {
         let set = |_, at, often_early: bool| {
             let fd = &self.timers[timer];
             if !often_early {
@@ -479,7 +479,7 @@ impl Backend for TimerFd {
         });
     }
 
-    fn wait(&self, mut report: impl FnMut(Event)) {
+    fn wait(&self, report: &mut dyn FnMut(Event)) {
         // A forked child that returns from a callback has no alarms to wait for: they are its
         // parent's.
         if !self.origin.is_here() {
@@ -499,7 +499,7 @@ impl Backend for TimerFd {
                 WAKE => Event::Wake,
                 STALL_CHECK => Event::StallCheck,
                 timer if timer < self.shared.len() as u64 => {
-                    self.report_shared(timer as usize, &mut report);
+                    self.report_shared(timer as usize, report);
                     continue;
                 }
                 WALL => {

@@ -6,9 +6,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-#[cfg(feature = "stream")]
-use futures_core::FusedFuture;
-
 use super::children::InShard;
 use super::{CancellationToken, Cancelled, Handle};
 use crate::budget;
@@ -205,12 +202,7 @@ macro_rules! future_of_wait {
             }
         }
 
-        #[cfg(feature = "stream")]
-        impl FusedFuture for $name $(<$lifetime>)? {
-            fn is_terminated(&self) -> bool {
-                self.0.has_returned()
-            }
-        }
+        fused!([] FusedFuture for $name $(<$lifetime>)?, |this| this.0.has_returned());
 
         impl fmt::Debug for $name $(<$lifetime>)? {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -272,12 +264,9 @@ impl<F: Future> Future for WithToken<F> {
     }
 }
 
-#[cfg(feature = "stream")]
-impl<F: FusedFuture> FusedFuture for WithToken<F> {
-    fn is_terminated(&self) -> bool {
-        self.future.is_terminated() || self.cancelled.has_returned()
-    }
-}
+fused!(
+    [F: futures_core::FusedFuture] FusedFuture for WithToken<F>, |this| this.future.is_terminated() || this.cancelled.has_returned()
+);
 
 impl<F> fmt::Debug for WithToken<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -319,12 +308,9 @@ impl<F: Future> Future for RunUntilCancelled<F> {
     }
 }
 
-#[cfg(feature = "stream")]
-impl<F: FusedFuture> FusedFuture for RunUntilCancelled<F> {
-    fn is_terminated(&self) -> bool {
-        self.with_token.is_terminated()
-    }
-}
+fused!(
+    [F: futures_core::FusedFuture] FusedFuture for RunUntilCancelled<F>, |this| futures_core::FusedFuture::is_terminated(&this.with_token)
+);
 
 impl<F> fmt::Debug for RunUntilCancelled<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -192,13 +192,7 @@ impl<K: Eq, V> Future for InsertWait<'_, K, V> {
     }
 }
 
-/// Terminated when a poll has been ready.
-#[cfg(feature = "stream")]
-impl<K: Eq, V> futures_core::FusedFuture for InsertWait<'_, K, V> {
-    fn is_terminated(&self) -> bool {
-        self.new.is_none()
-    }
-}
+fused!([K: Eq, V] FusedFuture for InsertWait<'_, K, V>, |this| this.new.is_none());
 
 impl<K, V> Drop for InsertWait<'_, K, V> {
     fn drop(&mut self) {

@@ -200,13 +200,7 @@ impl<K, V> Future for Recv<'_, K, V> {
     }
 }
 
-/// Terminated when a poll has been ready.
-#[cfg(feature = "stream")]
-impl<K, V> futures_core::FusedFuture for Recv<'_, K, V> {
-    fn is_terminated(&self) -> bool {
-        self.has_returned
-    }
-}
+fused!([K, V] FusedFuture for Recv<'_, K, V>, |this| this.has_returned);
 
 impl<K, V> fmt::Debug for Recv<'_, K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -320,13 +314,7 @@ impl<K, V> futures_core::Stream for DelayReceiver<K, V> {
     }
 }
 
-/// Terminated when the stream has ended.
-#[cfg(feature = "stream")]
-impl<K, V> futures_core::FusedStream for DelayReceiver<K, V> {
-    fn is_terminated(&self) -> bool {
-        self.ended
-    }
-}
+fused!([K, V] FusedStream for DelayReceiver<K, V>, |this| this.ended);
 
 impl<K, V> fmt::Debug for DelayReceiver<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use super::{Engine, Panicked};
-use crate::alarm::{Backend, Loss};
+use crate::alarm::Loss;
 use crate::sync::Ordering;
 use crate::unwind::catch_all;
 

@@ -35,7 +35,7 @@ pub(crate) use self::waits::Waits;
 pub(crate) use self::waker_entry::{Looked, WakerEntry};
 use self::wall_registry::WallRegistry;
 pub(crate) use self::wall_registry::{WallEntry, WallFiring};
-use crate::alarm::{Backend, Clock, SharedAlarm};
+use crate::alarm::{Clock, SharedAlarm};
 use crate::pool::{BATCH, Counts, Metrics, Pool, Ran, Tick};
 use crate::sync::unmodelled::{self, AtomicUsize, OnceLock, fence};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};

@@ -13,7 +13,7 @@
 
 use super::Engine;
 use super::coalesce::Coalescer;
-use crate::alarm::{Backend, PAUSE_NS, SharedAlarm};
+use crate::alarm::{PAUSE_NS, SharedAlarm};
 use crate::time::NEVER;
 
 /// Points are shared that are multiples of one of these: grids of leeway from 500 us on, and the

@@ -11,7 +11,7 @@
 use super::lead::Lead;
 use super::shard::SWEEPING;
 use super::{Engine, Expired, Shard};
-use crate::alarm::AlarmSet;
+use crate::alarm::Backend;
 use crate::pool::{BATCH, Batch, COVERS_WITHIN_NS, Driver, News, Pool, Swept};
 use crate::queue::{Kind, Next, Period};
 use crate::unwind::contain;
@@ -24,7 +24,7 @@ const NEAR_NS: u64 = 20_000;
 
 impl Driver for Engine {
     type Tick = Expired;
-    type Alarms = AlarmSet;
+    type Alarms = Box<dyn Backend>;
 
     fn pool(&self) -> &Pool<Self> {
         &self.parts().pool

@@ -31,7 +31,7 @@ use super::entry::{self, Entry, EntryPayload, EntryRef, Firing, OwnJob, OwnedEnt
 use super::label::Settings;
 use super::observe::Context;
 use super::shard::{Rescheduled, Shard, ShardState, end_section};
-use crate::alarm::{Backend, Clock};
+use crate::alarm::Clock;
 use crate::queue::{Kind, MissedTicks, Schedule};
 use crate::sync::unmodelled::AtomicUsize;
 use crate::sync::{Arc, AtomicBool, OnceLock, Ordering};

@@ -44,6 +44,12 @@ pub struct CancellableDelay {
 }
 
 impl CancellableDelay {
+    /// A poll has been ready.
+    #[cfg(feature = "stream")]
+    pub(super) fn is_done(&self) -> bool {
+        self.delay.is_done() || self.cancelled.has_returned()
+    }
+
     /// No task waits any more.
     pub(super) fn withdraw(&mut self) {
         self.delay.withdraw();
@@ -67,9 +73,4 @@ impl Future for CancellableDelay {
     }
 }
 
-#[cfg(feature = "stream")]
-impl futures_core::FusedFuture for CancellableDelay {
-    fn is_terminated(&self) -> bool {
-        self.delay.is_done() || self.cancelled.has_returned()
-    }
-}
+fused!([] FusedFuture for CancellableDelay, |this| this.is_done());

@@ -121,10 +121,6 @@ impl futures_core::Stream for CancellableInterval {
     }
 }
 
-/// Terminated when the stream has ended: by the token, or by a stop handle.
-#[cfg(feature = "stream")]
-impl futures_core::FusedStream for CancellableInterval {
-    fn is_terminated(&self) -> bool {
-        self.cancelled.has_returned() || futures_core::FusedStream::is_terminated(&self.interval)
-    }
-}
+fused!(
+    [] FusedStream for CancellableInterval, |this| this.cancelled.has_returned() || futures_core::FusedStream::is_terminated(&this.interval)
+);

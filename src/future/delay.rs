@@ -520,13 +520,7 @@ impl Future for Delay {
     }
 }
 
-/// Terminated when a poll has been ready, until the next [reset](Delay::reset).
-#[cfg(feature = "stream")]
-impl futures_core::FusedFuture for Delay {
-    fn is_terminated(&self) -> bool {
-        self.is_done()
-    }
-}
+fused!([] FusedFuture for Delay, |this| this.is_done());
 
 impl fmt::Debug for Delay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

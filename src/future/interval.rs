@@ -567,13 +567,7 @@ impl futures_core::Stream for Interval {
     }
 }
 
-/// Terminated when a tick was `None`: a stop handle has ended the interval.
-#[cfg(feature = "stream")]
-impl futures_core::FusedStream for Interval {
-    fn is_terminated(&self) -> bool {
-        self.ended
-    }
-}
+fused!([] FusedStream for Interval, |this| this.ended);
 
 impl fmt::Debug for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

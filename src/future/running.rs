@@ -182,13 +182,7 @@ impl<F: Future> Future for Running<F> {
     }
 }
 
-/// Terminated when the inner future is.
-#[cfg(feature = "stream")]
-impl<F: futures_core::FusedFuture> futures_core::FusedFuture for Running<F> {
-    fn is_terminated(&self) -> bool {
-        self.future.is_terminated()
-    }
-}
+fused!([F: futures_core::FusedFuture] FusedFuture for Running<F>, |this| this.future.is_terminated());
 
 impl<F> fmt::Debug for Running<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

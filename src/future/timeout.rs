@@ -11,8 +11,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-#[cfg(feature = "stream")]
-use futures_core::FusedFuture;
 use pin_project_lite::pin_project;
 
 use super::cancellable_delay::CancellableDelay;
@@ -290,12 +288,9 @@ impl<F: Future> Future for Timeout<F> {
     }
 }
 
-#[cfg(feature = "stream")]
-impl<F: FusedFuture> FusedFuture for Timeout<F> {
-    fn is_terminated(&self) -> bool {
-        self.future.is_terminated() || self.delay.is_done()
-    }
-}
+fused!(
+    [F: futures_core::FusedFuture] FusedFuture for Timeout<F>, |this| this.future.is_terminated() || this.delay.is_done()
+);
 
 /// The error of a [`CancellableTimeout`]: the limit elapsed, or the token was cancelled, before the
 /// future was ready.
@@ -419,9 +414,6 @@ impl<F: Future> Future for CancellableTimeout<F> {
     }
 }
 
-#[cfg(feature = "stream")]
-impl<F: FusedFuture> FusedFuture for CancellableTimeout<F> {
-    fn is_terminated(&self) -> bool {
-        self.future.is_terminated() || self.limit.is_terminated()
-    }
-}
+fused!(
+    [F: futures_core::FusedFuture] FusedFuture for CancellableTimeout<F>, |this| this.future.is_terminated() || this.limit.is_done()
+);

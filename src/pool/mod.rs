@@ -36,6 +36,7 @@ mod worker;
 
 use std::cell::{Cell, Ref};
 use std::io;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -134,7 +135,7 @@ impl PoolConfig {
 /// The user of the pool: queues of ticks, whose alarms the pool waits for.
 pub(crate) trait Driver: Send + Sync + Sized + 'static {
     type Tick: Tick<Self>;
-    type Alarms: Backend;
+    type Alarms: Deref<Target: Backend> + Send + Sync;
 
     /// The pool itself.
     fn pool(&self) -> &Pool<Self>;

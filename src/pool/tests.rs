@@ -42,7 +42,7 @@ impl Backend for Alarms {
         self.set.lock().push(after);
     }
 
-    fn wait(&self, mut report: impl FnMut(Event)) {
+    fn wait(&self, report: &mut dyn FnMut(Event)) {
         let fewer = |n: usize| n.checked_sub(1);
         while self.wakes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_err() {
             std::thread::yield_now();
@@ -68,7 +68,7 @@ fn submit(notes: &Notes, tick: u32) {
 
 impl Driver for Notes {
     type Tick = u32;
-    type Alarms = Alarms;
+    type Alarms = Box<Alarms>;
 
     fn pool(&self) -> &Pool<Self> {
         &self.pool
@@ -125,7 +125,7 @@ impl Notes {
     fn new(workers: usize, max_threads: usize) -> Self {
         let (closed, opened) = (Mutex::new(false), Condvar::new());
         let [held, panics] = [0; 2].map(AtomicUsize::new);
-        let pool = Pool::new(config(workers, max_threads), Alarms::default(), SystemClock::MONOTONIC);
+        let pool = Pool::new(config(workers, max_threads), Box::default(), SystemClock::MONOTONIC);
         Self { pool, closed, opened, held, panics, covers: AtomicBool::new(false) }
     }
 

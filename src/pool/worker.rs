@@ -351,7 +351,7 @@ fn poll<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>) -> Polled<W::Tick> {
             }
         }
     };
-    pool.alarms.wait(|event| match event {
+    pool.alarms.wait(&mut |event| match event {
         Event::Alarm(alarm) => {
             pool.fetch(local);
             work.queues(alarm).for_each(|queue| take(&mut polled.first, queue));

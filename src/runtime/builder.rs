@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::hooks::observe;
 use super::{CallbackPanic, ManualClock, Observer, Runtime, SlowCallback, StartError};
-use crate::alarm::{AlarmSet, Clock, SystemClock};
+use crate::alarm::{self, Clock, SystemClock};
 use crate::engine::shared_alarm::alarms;
 use crate::engine::{Engine, Executor, Hooks, NativeParts, Owner, SlowHandler};
 use crate::pool::{Pool, PoolConfig, Timing};
@@ -410,11 +410,7 @@ impl RuntimeBuilder {
             RuntimeClock::Monotonic => SystemClock::MONOTONIC,
             RuntimeClock::Boot => SystemClock::BOOT.ok_or(StartError::NoBootClock)?,
         };
-        let alarms = match self.alarm {
-            Alarm::Native => AlarmSet::system(clock, alarms(queues)),
-            Alarm::Portable => AlarmSet::portable(clock, alarms(queues)),
-        };
-        let alarms = alarms.map_err(StartError::Alarm)?;
+        let alarms = alarm::open(clock, alarms(queues), self.alarm == Alarm::Portable).map_err(StartError::Alarm)?;
         let native = NativeParts { pool: Pool::new(config, alarms, clock), executor: self.executor.take() };
         let hooks = self.take_hooks();
         let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(native), hooks);

@@ -413,13 +413,7 @@ impl<F: Future> Future for Scoped<F> {
     }
 }
 
-/// Terminated when the inner future is.
-#[cfg(feature = "stream")]
-impl<F: futures_core::FusedFuture> futures_core::FusedFuture for Scoped<F> {
-    fn is_terminated(&self) -> bool {
-        self.future.is_terminated()
-    }
-}
+fused!([F: futures_core::FusedFuture] FusedFuture for Scoped<F>, |this| this.future.is_terminated());
 
 // No callback, waker or destructor of the user's runs while the state of a runtime is half changed.
 impl UnwindSafe for Runtime {}

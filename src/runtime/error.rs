@@ -155,12 +155,7 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Alarm(error) | Self::Thread(error) => Some(error),
-            Self::Queues { .. }
-            | Self::Threads { .. }
-            | Self::NoBootClock
-            | Self::ShutDown
-            | Self::AlreadyStarted
-            | Self::Forked => None,
+            _ => None,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{ManualClock, Runtime, RuntimeError, usable};
 use crate::alarm::{Clock, SystemClock};
 use crate::engine::{CoreRef, Engine, Owner, current};
 use crate::sync::Arc;
-use crate::time::{At, Deadline};
+use crate::time::Deadline;
 use crate::unwind::{Payload, Tell, discard};
 
 /// A runtime, which may not have been started.
@@ -63,42 +63,39 @@ impl RuntimeHandle {
         }
     }
 
+    /// The clock: of a default runtime without settings, also before its start.
+    #[inline]
+    fn clock(&self) -> &Clock {
+        static USUAL: Clock = Clock::System(SystemClock::MONOTONIC);
+        match self {
+            Self::Global => &USUAL,
+            Self::Engine(core) => core.engine.clock(),
+        }
+    }
+
     /// Whether the program moves the clock.
     pub(super) fn is_manual(&self) -> bool {
-        matches!(self, Self::Engine(core) if matches!(core.engine.clock(), Clock::Manual { .. }))
+        matches!(self.clock(), Clock::Manual { .. })
     }
 
     /// Whether the clock is a clock of the system that stands still in suspend, as that of a parked
     /// thread.
     pub(super) fn is_monotonic(&self) -> bool {
-        match self {
-            Self::Global => true,
-            Self::Engine(core) => matches!(core.engine.clock(), Clock::System(SystemClock::MONOTONIC)),
-        }
+        matches!(self.clock(), Clock::System(SystemClock::MONOTONIC))
     }
 
     pub(crate) fn now(&self) -> u64 {
-        match self {
-            Self::Global => SystemClock::MONOTONIC.now(),
-            Self::Engine(core) => core.engine.clock().now(),
-        }
+        self.clock().now()
     }
 
     /// A deadline in nanoseconds of the clock.
     pub(crate) fn deadline(&self, deadline: Deadline) -> u64 {
-        match (self, deadline.0) {
-            (_, At::Timestamp(at)) => at.as_ns(),
-            (Self::Global, At::Instant(at)) => SystemClock::MONOTONIC.ns(at),
-            (Self::Engine(core), At::Instant(_)) => core.engine.clock().ns(deadline),
-        }
+        self.clock().ns(deadline)
     }
 
     /// An instant that is not after now: cheaper than [`Self::now`].
     pub(crate) fn floor(&self) -> u64 {
-        match self {
-            Self::Global => SystemClock::MONOTONIC.floor(),
-            Self::Engine(core) => core.engine.clock().floor(),
-        }
+        self.clock().floor()
     }
 
     /// The engine, also after the runtime has ended; starts the default runtime if need be.
@@ -128,10 +125,7 @@ impl RuntimeHandle {
 
     /// Whether the runtime belongs to the parent of this process. Starts no runtime.
     pub(crate) fn is_forked(&self) -> bool {
-        match self {
-            Self::Global => Runtime::global_if_started().is_some_and(|runtime| runtime.engine().is_forked()),
-            Self::Engine(core) => core.engine.is_forked(),
-        }
+        self.engine_if_started().is_some_and(|engine| engine.is_forked())
     }
 
     /// The engine, also after the runtime has ended. `None`: the default runtime has not been

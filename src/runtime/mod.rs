@@ -27,7 +27,7 @@ pub(crate) use self::handle::RuntimeHandle;
 pub use self::hooks::{CallbackPanic, Observer, SlowCallback};
 use self::manual_clock::LOOK_AGAIN;
 pub use self::manual_clock::ManualClock;
-use crate::alarm::{Backend, Loss};
+use crate::alarm::Loss;
 pub use crate::engine::{CallbackContext, ObservedCallback, ThreadsChanged};
 use crate::engine::{CoreRef, Engine, Firing, Once, OwnedEntry, Owner};
 pub use crate::pool::{Metrics, ThreadMetrics};

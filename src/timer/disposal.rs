@@ -116,13 +116,7 @@ impl Future for Disposal {
     }
 }
 
-/// Terminated when a poll has been ready.
-#[cfg(feature = "stream")]
-impl futures_core::FusedFuture for Disposal {
-    fn is_terminated(&self) -> bool {
-        self.has_returned
-    }
-}
+fused!([] FusedFuture for Disposal, |this| this.has_returned);
 
 impl Drop for Disposal {
     fn drop(&mut self) {

@@ -187,7 +187,7 @@ impl<S: Sys> Backend for Kqueue<S> {
         self.rundown.during(set, || self.close());
     }
 
-    fn wait(&self, mut report: impl FnMut(Event)) {
+    fn wait(&self, report: &mut dyn FnMut(Event)) {
         if !self.origin.is_here() {
             // A forked child that returns from a callback has no alarms to wait for: they are its
             // parent's.

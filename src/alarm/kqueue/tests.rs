@@ -100,7 +100,7 @@ impl Still {
             self.looks += 1;
             assert!(self.looks < 1_000_000, "it goes on for ever");
             let before = events.len();
-            self.alarms.wait(|event| events.push(event));
+            self.alarms.wait(&mut |event| events.push(event));
             self.empty += u64::from(events.len() == before);
         }
         events
@@ -309,7 +309,7 @@ fn a_kqueue_that_other_code_has_closed_is_told_of_once_and_left_alone() {
         |alarms| alarms.arm(0, 1),
         |alarms| alarms.arm_stall_check(Duration::from_secs(1)),
         |alarms| alarms.wake(),
-        |alarms| alarms.wait(|event| assert_eq!(event, Event::Lost)),
+        |alarms| alarms.wait(&mut |event| assert_eq!(event, Event::Lost)),
     ];
     each(|personality| {
         for meet in meets {
@@ -322,7 +322,7 @@ fn a_kqueue_that_other_code_has_closed_is_told_of_once_and_left_alone() {
             meet(&alarms);
             assert!(loss.is_noted() && loss.message().contains("kevent"), "{}", loss.message());
             let mut events = Vec::new();
-            alarms.wait(|event| events.push(event));
+            alarms.wait(&mut |event| events.push(event));
             alarms.arm(1, 1);
             assert_eq!(events, [Event::Lost], "{}", personality.name);
             drop(alarms);
