@@ -130,7 +130,7 @@ impl Stage {
         let (manual, traces) = (Manual::new(), Arc::<Traces>::default());
         let payload = Payload(Arc::clone(&traces));
         let timer =
-            WallTimer::start(&manual.engine, wall(TIME), MissedTicks::default(), move |tick| payload.call(tick));
+            WallTimer::start(&manual.engine, wall(TIME), MissedTicks::default().into(), move |tick| payload.call(tick));
         Arc::new(Self { manual, timer, traces })
     }
 
@@ -206,8 +206,9 @@ impl Pair {
     fn new(at: u64) -> Arc<Self> {
         let (stage, called) = (Stage::new(), Arc::<Traces>::default());
         let payload = Payload(Arc::clone(&called));
-        let second =
-            WallTimer::start(&stage.manual.engine, wall(at), MissedTicks::default(), move |tick| payload.call(tick));
+        let second = WallTimer::start(&stage.manual.engine, wall(at), MissedTicks::default().into(), move |tick| {
+            payload.call(tick)
+        });
         Arc::new(Self { stage, second, called })
     }
 
@@ -254,7 +255,7 @@ fn a_timer_made_during_a_step_follows_the_step() {
     explore_all(|| {
         let stage = Stage::new();
         let clock = spawn(&stage, |stage| stage.set_wall(5));
-        let second = WallTimer::start(&stage.manual.engine, wall(8), MissedTicks::default(), |tick| {
+        let second = WallTimer::start(&stage.manual.engine, wall(8), MissedTicks::default().into(), |tick| {
             assert_eq!(tick.now(), wall(8))
         });
         clock.join().unwrap();
@@ -287,7 +288,7 @@ fn a_timer_disposed_between_two_sections_of_a_step_waits_no_more() {
         explore_all(move || {
             let pair = Pair::new(70);
             let clock = pair.spawn(|pair| pair.stage.set_wall(5));
-            let third = WallTimer::start(&pair.stage.manual.engine, wall(7), MissedTicks::default(), |_| {
+            let third = WallTimer::start(&pair.stage.manual.engine, wall(7), MissedTicks::default().into(), |_| {
                 unreachable!("disposed")
             });
             match (first, dropped) {
@@ -356,7 +357,7 @@ fn a_timer_made_while_a_look_finds_none_that_waits_is_looked_after() {
             let manual = Arc::clone(&manual);
             thread::spawn(move || manual.engine.walls().look(&manual.engine))
         };
-        let timer = WallTimer::start(&manual.engine, wall(TIME), MissedTicks::default(), |_| {});
+        let timer = WallTimer::start(&manual.engine, wall(TIME), MissedTicks::default().into(), |_| {});
         looking.join().unwrap();
         assert!(look_is_set(&manual));
         drop(timer);
@@ -379,7 +380,7 @@ fn a_step_before_the_system_tells_of_steps_is_seen_by_the_timer_or_by_a_look() {
                 manual.engine.walls().told.store(true, Release);
             })
         };
-        let timer = WallTimer::start(&manual.engine, wall(TIME), MissedTicks::default(), |_| {});
+        let timer = WallTimer::start(&manual.engine, wall(TIME), MissedTicks::default().into(), |_| {});
         clock.join().unwrap();
         assert!(manual.engine.earliest_due() == 4 || look_is_set(&manual));
         drop(timer);
@@ -483,7 +484,7 @@ fn a_handle_dropped_during_a_change_by_the_callback_leaves_nothing_behind() {
         explore_bounded(move || {
             let (manual, traces) = (Arc::new(Manual::new()), Arc::<Traces>::default());
             let payload = Payload(Arc::clone(&traces));
-            let timer = WallTimer::start(&manual.engine, wall(TIME), MissedTicks::default(), move |tick| {
+            let timer = WallTimer::start(&manual.engine, wall(TIME), MissedTicks::default().into(), move |tick| {
                 payload.call(tick);
                 let _ = tick.change(wall(2 * TIME));
             });

@@ -153,17 +153,9 @@ impl Histogram {
     }
 }
 
-/// Some quantiles.
-impl fmt::Debug for Histogram {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Histogram")
-            .field("count", &self.count())
-            .field("p50", &self.quantile(0.5))
-            .field("p99", &self.quantile(0.99))
-            .field("max", &self.max())
-            .finish_non_exhaustive()
-    }
-}
+shown!([] Histogram, |this|
+    "count" => this.count(), "p50" => this.quantile(0.5), "p99" => this.quantile(0.99), "max" => this.max()
+);
 
 /// Some quantiles in a line, for logs.
 impl fmt::Display for Histogram {

@@ -103,6 +103,18 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(all(test, timerqueue_loom), allow(dead_code))] // a model build runs the models alone
 
+/// `Debug` for a type of this crate: generics, type and its arguments, fields.
+macro_rules! shown {
+    ([$($generics:tt)*] $shown:ident $([$($args:tt)*])?, |$this:ident| $($field:literal => $value:expr),*) => {
+        impl<$($generics)*> std::fmt::Debug for $shown $($($args)*)? {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let $this = self;
+                f.debug_struct(stringify!($shown))$(.field($field, &$value))*.finish_non_exhaustive()
+            }
+        }
+    };
+}
+
 /// `FusedFuture` or `FusedStream` for a type of this crate (S78): generics, trait, type, condition.
 macro_rules! fused {
     ([$($generics:tt)*] $fused:ident for $fused_type:ty, |$this:ident| $is_terminated:expr) => {

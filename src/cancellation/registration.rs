@@ -1,6 +1,5 @@
 //! Registrations: handles of callbacks registered with a token.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::task::Poll;
 
@@ -129,8 +128,4 @@ impl Drop for Registration {
     }
 }
 
-impl fmt::Debug for Registration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registration").field("registered", &self.at.is_some()).finish_non_exhaustive()
-    }
-}
+shown!([] Registration, |this| "registered" => this.at.is_some());

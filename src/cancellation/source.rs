@@ -1,12 +1,11 @@
 //! Sources: the cancelling handles.
 
-use std::fmt;
 use std::panic::resume_unwind;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{CancelReason, CancellationToken, Handle, Inner};
-use crate::engine::{self, Firing, OwnedEntry, Rescheduled, TimedCancel};
+use crate::engine::{self, Changed, Firing, OwnedEntry, TimedCancel};
 use crate::queue::MissedTicks;
 use crate::runtime::RuntimeError;
 use crate::runtime::{Runtime, RuntimeHandle};
@@ -298,12 +297,11 @@ impl CancellationTokenSource {
         if !never && self.handle.source.is_forked() {
             return Err(RuntimeError::Forked);
         }
-        let changed =
-            timed.timer.as_ref().map_or(Rescheduled::Refused, |timer| engine::change(timer, after, Duration::ZERO));
-        timed.begun |= timed.armed && changed == Rescheduled::WasIdle;
+        let changed = timed.timer.as_ref().map_or(Changed::Ended, |timer| engine::change(timer, after, Duration::ZERO));
+        timed.begun |= timed.armed && changed == Changed::WasIdle;
         timed.armed = false;
         let mut refused = None;
-        if changed == Rescheduled::Refused && !never {
+        if changed == Changed::Ended && !never {
             // There is no timer. Or its runtime has ended, and fires no timer, also none armed
             // before: see `begin_timed`. Or an executor of the program's has dropped its job.
             let next = self.timer(after)?;
@@ -364,7 +362,7 @@ impl CancellationTokenSource {
             return false;
         }
         if let Some(timer) = timed.timer.as_ref().filter(|_| timed.armed) {
-            if engine::change(timer, Duration::MAX, Duration::ZERO) == Rescheduled::WasIdle {
+            if engine::change(timer, Duration::MAX, Duration::ZERO) == Changed::WasIdle {
                 return false; // the callback of the timer has begun
             }
             timed.armed = false; // also if the runtime has ended: see `begin_timed`
@@ -412,11 +410,7 @@ impl Default for CancellationTokenSource {
     }
 }
 
-impl fmt::Debug for CancellationTokenSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CancellationTokenSource").field("reason", &self.handle.reason()).finish_non_exhaustive()
-    }
-}
+shown!([] CancellationTokenSource, |this| "reason" => this.handle.reason());
 
 /// A guard whose drop cancels a source. Made by [`CancellationTokenSource::drop_guard`].
 ///

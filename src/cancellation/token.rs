@@ -1,6 +1,5 @@
 //! Tokens: the asking handles.
 
-use std::fmt;
 use std::future::IntoFuture;
 use std::hash::{Hash, Hasher};
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -315,8 +314,4 @@ impl Default for CancellationToken {
     }
 }
 
-impl fmt::Debug for CancellationToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CancellationToken").field("reason", &self.reason()).finish_non_exhaustive()
-    }
-}
+shown!([] CancellationToken, |this| "reason" => this.reason());

@@ -1,7 +1,6 @@
 //! Futures that wait for the cancellation of a token.
 
 use std::borrow::Borrow;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
@@ -204,11 +203,7 @@ macro_rules! future_of_wait {
 
         fused!([] FusedFuture for $name $(<$lifetime>)?, |this| this.0.has_returned());
 
-        impl fmt::Debug for $name $(<$lifetime>)? {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_struct(stringify!($name)).field("token", &self.0.token).finish_non_exhaustive()
-            }
-        }
+        shown!([] $name [$(<$lifetime>)?], |this| "token" => this.0.token);
     };
 }
 
@@ -268,11 +263,7 @@ fused!(
     [F: futures_core::FusedFuture] FusedFuture for WithToken<F>, |this| this.future.is_terminated() || this.cancelled.has_returned()
 );
 
-impl<F> fmt::Debug for WithToken<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WithToken").field("cancelled", &self.cancelled).finish_non_exhaustive()
-    }
-}
+shown!([F] WithToken [<F>], |this| "cancelled" => this.cancelled);
 
 pin_project_lite::pin_project! {
     /// A future that runs another future until a token is cancelled. Made by
@@ -312,11 +303,7 @@ fused!(
     [F: futures_core::FusedFuture] FusedFuture for RunUntilCancelled<F>, |this| futures_core::FusedFuture::is_terminated(&this.with_token)
 );
 
-impl<F> fmt::Debug for RunUntilCancelled<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunUntilCancelled").field("cancelled", &self.with_token.cancelled).finish_non_exhaustive()
-    }
-}
+shown!([F] RunUntilCancelled [<F>], |this| "cancelled" => this.with_token.cancelled);
 
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {

@@ -15,9 +15,10 @@
 
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
+use std::time::SystemTime;
 
-use super::types::{Axis, wall_time};
-use crate::engine::{Engine, Looked, WakerEntry, WallEntry};
+use super::types::{AXES, Axis, wall_time};
+use crate::engine::{EntryRef, Looked, OwnedEntry, WakerEntry, change_wall, start_wall};
 use crate::queue::MissedTicks;
 use crate::runtime::RuntimeHandle;
 use crate::time::{END, NEVER};
@@ -29,8 +30,11 @@ pub(super) trait Ring: Send + Sync + 'static {
     fn ring(&self, axis: Axis);
 }
 
-/// The waker of the timer on the runtime's clock.
-struct Bell<R>(Weak<R>);
+/// The waker of the timer of an axis.
+struct Bell<R> {
+    queue: Weak<R>,
+    axis: Axis,
+}
 
 impl<R: Ring> Wake for Bell<R> {
     fn wake(self: Arc<Self>) {
@@ -38,118 +42,82 @@ impl<R: Ring> Wake for Bell<R> {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(queue) = self.0.upgrade() {
-            queue.ring(Axis::Running);
+        if let Some(queue) = self.queue.upgrade() {
+            queue.ring(self.axis);
         }
     }
-}
-
-/// Outcome of arming.
-#[must_use]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Armed {
-    /// The timers fire in time.
-    InTime,
-    /// An instant has come meanwhile: the caller looks again.
-    HasCome,
-    /// The runtime has ended.
-    Ended,
 }
 
 /// See the module's ground rules.
 pub(super) struct Alarms {
-    waker: Waker,
+    bells: [Waker; 2],
     running: Option<WakerEntry>,
-    /// [`NEVER`]: not armed.
-    running_at: u64,
-    wall: Option<WallEntry>,
-    wall_at: u64,
-    make_wall: Box<MakeWall>,
+    wall: Option<OwnedEntry>,
+    /// The instants for which the timers are armed; [`NEVER`]: not armed.
+    armed: [u64; 2],
 }
-
-/// Makes the timer on the wall clock, armed.
-type MakeWall = dyn Fn(&Arc<Engine>, u64) -> WallEntry + Send + Sync;
 
 impl Alarms {
     pub(super) fn new<R: Ring>(queue: &Weak<R>) -> Self {
-        let waker = Waker::from(Arc::new(Bell(Weak::clone(queue))));
-        let queue = Weak::clone(queue);
-        let make_wall = move |engine: &Arc<Engine>, at: u64| {
-            let queue = Weak::clone(&queue);
-            WallEntry::start_own(engine, wall_time(at), move |_| {
-                if let Some(queue) = queue.upgrade() {
-                    queue.ring(Axis::Wall);
-                }
-            })
-        };
-        Self { waker, running: None, running_at: NEVER, wall: None, wall_at: NEVER, make_wall: Box::new(make_wall) }
+        let bell = |axis| Waker::from(Arc::new(Bell { queue: Weak::clone(queue), axis }));
+        Self { bells: AXES.map(bell), running: None, wall: None, armed: [NEVER; 2] }
     }
 
     /// The instant for which the timer of an axis is armed; [`NEVER`]: not armed.
     pub(super) fn armed_for(&self, axis: Axis) -> u64 {
-        match axis {
-            Axis::Running => self.running_at,
-            Axis::Wall => self.wall_at,
-        }
+        self.armed[axis as usize]
     }
 
     /// The timer of an axis has fired.
     pub(super) fn fired(&mut self, axis: Axis) {
-        match axis {
-            Axis::Running => self.running_at = NEVER,
-            Axis::Wall => self.wall_at = NEVER,
-        }
+        self.armed[axis as usize] = NEVER;
     }
 
-    /// Has the timers fire at these instants or before; [`END`]: never.
-    pub(super) fn arm(&mut self, runtime: &RuntimeHandle, [running, wall]: [u64; 2], now: u64) -> Armed {
-        if running >= self.running_at && (wall == END || wall >= self.wall_at) {
-            return Armed::InTime;
+    /// Has the timers fire at these instants or before; [`END`]: never. [`Looked::HasCome`]: an
+    /// instant has come meanwhile, and the caller looks again.
+    #[must_use]
+    pub(super) fn arm(&mut self, runtime: &RuntimeHandle, [running, wall]: [u64; 2], now: u64) -> Looked {
+        let [running_before, wall_before] = self.armed;
+        if running >= running_before && (wall == END || wall >= wall_before) {
+            return Looked::Waits;
         }
-        let Ok(engine) = runtime.engine() else { return Armed::Ended };
-        let looked = if running < self.running_at { self.arm_running(engine, running, now) } else { Looked::Waits };
-        if wall != END && wall < self.wall_at {
+        let Ok(engine) = runtime.engine() else { return Looked::Closed };
+        let [bell, wall_bell] = &self.bells;
+        let mut looked = Looked::Waits;
+        if running < running_before {
+            looked = match &self.running {
+                None => WakerEntry::start(&mut self.running, engine, MissedTicks::Skip.into(), bell, running, now),
+                Some(entry) => {
+                    // The timer may be queued, or have fired while a thread is about to ring:
+                    // `reset` serves the first, `look` the second.
+                    entry.reset(Some(now), |_| running);
+                    entry.look(bell, running, now)
+                }
+            };
+            self.armed[0] = if looked == Looked::HasCome { NEVER } else { running };
+        }
+        if wall != END && wall < wall_before {
+            self.armed[1] = wall;
+            let at = wall_time(wall);
             match &self.wall {
-                Some(timer) => _ = timer.change(wall_time(wall)),
-                None => self.wall = Some((self.make_wall)(engine, wall)),
-            }
-            self.wall_at = wall;
-        }
-        match looked {
-            Looked::Closed => Armed::Ended,
-            Looked::Waits => Armed::InTime,
-            Looked::HasCome => {
-                self.running_at = NEVER;
-                Armed::HasCome
+                Some(timer) => _ = change_wall(timer, at),
+                None => {
+                    let bell = wall_bell.clone();
+                    let ring = move |_: &EntryRef, _: SystemTime| bell.wake_by_ref();
+                    self.wall = Some(start_wall::<_, true>(engine, at, MissedTicks::default().into(), ring));
+                }
             }
         }
-    }
-
-    fn arm_running(&mut self, engine: &Engine, at: u64, now: u64) -> Looked {
-        let looked = match &self.running {
-            None => {
-                let policy = MissedTicks::Skip.into();
-                WakerEntry::start(&mut self.running, engine, policy, &self.waker, at, now)
-            }
-            Some(entry) => {
-                // The timer may be queued, or have fired while a thread is about to ring: `reset`
-                // serves the first, `look` the second.
-                entry.reset(Some(now), |_| at);
-                entry.look(&self.waker, at, now)
-            }
-        };
-        self.running_at = at;
         looked
     }
 
     /// No receiver sleeps: the timers leave their queues.
     pub(super) fn disarm(&mut self) {
-        if self.running_at != NEVER {
-            self.running_at = NEVER;
+        let [running, wall] = std::mem::replace(&mut self.armed, [NEVER; 2]);
+        if running != NEVER {
             drop(self.running.as_ref().and_then(WakerEntry::take_waker));
         }
-        if self.wall_at != NEVER {
-            self.wall_at = NEVER;
+        if wall != NEVER {
             drop(self.wall.take());
         }
     }

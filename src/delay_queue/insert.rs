@@ -1,6 +1,5 @@
 //! Inserting: once, with a wait for room, and in numbers.
 
-use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, Hash};
 use std::pin::Pin;
@@ -202,8 +201,4 @@ impl<K, V> Drop for InsertWait<'_, K, V> {
 
 impl<K, V> Unpin for InsertWait<'_, K, V> {}
 
-impl<K, V> fmt::Debug for InsertWait<'_, K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InsertWait").field("waits", &self.ticket.is_some()).finish_non_exhaustive()
-    }
-}
+shown!([K, V] InsertWait [<'_, K, V>], |this| "waits" => this.ticket.is_some());

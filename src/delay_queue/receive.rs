@@ -4,7 +4,6 @@
 //! future loses nothing. A sleeping receiver has a ticket of the wait list; a dropped receiver
 //! gives it back, and passes on a wake-up that it has not used.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -202,11 +201,7 @@ impl<K, V> Future for Recv<'_, K, V> {
 
 fused!([K, V] FusedFuture for Recv<'_, K, V>, |this| this.has_returned);
 
-impl<K, V> fmt::Debug for Recv<'_, K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recv").field("waits", &self.receiver.ticket.is_some()).finish_non_exhaustive()
-    }
-}
+shown!([K, V] Recv [<'_, K, V>], |this| "waits" => this.receiver.ticket.is_some());
 
 /// A receiver of a queue that does not keep the queue open. Made by
 /// [`DelayQueue::receiver`](crate::DelayQueue::receiver).
@@ -316,8 +311,4 @@ impl<K, V> futures_core::Stream for DelayReceiver<K, V> {
 
 fused!([K, V] FusedStream for DelayReceiver<K, V>, |this| this.ended);
 
-impl<K, V> fmt::Debug for DelayReceiver<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DelayReceiver").field("waits", &self.receiver.ticket.is_some()).finish_non_exhaustive()
-    }
-}
+shown!([K, V] DelayReceiver [<K, V>], |this| "waits" => this.receiver.ticket.is_some());

@@ -23,11 +23,11 @@ use std::hash::{BuildHasher, Hash};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 
-use super::alarms::{Alarms, Armed, Ring};
+use super::alarms::{Alarms, Ring};
 use super::state::{Outbox, QueueEntry, QueueState};
 use super::types::{AXES, Axis};
 use crate::alarm::Clock;
-use crate::engine::{inside, is_inside};
+use crate::engine::{Looked, inside, is_inside};
 use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::RuntimeHandle;
 use crate::sync::unmodelled::AtomicU8;
@@ -229,9 +229,9 @@ impl<K, V> Section<'_, K, V> {
                 }
             }
             match inside(shared.address(), || self.alarms.arm(&shared.runtime, next, now)) {
-                Armed::InTime if !self.has_notes() => return,
-                Armed::InTime | Armed::HasCome => self.take_notes(),
-                Armed::Ended => return self.wake_all(),
+                Looked::Waits if !self.has_notes() => return,
+                Looked::Waits | Looked::HasCome => self.take_notes(),
+                Looked::Closed => return self.wake_all(),
             }
         }
     }

@@ -180,11 +180,7 @@ pub struct Refused<K, V> {
     pub reason: Refusal,
 }
 
-impl<K, V> fmt::Debug for Refused<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refused").field("reason", &self.reason).field("due", &self.due).finish_non_exhaustive()
-    }
-}
+shown!([K, V] Refused [<K, V>], |this| "reason" => this.reason, "due" => this.due);
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

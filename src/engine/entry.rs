@@ -39,7 +39,7 @@ use super::frames::inside;
 use super::label::{Label, Settings};
 use super::number::EngineNumber;
 use super::observe::Context;
-use super::shard::{AfterUnlock, Notice, Rescheduled, Shard, ShardState, end_section, end_section_apart};
+use super::shard::{AfterUnlock, Changed, Notice, Shard, ShardState, end_section, end_section_apart};
 use crate::alarm::Clock;
 use crate::queue::list::Linked;
 use crate::queue::node::Location;
@@ -144,12 +144,14 @@ unsafe impl<F: Fn(&Firing) + Send + Sync + 'static> EntryPayload for TimedCancel
     }
 }
 
-/// A callback that runs once at a time.
-pub(crate) struct Exclusive<F>(pub(crate) F);
+/// A callback that runs once at a time. `OWN`: a job of the crate's own, which runs on the pool
+/// also where callbacks are handed over to an executor of the program's.
+pub(crate) struct Exclusive<F, const OWN: bool>(pub(crate) F);
 
 // SAFETY: the bounds say so.
-unsafe impl<F: FnMut(&Firing) + Send + 'static> EntryPayload for Exclusive<F> {
+unsafe impl<F: FnMut(&Firing) + Send + 'static, const OWN: bool> EntryPayload for Exclusive<F, OWN> {
     const KIND: Kind = Kind::Exclusive;
+    const IS_CALLBACK: bool = !OWN;
 
     #[inline(always)]
     unsafe fn call(mut this: NonNull<Self>, firing: &Firing, context: Option<&Context>) {
@@ -173,23 +175,6 @@ unsafe impl<F: FnOnce(&Firing) + Send + 'static> EntryPayload for Once<F> {
         // the callback is taken once, and no thread drops it in place (I12).
         let Self(callback) = unsafe { this.read() };
         run_in(context, &firing.entry, || firing.lateness(), || callback(firing));
-    }
-}
-
-/// A job of the crate's own, exclusive: it runs on the pool, also where callbacks are handed over
-/// to an executor of the program's.
-pub(super) struct OwnJob<F>(pub(super) F);
-
-// SAFETY: the bounds say so.
-unsafe impl<F: FnMut(&Firing) + Send + 'static> EntryPayload for OwnJob<F> {
-    const KIND: Kind = Kind::Exclusive;
-    const IS_CALLBACK: bool = false;
-
-    unsafe fn call(mut this: NonNull<Self>, firing: &Firing, _: Option<&Context>) {
-        // SAFETY: alive between `begin` and `end`, and an exclusive timer runs one callback at a
-        // time.
-        let Self(job) = unsafe { this.as_mut() };
-        job(firing);
     }
 }
 
@@ -640,17 +625,17 @@ impl Drop for EntryRef {
 // ---------------------------------------------------------------- change
 
 /// Replaces due time and period, counting from now (S15 to S18).
-pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Rescheduled {
+pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Changed {
     change_to::<false>(node, due, |_| Period::new(period)).0
 }
 
 /// Replaces the due time, counting from now, and leaves the period.
-pub(crate) fn restart(node: &EntryRef, due: Duration) -> Rescheduled {
+pub(crate) fn restart(node: &EntryRef, due: Duration) -> Changed {
     restart_under_lock(node, due).0
 }
 
 /// As [`restart`], for a caller with a lock of its own.
-pub(crate) fn restart_under_lock(node: &EntryRef, due: Duration) -> (Rescheduled, Notice) {
+pub(crate) fn restart_under_lock(node: &EntryRef, due: Duration) -> (Changed, Notice) {
     change_to::<true>(node, due, |inner| node.get().period(inner.queue.key()))
 }
 
@@ -660,12 +645,12 @@ fn change_to<const APART: bool>(
     node: &EntryRef,
     due: Duration,
     period: impl FnOnce(&ShardState) -> Period,
-) -> (Rescheduled, Notice) {
+) -> (Changed, Notice) {
     let shard = node.shard();
     let now = shard.clock.now();
     let mut inner = shard.lock();
     if !inner.is_open() {
-        return (Rescheduled::Refused, Notice::NOTHING);
+        return (Changed::Ended, Notice::NOTHING);
     }
     inner.tally.changed += 1;
     let now = inner.now(shard, now);

@@ -8,7 +8,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use super::{Engine, Panicked};
+use super::{CallbackPanic, Engine};
 use crate::alarm::Loss;
 use crate::sync::Ordering;
 use crate::unwind::catch_all;
@@ -52,7 +52,7 @@ impl Engine {
         }
         self.close();
         match &self.hooks.panicked {
-            Some(handler) => catch_all(|| handler(Panicked { payload: Box::new(loss.message()), label: None })),
+            Some(handler) => catch_all(|| handler(CallbackPanic { payload: Box::new(loss.message()), label: None })),
             // If standard error is closed too, the message is lost.
             None => _ = writeln!(std::io::stderr(), "{}", loss.message()),
         }

@@ -21,20 +21,22 @@ pub(crate) use self::entry::{
 };
 pub(crate) use self::fire::{Executor, Expired, HandedOver, InOrder};
 pub(crate) use self::frames::{inside, is_inside};
-pub(crate) use self::label::{Hooks, Label, Panicked, Settings, Slow, SlowHandler};
+pub use self::label::{CallbackPanic, SlowCallback};
+pub(crate) use self::label::{Hooks, Label, Settings, SlowHandler};
 use self::number::EngineNumber;
 use self::observe::PoolNews;
 pub use self::observe::{CallbackContext, ObservedCallback, ThreadsChanged};
 pub use self::outlook::PendingTimer;
 pub(crate) use self::outlook::{Outline, soonest};
+pub use self::shard::Changed;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;
-pub(crate) use self::shard::{Notice, Rescheduled, Shard};
+pub(crate) use self::shard::{Notice, Shard};
 use self::shard::{ShardRef, ShardState};
 pub(crate) use self::waits::Waits;
 pub(crate) use self::waker_entry::{Looked, WakerEntry};
 use self::wall_registry::WallRegistry;
-pub(crate) use self::wall_registry::{WallEntry, WallFiring};
+pub(crate) use self::wall_registry::{change_wall, start_wall};
 use crate::alarm::{Clock, SharedAlarm};
 use crate::pool::{BATCH, Counts, Metrics, Pool, Ran, Tick};
 use crate::sync::unmodelled::{self, AtomicUsize, OnceLock, fence};
@@ -350,7 +352,7 @@ impl Engine {
     #[cold]
     fn ended_badly(&self, label: Option<Arc<Label>>, slow: Option<(Duration, Duration)>, panicked: Option<Payload>) {
         if let (Some((took, late)), Some(hook)) = (slow, &self.hooks.slow) {
-            contain(self, || (hook.handler)(Slow { took, late, label: label.clone() }));
+            contain(self, || (hook.handler)(&SlowCallback { took, late, label: label.clone() }));
         }
         if let Some(payload) = panicked {
             self.handle_panic(payload, label);
@@ -364,7 +366,7 @@ impl Engine {
         match &self.hooks.panicked {
             // What panics inside of the handler is not told: else there might be no end.
             Some(handler) if !is_inside(place) => {
-                inside(place, || catch_all(|| handler(Panicked { payload, label })));
+                inside(place, || catch_all(|| handler(CallbackPanic { payload, label })));
             }
             _ => discard(payload),
         }

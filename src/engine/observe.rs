@@ -10,7 +10,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::time::{Duration, Instant};
 
-use super::entry::{OwnJob, change};
+use super::entry::{Exclusive, change};
 use super::label::{Hooks, Label};
 use super::{Engine, EntryRef, Firing, OwnedEntry};
 use crate::pool::ThreadMetrics;
@@ -90,14 +90,7 @@ impl ObservedCallback<'_> {
     }
 }
 
-impl std::fmt::Debug for ObservedCallback<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ObservedCallback")
-            .field("timer_name", &self.timer_name())
-            .field("lateness", &self.lateness())
-            .finish_non_exhaustive()
-    }
-}
+shown!([] ObservedCallback [<'_>], |this| "timer_name" => this.timer_name(), "lateness" => this.lateness());
 
 /// The observer's context of a new timer.
 pub(crate) struct Context {
@@ -178,7 +171,7 @@ impl PoolNews {
         count.fetch_add(1, Ordering::Relaxed);
         let job = self.job.get_or_init(|| {
             let weak = Arc::downgrade(engine);
-            let tell = OwnJob(move |_: &Firing| {
+            let tell = Exclusive::<_, true>(move |_: &Firing| {
                 if let Some(engine) = weak.upgrade() {
                     engine.pool_news.tell(&engine);
                 }

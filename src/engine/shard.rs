@@ -420,7 +420,7 @@ impl ShardState {
         node: NonNull<Entry>,
         schedule: Schedule,
         now: u64,
-    ) -> (Rescheduled, AfterUnlock) {
+    ) -> (Changed, AfterUnlock) {
         // SAFETY: the caller's promises are the same.
         unsafe { self.reschedule_as(shard, node, schedule, now, Self::number(shard)) }
     }
@@ -437,21 +437,21 @@ impl ShardState {
         schedule: Schedule,
         now: u64,
         number: u64,
-    ) -> (Rescheduled, AfterUnlock) {
+    ) -> (Changed, AfterUnlock) {
         // SAFETY: alive, as the caller promises.
         let shared = unsafe { node.as_ref() };
         let Rearm::Armed { withdrawn } = shared.state.rearm(number) else {
-            return (Rescheduled::Refused, AfterUnlock::NOTHING);
+            return (Changed::Ended, AfterUnlock::NOTHING);
         };
         // SAFETY: alive, and belongs to this shard, as the caller promises.
         if let Some(at) = unsafe { self.queue.reschedule_lazily(node, schedule.due) } {
             shared.set_period(schedule.period, self.queue.key());
             self.arm_earlier(shard, at, now);
-            return (Rescheduled::WasWaiting, AfterUnlock::NOTHING);
+            return (Changed::WasWaiting, AfterUnlock::NOTHING);
         }
         // SAFETY: the caller's promises are the same.
         let (was_queued, left) = unsafe { self.move_entry(shard, node, schedule, now) };
-        (Rescheduled::waited(was_queued || withdrawn), left)
+        (Changed::waited(was_queued || withdrawn), left)
     }
 
     /// As [`Self::reschedule`], to a single firing, by the runtime, or of a delay to later: the
@@ -743,19 +743,43 @@ fn put(state: impl Deref<Target = ShardState>, expired: Expired) -> Notice {
 }
 
 /// The outcome of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rescheduled {
-    /// A tick of the old schedule was still to come.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{Changed, ManualClock, Runtime, Timer};
+///
+/// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+/// let timer = Timer::on(&runtime, Duration::MAX, Duration::ZERO, |_| {});
+/// assert_eq!(timer.change(Duration::from_secs(1), Duration::ZERO), Changed::WasIdle);
+/// assert_eq!(timer.change(Duration::from_secs(2), Duration::ZERO), Changed::WasWaiting);
+/// timer.dispose();
+/// assert_eq!(timer.change(Duration::from_secs(3), Duration::ZERO), Changed::Ended);
+/// # Ok::<(), timerqueue::error::StartError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Changed {
+    /// The timer was waiting to fire; the pending firing will not take place.
     WasWaiting,
+    /// The timer was idle: never started, stopped, or a one-shot that has fired (its callback may
+    /// still run).
     WasIdle,
-    /// Disposed, consumed, or the runtime has ended: nothing has changed.
-    Refused,
+    /// Nothing was changed: the timer is disposed, its runtime is shut down, or its callback is
+    /// consumed.
+    Ended,
 }
 
-impl Rescheduled {
+impl Changed {
     #[inline]
     pub(super) fn waited(waited: bool) -> Self {
         if waited { Self::WasWaiting } else { Self::WasIdle }
+    }
+
+    /// Whether the timer was waiting to fire.
+    pub fn was_waiting(self) -> bool {
+        self == Self::WasWaiting
     }
 }
 

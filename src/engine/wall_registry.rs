@@ -27,10 +27,10 @@ use std::ptr::NonNull;
 use std::time::{Duration, SystemTime};
 
 use super::Engine;
-use super::entry::{self, Entry, EntryPayload, EntryRef, Firing, OwnJob, OwnedEntry, run_in};
+use super::entry::{self, Entry, EntryPayload, EntryRef, Exclusive, Firing, OwnedEntry, run_in};
 use super::label::Settings;
 use super::observe::Context;
-use super::shard::{Rescheduled, Shard, ShardState, end_section};
+use super::shard::{Changed, Shard, ShardState, end_section};
 use crate::alarm::Clock;
 use crate::queue::{Kind, MissedTicks, Schedule};
 use crate::sync::unmodelled::AtomicUsize;
@@ -71,7 +71,7 @@ struct Own {
 impl Own {
     fn new(engine: &Engine) -> Self {
         let idle = |job: fn(&Engine)| {
-            let job = OwnJob(move |firing: &Firing| {
+            let job = Exclusive::<_, true>(move |firing: &Firing| {
                 let engine = firing.entry.shard().lock().engine().map(Arc::clone);
                 if let Some(engine) = engine {
                     job(&engine);
@@ -266,16 +266,16 @@ fn wants_look(inner: &ShardState, aim: &Aim) -> Option<Arc<Engine>> {
 }
 
 /// The timer waits for `at` from now on.
-fn change(entry: &EntryRef, at: SystemTime) -> Rescheduled {
+pub(crate) fn change_wall(entry: &EntryRef, at: SystemTime) -> Changed {
     let shard = entry.shard();
     let mut inner = shard.lock();
     inner.touch(shard);
-    let Some(engine) = inner.engine() else { return Rescheduled::Refused };
+    let Some(engine) = inner.engine() else { return Changed::Ended };
     let aim = Aim::new(engine.walls(), shard);
     // SAFETY: alive by the caller's reference, and of this shard, whose lock is held.
     let (rescheduled, left) =
         unsafe { inner.reschedule(shard, entry.as_ptr(), Schedule::once(aim.by.due(at)), aim.by.now) };
-    if rescheduled == Rescheduled::Refused {
+    if rescheduled == Changed::Ended {
         return rescheduled;
     }
     let waited = inner.walls.aimed(entry, at, &aim);
@@ -284,7 +284,7 @@ fn change(entry: &EntryRef, at: SystemTime) -> Rescheduled {
     if let Some(engine) = look {
         engine.walls().look_later();
     }
-    Rescheduled::waited(waited)
+    Changed::waited(waited)
 }
 
 /// The timer has fired. If its time has come by the wall clock, takes the timer out of the list and
@@ -491,29 +491,12 @@ fn set_index(entry: &EntryRef, index: usize) {
 
 // ---------------------------------------------------------------- timers
 
-/// The facts of a wall timer's firing, for the callback.
-pub(crate) struct WallFiring<'a> {
-    entry: &'a EntryRef,
-    /// The time that has come.
-    pub(crate) at: SystemTime,
-}
+/// The callback of a wall timer, which is told the timer and the time that has come.
+pub(crate) trait WallCallback: FnMut(&EntryRef, SystemTime) + Send + 'static {}
 
-impl WallFiring<'_> {
-    pub(crate) fn entry(&self) -> &EntryRef {
-        self.entry
-    }
+impl<F: FnMut(&EntryRef, SystemTime) + Send + 'static> WallCallback for F {}
 
-    /// The present reading of the runtime's wall clock.
-    pub(crate) fn now(&self) -> SystemTime {
-        self.entry.shard().clock.wall()
-    }
-
-    pub(crate) fn change(&self, at: SystemTime) -> Rescheduled {
-        change(self.entry, at)
-    }
-}
-
-/// The payload of a wall timer. `OWN`: of the crate's own, as [`OwnJob`].
+/// The payload of a wall timer. `OWN`: of the crate's own, as [`Exclusive`].
 struct WallPayload<F, const OWN: bool> {
     /// See [`WallList`].
     index: AtomicUsize,
@@ -530,10 +513,7 @@ impl<F, const OWN: bool> WallPayload<F, OWN> {
 }
 
 // SAFETY: the callback is `Send`.
-unsafe impl<F, const OWN: bool> EntryPayload for WallPayload<F, OWN>
-where
-    F: FnMut(&WallFiring<'_>) + Send + 'static,
-{
+unsafe impl<F: WallCallback, const OWN: bool> EntryPayload for WallPayload<F, OWN> {
     const KIND: Kind = Kind::Exclusive;
     const IS_CALLBACK: bool = !OWN;
     const DROP: Option<unsafe fn(NonNull<Self>)> = if needs_drop::<F>() { Some(Self::drop_callback) } else { None };
@@ -542,78 +522,43 @@ where
     unsafe fn call(this: NonNull<Self>, firing: &Firing, context: Option<&Context>) {
         let entry = &firing.entry;
         if let Some(at) = has_come(firing) {
-            let tick = WallFiring { entry, at };
             // SAFETY: alive between `begin` and `end`. An exclusive timer runs one callback at a
             // time, and no thread drops the callback meanwhile (I12).
             let callback = unsafe { &mut (*this.as_ptr()).callback };
-            run_in(context, entry, || tick.now().duration_since(at).ok(), || callback(&tick));
+            let late = || entry.shard().clock.wall().duration_since(at).ok();
+            run_in(context, entry, late, || callback(entry, at));
         }
     }
 }
 
-/// The handle of a wall timer: dropping it disposes the timer.
-pub(crate) struct WallEntry(OwnedEntry);
-
-impl WallEntry {
-    /// Makes and starts a timer of the program, in the context of the calling thread.
-    pub(crate) fn start<F>(engine: &Arc<Engine>, at: SystemTime, settings: impl Into<Settings>, callback: F) -> Self
-    where
-        F: FnMut(&WallFiring<'_>) + Send + 'static,
-    {
-        Self::start_in::<F, false>(engine, at, (settings.into(), Context::here(engine)), callback)
+/// Makes and starts a wall timer, in the context of the calling thread. `OWN`: a timer of the
+/// crate's own has no context, and its callback runs on the pool also where callbacks are handed
+/// over to an executor of the program's.
+pub(crate) fn start_wall<F: WallCallback, const OWN: bool>(
+    engine: &Arc<Engine>,
+    at: SystemTime,
+    settings: Settings,
+    callback: F,
+) -> OwnedEntry {
+    let settings = (settings, if OWN { None } else { Context::here(engine) });
+    engine.walls().prepare(engine);
+    let payload = WallPayload::<F, OWN> { index: AtomicUsize::new(IDLE), callback };
+    let mut look = None;
+    let (entry, _) = entry::start(engine, settings, payload, |inner, entry| {
+        let shard = entry.shard();
+        inner.touch(shard);
+        let aim = Aim::new(engine.walls(), shard);
+        inner.walls.aimed(entry, at, &aim);
+        // SAFETY: just made, so alive and idle; a reference is for `schedule`. `start` holds
+        // the lock.
+        let left = unsafe { inner.insert_or_claim(shard, entry.as_ptr(), Schedule::once(aim.by.due(at)), aim.by.now) };
+        look = wants_look(inner, &aim);
+        left
+    });
+    if let Some(engine) = look {
+        engine.walls().look_later();
     }
-
-    /// As [`Self::start`], for a timer of the crate's own: the callback runs on the pool, also
-    /// where callbacks are handed over to an executor of the program's.
-    pub(crate) fn start_own<F>(engine: &Arc<Engine>, at: SystemTime, callback: F) -> Self
-    where
-        F: FnMut(&WallFiring<'_>) + Send + 'static,
-    {
-        Self::start_in::<F, true>(engine, at, (MissedTicks::default().into(), None), callback)
-    }
-
-    fn start_in<F, const OWN: bool>(
-        engine: &Arc<Engine>,
-        at: SystemTime,
-        settings: (Settings, Option<Context>),
-        callback: F,
-    ) -> Self
-    where
-        F: FnMut(&WallFiring<'_>) + Send + 'static,
-    {
-        engine.walls().prepare(engine);
-        let payload = WallPayload::<F, OWN> { index: AtomicUsize::new(IDLE), callback };
-        let mut look = None;
-        let (entry, _) = entry::start(engine, settings, payload, |inner, entry| {
-            let shard = entry.shard();
-            inner.touch(shard);
-            let aim = Aim::new(engine.walls(), shard);
-            inner.walls.aimed(entry, at, &aim);
-            // SAFETY: just made, so alive and idle; a reference is for `schedule`. `start` holds
-            // the lock.
-            let left =
-                unsafe { inner.insert_or_claim(shard, entry.as_ptr(), Schedule::once(aim.by.due(at)), aim.by.now) };
-            look = wants_look(inner, &aim);
-            left
-        });
-        if let Some(engine) = look {
-            engine.walls().look_later();
-        }
-        Self(OwnedEntry::of(entry))
-    }
-
-    pub(crate) fn entry(&self) -> &EntryRef {
-        &self.0
-    }
-
-    pub(crate) fn change(&self, at: SystemTime) -> Rescheduled {
-        change(&self.0, at)
-    }
-
-    /// Gives up the handle; the timer is not disposed.
-    pub(crate) fn detach(self) {
-        drop(self.0.into_entry());
-    }
+    OwnedEntry::of(entry)
 }
 
 #[cfg(all(test, not(timerqueue_loom)))]

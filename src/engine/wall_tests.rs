@@ -135,7 +135,7 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
     walls.told.store(false, Ordering::Relaxed);
     walls.own.get_or_init(|| Own::new(&engine));
     let (start, hour) = (virtual_time.wall(), Duration::from_secs(3600));
-    let timer = WallTimer::start(&engine, start + hour, MissedTicks::default(), |_| {});
+    let timer = WallTimer::start(&engine, start + hour, MissedTicks::default().into(), |_| {});
     let run = || {
         let mut fires = Vec::new();
         engine.sweep_by_hand(0, &mut fires);
@@ -165,9 +165,9 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
     // looks nothing has changed.
     drop(timer);
     virtual_time.set_wall(start);
-    let timer = WallTimer::start(&engine, start + 2 * hour, MissedTicks::default(), |_| {});
+    let timer = WallTimer::start(&engine, start + 2 * hour, MissedTicks::default().into(), |_| {});
     virtual_time.set_wall(start + hour);
-    let another = WallTimer::start(&engine, start + 9 * hour, MissedTicks::default(), |_| {});
+    let another = WallTimer::start(&engine, start + 9 * hour, MissedTicks::default().into(), |_| {});
     walls.look(&engine);
     run();
     assert_eq!(due(), Some(hour_ns), "the first of the two");
@@ -204,7 +204,7 @@ fn s56_a_walk_reaches_all_timers_while_others_come_and_go() {
     let shard = engine.shards().next().expect("one queue");
     let start = virtual_time.wall();
     let at = |i: u64| start + Duration::from_secs(10_000 + i);
-    let start_timer = |i: u64| WallTimer::start(&engine, at(i), MissedTicks::default(), |_| {});
+    let start_timer = |i: u64| WallTimer::start(&engine, at(i), MissedTicks::default().into(), |_| {});
     let mut timers: std::collections::BTreeMap<u64, WallTimer> = (0..TIMERS).map(|i| (i, start_timer(i))).collect();
     let mut random = 1_u64;
     for round in 1..=4 {

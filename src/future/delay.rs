@@ -4,7 +4,6 @@
 //! entry with the waker ([`WakerEntry`]). The clock decides whether the deadline has come. For
 //! delays the clock stands still when the runtime ends.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -522,15 +521,10 @@ impl Future for Delay {
 
 fused!([] FusedFuture for Delay, |this| this.is_done());
 
-impl fmt::Debug for Delay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Delay")
-            .field("deadline", &format_args!("{}", self.deadline()))
-            .field("elapsed", &self.is_elapsed())
-            .field("waiting", &self.entry.is_some())
-            .finish_non_exhaustive()
-    }
-}
+shown!([] Delay, |this|
+    "deadline" => format_args!("{}", this.deadline()), "elapsed" => this.is_elapsed(),
+    "waiting" => this.entry.is_some()
+);
 
 #[cfg(all(test, timerqueue_loom))]
 #[path = "../../loom-tests/delay_poll_vs_fire.rs"]

@@ -5,7 +5,6 @@
 //! consumer; ticks without a waiting task are counted, not queued.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -569,15 +568,9 @@ impl futures_core::Stream for Interval {
 
 fused!([] FusedStream for Interval, |this| this.ended);
 
-impl fmt::Debug for Interval {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Interval")
-            .field("period", &self.period())
-            .field("next_due", &format_args!("{}", Timestamp::from_ns(self.next)))
-            .field("ended", &self.ended)
-            .finish_non_exhaustive()
-    }
-}
+shown!([] Interval, |this|
+    "period" => this.period(), "next_due" => format_args!("{}", Timestamp::from_ns(this.next)), "ended" => this.ended
+);
 
 /// Ends an [`Interval`], from any thread. Made by [`Interval::stop_handle`]. Clones end the same
 /// interval; **dropping** a handle ends nothing.
@@ -615,8 +608,4 @@ impl StopHandle {
     }
 }
 
-impl fmt::Debug for StopHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StopHandle").field("stopped", &self.source.is_cancelled()).finish_non_exhaustive()
-    }
-}
+shown!([] StopHandle, |this| "stopped" => this.source.is_cancelled());

@@ -6,7 +6,6 @@
 //! them the clock goes to the next due point. Tasks of the executor are seen only by the timers
 //! that they arm.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -184,8 +183,4 @@ impl<F: Future> Future for Running<F> {
 
 fused!([F: futures_core::FusedFuture] FusedFuture for Running<F>, |this| this.future.is_terminated());
 
-impl<F> fmt::Debug for Running<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running").field("clock", &self.clock).field("settle", &self.settle).finish_non_exhaustive()
-    }
-}
+shown!([F] Running [<F>], |this| "clock" => this.clock, "settle" => this.settle);

@@ -4,7 +4,6 @@
 //! system refuses a resource, the resources obtained so far are released before the error is
 //! returned.
 
-use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -265,7 +264,7 @@ impl RuntimeBuilder {
     /// with a `String` that says so, on a thread of the runtime. Default: the message goes to the
     /// [observer](Self::observer), or else to standard error.
     pub fn on_panic(mut self, handler: impl Fn(CallbackPanic) + Send + Sync + 'static) -> Self {
-        self.hooks.panicked = Some(Box::new(move |panicked| handler(CallbackPanic(panicked))));
+        self.hooks.panicked = Some(Box::new(handler));
         self
     }
 
@@ -277,8 +276,7 @@ impl RuntimeBuilder {
     /// Default: no hook. With a hook, each callback costs three readings of a clock more. The limit
     /// also holds for the [observer](Self::observer).
     pub fn on_slow_callback(mut self, limit: Duration, hook: impl Fn(&SlowCallback) + Send + Sync + 'static) -> Self {
-        let handler = Box::new(move |slow| hook(&SlowCallback(slow)));
-        self.hooks.slow = Some(SlowHandler { limit, handler });
+        self.hooks.slow = Some(SlowHandler { limit, handler: Box::new(hook) });
         self
     }
 
@@ -438,20 +436,11 @@ fn checked_queues(queues: usize) -> Result<usize, StartError> {
     Ok(queues)
 }
 
-impl fmt::Debug for RuntimeBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RuntimeBuilder")
-            .field("queues", &self.queues)
-            .field("workers", &self.workers)
-            .field("max_threads", &self.max_threads)
-            .field("keep_alive", &self.keep_alive)
-            .field("thread_name", &self.name)
-            .field("clock", &self.clock)
-            .field("alarm", &self.alarm)
-            .field("manual_clock", &self.manual)
-            .finish_non_exhaustive()
-    }
-}
+shown!([] RuntimeBuilder, |this|
+    "queues" => this.queues, "workers" => this.workers, "max_threads" => this.max_threads,
+    "keep_alive" => this.keep_alive, "thread_name" => this.name, "clock" => this.clock, "alarm" => this.alarm,
+    "manual_clock" => this.manual
+);
 
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {

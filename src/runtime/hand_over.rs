@@ -4,7 +4,6 @@
 //! runs the job takes the step from queued to running; so all rules of the state word hold on any
 //! thread.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::RuntimeBuilder;
@@ -79,14 +78,9 @@ impl CallbackJob {
     }
 }
 
-impl fmt::Debug for CallbackJob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallbackJob")
-            .field("timer_name", &self.timer_name())
-            .field("scheduled", &format_args!("{}", self.scheduled()))
-            .finish_non_exhaustive()
-    }
-}
+shown!([] CallbackJob, |this|
+    "timer_name" => this.timer_name(), "scheduled" => format_args!("{}", this.scheduled())
+);
 
 impl RuntimeBuilder {
     /// Runs callbacks on an executor of the program's instead of the pool: `executor` gets a job

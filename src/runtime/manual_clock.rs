@@ -4,7 +4,6 @@
 //! is the thread that moves the clock and runs the engines' callbacks; only a single thread drives
 //! at a time. No lock is held while callbacks run.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
@@ -491,14 +490,7 @@ impl ManualClock {
     }
 }
 
-impl fmt::Debug for ManualClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManualClock")
-            .field("now", &format_args!("{}", self.now()))
-            .field("wall", &self.wall())
-            .finish_non_exhaustive()
-    }
-}
+shown!([] ManualClock, |this| "now" => format_args!("{}", this.now()), "wall" => this.wall());
 
 #[cfg(all(test, timerqueue_loom))]
 #[path = "../../loom-tests/advance_vs_arm.rs"]

@@ -15,7 +15,6 @@ mod hooks;
 mod manual_clock;
 pub(crate) mod wait;
 
-use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
 pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock};
@@ -24,11 +23,11 @@ pub use self::dump::{PendingTimer, TimerDump};
 pub use self::error::{RuntimeError, ShutdownError, StartError};
 pub use self::hand_over::CallbackJob;
 pub(crate) use self::handle::RuntimeHandle;
-pub use self::hooks::{CallbackPanic, Observer, SlowCallback};
+pub use self::hooks::Observer;
 use self::manual_clock::LOOK_AGAIN;
 pub use self::manual_clock::ManualClock;
 use crate::alarm::Loss;
-pub use crate::engine::{CallbackContext, ObservedCallback, ThreadsChanged};
+pub use crate::engine::{CallbackContext, CallbackPanic, ObservedCallback, SlowCallback, ThreadsChanged};
 use crate::engine::{CoreRef, Engine, Firing, Once, OwnedEntry, Owner};
 pub use crate::pool::{Metrics, ThreadMetrics};
 use crate::queue::MissedTicks;
@@ -460,16 +459,8 @@ impl Runtime {
     }
 }
 
-impl fmt::Debug for Runtime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let engine = self.engine();
-        f.debug_struct("Runtime")
-            .field("queues", &self.queues())
-            .field("threads", &engine.native().map_or(0, |native| native.pool.threads()))
-            .field("active", &engine.active())
-            .field("now", &format_args!("{}", self.now()))
-            .field("global", &self.is_global())
-            .field("shut_down", &self.is_shut_down())
-            .finish_non_exhaustive()
-    }
-}
+shown!([] Runtime, |this|
+    "queues" => this.queues(), "threads" => this.engine().native().map_or(0, |native| native.pool.threads()),
+    "active" => this.engine().active(), "now" => format_args!("{}", this.now()), "global" => this.is_global(),
+    "shut_down" => this.is_shut_down()
+);

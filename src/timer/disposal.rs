@@ -1,6 +1,5 @@
 //! Waiting for the end of a disposed timer.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -126,8 +125,4 @@ impl Drop for Disposal {
     }
 }
 
-impl fmt::Debug for Disposal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Disposal").field("ended", &self.entry.get().state.is_dropped()).finish_non_exhaustive()
-    }
-}
+shown!([] Disposal, |this| "ended" => this.entry.get().state.is_dropped());

@@ -271,7 +271,7 @@ impl Timer {
     /// ```
     #[doc(alias = "pause")]
     pub fn stop(&self) -> Changed {
-        engine::restart(&self.entry, Duration::MAX).into()
+        engine::restart(&self.entry, Duration::MAX)
     }
 
     /// Starts the timer again: the next tick is due after `due` from now, and later ticks follow by
@@ -299,7 +299,7 @@ impl Timer {
     /// ```
     #[doc(alias = "restart")]
     pub fn reset(&self, due: Duration) -> Changed {
-        engine::restart(&self.entry, due).into()
+        engine::restart(&self.entry, due)
     }
 
     /// Fires as soon as possible, on another thread; later ticks follow by the timer's period from
@@ -334,8 +334,7 @@ impl Timer {
     /// As [`reset`](Self::reset), for a caller with a lock of its own, which drops the notice
     /// after that lock.
     pub(crate) fn restart_under_lock(&self, due: Duration) -> (Changed, Notice) {
-        let (changed, notice) = engine::restart_under_lock(&self.entry, due);
-        (changed.into(), notice)
+        engine::restart_under_lock(&self.entry, due)
     }
 
     /// The identity of the timer, which its callback can ask for: [`Tick::timer_id`].
@@ -396,7 +395,7 @@ impl Timer {
     /// ```
     #[doc(alias("reset", "stop", "pause"))]
     pub fn change(&self, due: Duration, period: Duration) -> Changed {
-        engine::change(&self.entry, due, period).into()
+        engine::change(&self.entry, due, period)
     }
 
     /// Disposes the timer: stops the timer for good, without waiting.

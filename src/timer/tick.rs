@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::TimerSnapshot;
-use crate::engine::{self, EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, Rescheduled};
+pub use crate::engine::Changed;
+use crate::engine::{self, EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping};
 use crate::time::Timestamp;
 
 /// The tick for which a callback runs, passed to the callback. Also lets the callback change or
@@ -46,7 +47,7 @@ pub(crate) fn overlapping(callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) 
 /// A callback that runs once at a time.
 #[inline]
 pub(crate) fn exclusive(mut callback: impl FnMut(&Tick<'_>) + Send + 'static) -> impl EntryPayload {
-    Exclusive(move |firing: &Firing| callback(&Tick { firing }))
+    Exclusive::<_, false>(move |firing: &Firing| callback(&Tick { firing }))
 }
 
 /// A callback that is consumed by its call.
@@ -90,19 +91,19 @@ impl Tick<'_> {
     /// [`OnceTimer`](crate::OnceTimer) the call is too late: [`Changed::Ended`].
     #[doc(alias = "reset")]
     pub fn change(&self, due: Duration, period: Duration) -> Changed {
-        engine::change(&self.firing.entry, due, period).into()
+        engine::change(&self.firing.entry, due, period)
     }
 
     /// Stops the callback's own timer, which can be started again; see
     /// [`Timer::stop`](crate::Timer::stop).
     #[doc(alias = "pause")]
     pub fn stop(&self) -> Changed {
-        engine::restart(&self.firing.entry, Duration::MAX).into()
+        engine::restart(&self.firing.entry, Duration::MAX)
     }
 
     /// Starts the callback's own timer again; see [`Timer::reset`](crate::Timer::reset).
     pub fn reset(&self, due: Duration) -> Changed {
-        engine::restart(&self.firing.entry, due).into()
+        engine::restart(&self.firing.entry, due)
     }
 
     /// The identity of the timer: the same as [`Timer::id`](crate::Timer::id).
@@ -141,15 +142,9 @@ impl Tick<'_> {
     }
 }
 
-impl fmt::Debug for Tick<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tick")
-            .field("timer_id", &self.timer_id())
-            .field("scheduled", &format_args!("{}", self.scheduled()))
-            .field("missed", &self.firing.missed)
-            .finish_non_exhaustive()
-    }
-}
+shown!([] Tick [<'_>], |this|
+    "timer_id" => this.timer_id(), "scheduled" => format_args!("{}", this.scheduled()), "missed" => this.firing.missed
+);
 
 /// The identity of a timer. No two timers of a process that exist at the same time have the same.
 /// After a timer is gone, with its handle, a later timer may get its identity.
@@ -179,51 +174,5 @@ impl TimerId {
 impl fmt::Debug for TimerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TimerId({:x})", self.0)
-    }
-}
-
-/// The outcome of a change.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use timerqueue::{Changed, ManualClock, Runtime, Timer};
-///
-/// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
-/// let timer = Timer::on(&runtime, Duration::MAX, Duration::ZERO, |_| {});
-/// assert_eq!(timer.change(Duration::from_secs(1), Duration::ZERO), Changed::WasIdle);
-/// assert_eq!(timer.change(Duration::from_secs(2), Duration::ZERO), Changed::WasWaiting);
-/// timer.dispose();
-/// assert_eq!(timer.change(Duration::from_secs(3), Duration::ZERO), Changed::Ended);
-/// # Ok::<(), timerqueue::error::StartError>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Changed {
-    /// The timer was waiting to fire; the pending firing will not take place.
-    WasWaiting,
-    /// The timer was idle: never started, stopped, or a one-shot that has fired (its callback may
-    /// still run).
-    WasIdle,
-    /// Nothing was changed: the timer is disposed, its runtime is shut down, or its callback is
-    /// consumed.
-    Ended,
-}
-
-impl Changed {
-    /// Whether the timer was waiting to fire.
-    pub fn was_waiting(self) -> bool {
-        self == Self::WasWaiting
-    }
-}
-
-impl From<Rescheduled> for Changed {
-    fn from(outcome: Rescheduled) -> Self {
-        match outcome {
-            Rescheduled::WasWaiting => Self::WasWaiting,
-            Rescheduled::WasIdle => Self::WasIdle,
-            Rescheduled::Refused => Self::Ended,
-        }
     }
 }

@@ -1,13 +1,13 @@
 //! Wall timers: a callback at a time of the wall clock, also after the clock is set.
 //!
-//! Ground rules. A handle owns an entry of the registry ([`crate::engine::WallEntry`]), and the
-//! registry does the work.
+//! Ground rules. A handle owns an entry of the registry (`engine::wall_registry`), which does the
+//! work.
 
 use std::fmt;
 use std::time::SystemTime;
 
 use super::{Changed, Disposal, Timer, TimerBuilder, TimerId, TimerSnapshot, Waited};
-use crate::engine::{self, Engine, Settings, WallEntry, WallFiring};
+use crate::engine::{self, Engine, EntryRef, OwnedEntry, Settings};
 use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::Arc;
 
@@ -57,7 +57,7 @@ use crate::sync::Arc;
 #[doc(alias = "cron")]
 #[must_use = "dropping the handle disposes the timer: keep it (`let _timer = ..`; `let _ = ..` drops it at once), or `detach` it"]
 pub struct WallTimer {
-    entry: WallEntry,
+    entry: OwnedEntry,
 }
 
 impl WallTimer {
@@ -133,7 +133,7 @@ impl WallTimer {
 
     /// The identity of the timer, which its callback can ask for: [`WallTick::timer_id`].
     pub fn id(&self) -> TimerId {
-        TimerId::of(self.entry.entry())
+        TimerId::of(&self.entry)
     }
 
     /// The state of the timer now, with the time that it waits for ([`TimerSnapshot::wall`]); see
@@ -156,16 +156,17 @@ impl WallTimer {
     /// ```
     #[must_use]
     pub fn snapshot(&self) -> TimerSnapshot {
-        TimerSnapshot::of(self.entry.entry())
+        TimerSnapshot::of(&self.entry)
     }
 
     pub(crate) fn start(
         engine: &Arc<Engine>,
         at: SystemTime,
-        settings: impl Into<Settings>,
+        settings: Settings,
         mut callback: impl FnMut(&WallTick<'_>) + Send + 'static,
     ) -> Self {
-        Self { entry: WallEntry::start(engine, at, settings, move |firing| callback(&WallTick { firing })) }
+        let callback = move |entry: &EntryRef, at: SystemTime| callback(&WallTick { entry, at });
+        Self { entry: engine::start_wall::<_, false>(engine, at, settings, callback) }
     }
 
     /// Replaces the time of the timer, also after the timer has fired. If the wall clock shows the
@@ -193,28 +194,28 @@ impl WallTimer {
     /// ```
     #[doc(alias = "change")]
     pub fn reset_at(&self, at: SystemTime) -> Changed {
-        self.entry.change(at).into()
+        engine::change_wall(&self.entry, at)
     }
 
     /// Disposes the timer: stops the timer for good, without waiting; see
     /// [`Timer::dispose`](crate::Timer::dispose).
     #[doc(alias("stop", "cancel"))]
     pub fn dispose(&self) {
-        engine::dispose(self.entry.entry());
+        engine::dispose(&self.entry);
     }
 
     /// Disposes the timer, and blocks the thread until its callback does not run; see
     /// [`Timer::dispose_and_wait`](crate::Timer::dispose_and_wait).
     pub fn dispose_and_wait(&self) -> Waited {
         self.dispose();
-        Disposal::of(self.entry.entry()).wait()
+        Disposal::of(&self.entry).wait()
     }
 
     /// Disposes the timer now. The future is ready when the callback does not run; see
     /// [`Timer::dispose_async`](crate::Timer::dispose_async).
     pub fn dispose_async(&self) -> Disposal {
         self.dispose();
-        Disposal::of(self.entry.entry())
+        Disposal::of(&self.entry)
     }
 
     /// Lets the timer go on without a handle: until the timer has fired, its callback has disposed
@@ -233,7 +234,7 @@ impl WallTimer {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn detach(self) {
-        self.entry.detach();
+        drop(self.entry.into_entry());
     }
 }
 
@@ -263,48 +264,45 @@ impl fmt::Debug for WallTimer {
 /// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
 pub struct WallTick<'a> {
-    firing: &'a WallFiring<'a>,
+    entry: &'a EntryRef,
+    at: SystemTime,
 }
 
 impl WallTick<'_> {
     /// The time of the timer. When the callback started, the wall clock showed this time or a later
     /// time.
     pub fn scheduled(&self) -> SystemTime {
-        self.firing.at
+        self.at
     }
 
     /// Reads the wall clock.
     pub fn now(&self) -> SystemTime {
-        self.firing.now()
+        self.entry.shard().clock.wall()
     }
 
     /// The identity of the timer: the same as [`WallTimer::id`].
     pub fn timer_id(&self) -> TimerId {
-        TimerId::of(self.firing.entry())
+        TimerId::of(self.entry)
     }
 
     /// The state of the callback's own timer now; see [`WallTimer::snapshot`].
     #[must_use]
     pub fn snapshot(&self) -> TimerSnapshot {
-        TimerSnapshot::of(self.firing.entry())
+        TimerSnapshot::of(self.entry)
     }
 
     /// Changes the callback's own timer; see [`WallTimer::reset_at`].
     #[doc(alias = "change")]
     pub fn reset_at(&self, at: SystemTime) -> Changed {
-        self.firing.change(at).into()
+        engine::change_wall(self.entry, at)
     }
 
     /// Disposes the callback's own timer. The values owned by the callback are dropped after the
     /// callback has returned.
     #[doc(alias("stop", "cancel"))]
     pub fn dispose(&self) {
-        engine::dispose(self.firing.entry());
+        engine::dispose(self.entry);
     }
 }
 
-impl fmt::Debug for WallTick<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WallTick").field("scheduled", &self.scheduled()).finish_non_exhaustive()
-    }
-}
+shown!([] WallTick [<'_>], |this| "scheduled" => this.scheduled());
