@@ -671,7 +671,7 @@ fn links_of_documents_lead_somewhere() {
     };
     let mut documents = files("docs", ".md");
     documents.extend(files("crates", ".md"));
-    for path in ["README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+    for path in ["README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md"] {
         documents.insert(path.to_owned(), self::read(path));
     }
     let broken: Vec<String> = documents.iter().flat_map(|(path, text)| broken_links(path, text, read)).collect();
@@ -739,6 +739,17 @@ fn the_readme_is_short() {
     let readme = read("README.md");
     let (lines, words) = (readme.lines().count(), readme.split_whitespace().count());
     assert!(lines <= 150 && words <= 1_150, "{lines} lines, {words} words");
+}
+
+/// The index of the examples has each of them, and only files that exist.
+#[test]
+fn each_example_is_in_the_index() {
+    let index = read("examples/README.md");
+    for (path, text) in files("examples", ".rs") {
+        let name = path.trim_start_matches("examples/");
+        let is_program = text.lines().any(|line| line.contains("fn main()"));
+        assert!(!is_program || index.contains(&format!("]({name})")), "{path} is not in examples/README.md");
+    }
 }
 
 /// Words that hide which thread, lock or piece of code is meant.
