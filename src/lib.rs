@@ -7,14 +7,15 @@
 //! async runtime and works with any.
 //!
 //! ```
-//! use std::time::Duration;
+//! use std::{thread, time::Duration};
 //! use timerqueue::Timer;
 //!
-//! // Fires after 5 s, then every second. The callback runs on a thread of the pool.
-//! let timer = Timer::new(Duration::from_secs(5), Duration::from_secs(1), |tick| {
+//! // Fires after 5 ms, then every 20 ms. The callback runs on a thread of the pool.
+//! let timer = Timer::new(Duration::from_millis(5), Duration::from_millis(20), |tick| {
 //!     println!("{:?} late, {} missed", tick.lateness(), tick.missed());
 //! });
 //!
+//! thread::sleep(Duration::from_millis(100)); // prints five lines
 //! timer.change(Duration::from_secs(10), Duration::MAX); // once, in 10 s
 //! timer.dispose(); // no callback starts after this
 //! ```
@@ -97,8 +98,9 @@
 //! instructions under the queue's own lock; the window advances as time passes. Each queue has an
 //! OS timer (a timerfd on Linux, a kqueue timer on BSD and macOS), set when a timer becomes the
 //! earliest of its queue, and at the end of each sweep. The thread woken by the kernel sweeps the
-//! queue, offers the due timers to the work-stealing pool, and runs the first itself. DESIGN.md in
-//! the repository has the whole design, the promises S1, S2, ..., and the proofs.
+//! queue, offers the due timers to the work-stealing pool, and runs the first itself.
+//! [DESIGN.md](https://github.com/timerqueue/timerqueue/blob/main/DESIGN.md) has the whole design,
+//! the promises S1, S2, ..., and the proofs.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(all(test, timerqueue_loom), allow(dead_code))] // a model build runs the models alone

@@ -734,6 +734,32 @@ fn promises_that_are_cited_exist() {
     }
 }
 
+/// The public items of a file whose documentation cites a promise by number.
+fn citing_items(text: &str) -> Vec<&str> {
+    let (mut cites, mut found) = (false, Vec::new());
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("///") {
+            cites |= !cited(line, 'S').is_empty();
+        } else if !line.starts_with("#[") {
+            if cites && (line.starts_with("pub ") || line.starts_with(|c: char| c.is_ascii_uppercase())) {
+                found.push(line);
+            }
+            cites = false;
+        }
+    }
+    found
+}
+
+/// Readers of the documentation have no list of promises beside them; the front page has a link.
+#[test]
+fn documentation_of_public_items_cites_no_numbers() {
+    for (path, text) in files("src", ".rs") {
+        assert_eq!(citing_items(&text), [""; 0], "{path}");
+    }
+    let text = "/// One (S1).\n#[inline]\npub fn a() {}\n/// S2\npub(crate) fn b() {}\n/// Two.\npub fn c() {}";
+    assert_eq!(citing_items(text), ["pub fn a() {}"]);
+}
+
 #[test]
 fn the_readme_is_short() {
     let readme = read("README.md");

@@ -21,9 +21,9 @@ const MAX_QUEUES: usize = 1024;
 const DEFAULT_MAX_THREADS: usize = 512;
 const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// The clock of the system on which a runtime counts (S54): whether time in suspend counts.
+/// The clock of the system on which a runtime counts: whether time in suspend counts.
 ///
-/// Setting the wall clock moves neither (S55). On a machine without suspend the two are the same.
+/// Setting the wall clock moves neither. On a machine without suspend the two are the same.
 ///
 /// # Examples
 ///
@@ -131,8 +131,8 @@ pub struct RuntimeBuilder {
 
 impl RuntimeBuilder {
     /// The number of queues, 1 to 1,024. Default: the number of cores that the process may use, or
-    /// the quota of its control group in whole processors, if smaller (S25); 1 on a manual clock.
-    /// The cores share fewer queues evenly.
+    /// the quota of its control group in whole processors, if smaller; 1 on a manual clock. The
+    /// cores share fewer queues evenly.
     ///
     /// On Linux the process may use each core which some thread of the process may use when the
     /// runtime starts. So the thread that starts the runtime may be pinned: threads of the pool use
@@ -155,9 +155,9 @@ impl RuntimeBuilder {
         self
     }
 
-    /// The largest number of threads, reached when callbacks block (S31); at most 4,000. Default:
-    /// 512, or the number of workers if larger. A thread always waits for alarms and runs no
-    /// callback: so when callbacks block all threads but one, due timers wait.
+    /// The largest number of threads, reached when callbacks block; at most 4,000. Default: 512, or
+    /// the number of workers if larger. A thread always waits for alarms and runs no callback: so
+    /// when callbacks block all threads but one, due timers wait.
     pub fn max_threads(mut self, max_threads: usize) -> Self {
         self.max_threads = Some(max_threads);
         self
@@ -237,9 +237,9 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Called with each panic of the program's code that the runtime has caught (S12): of a
-    /// callback, a job, a waker that is called, the [executor](Self::callback_executor), the hook
-    /// for [slow callbacks](Self::on_slow_callback), and of the destructors of all these.
+    /// Called with each panic of the program's code that the runtime has caught: of a callback, a
+    /// job, a waker that is called, the [executor](Self::callback_executor), the hook for [slow
+    /// callbacks](Self::on_slow_callback), and of the destructors of all these.
     /// [`Metrics::panics`](crate::observe::Metrics::panics) counts the same. Default: no handler;
     /// the panic hook of the process has already printed the message.
     ///
@@ -260,8 +260,8 @@ impl RuntimeBuilder {
     /// others are told. All are told if the thread panics already.
     ///
     /// Also called, once, when the runtime has ended because foreign code of the process closed its
-    /// descriptors, or because a sandbox that the program entered later refuses its calls (S33):
-    /// with a `String` that says so, on a thread of the runtime. Default: the message goes to the
+    /// descriptors, or because a sandbox that the program entered later refuses its calls: with a
+    /// `String` that says so, on a thread of the runtime. Default: the message goes to the
     /// [observer](Self::observer), or else to standard error.
     pub fn on_panic(mut self, handler: impl Fn(CallbackPanic) + Send + Sync + 'static) -> Self {
         self.hooks.panicked = Some(Box::new(handler));
@@ -309,8 +309,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// The clock of the system on which the runtime counts (S54). Default:
-    /// [`RuntimeClock::Monotonic`]. On a manual clock the two differ by [`ManualClock::suspend`].
+    /// The clock of the system on which the runtime counts. Default: [`RuntimeClock::Monotonic`].
+    /// On a manual clock the two differ by [`ManualClock::suspend`].
     pub fn clock(mut self, clock: RuntimeClock) -> Self {
         self.clock = clock;
         self

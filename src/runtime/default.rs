@@ -152,8 +152,8 @@ impl RuntimeBuilder {
 }
 
 impl Runtime {
-    /// The process-wide default runtime. It starts on first use (S34), with the default settings
-    /// unless [`RuntimeBuilder::start_global`] has started it before, and never shuts itself down.
+    /// The process-wide default runtime. It starts on first use, with the default settings unless
+    /// [`RuntimeBuilder::start_global`] has started it before, and never shuts itself down.
     ///
     /// If the default runtime was [shut down](Self::shutdown_global), it stays so: timers made on
     /// it never fire.

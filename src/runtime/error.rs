@@ -78,7 +78,7 @@ impl From<ShutdownError> for io::Error {
     }
 }
 
-/// Why a runtime could not be started (S34). Nothing is left behind; a later try may work.
+/// Why a runtime could not be started. Nothing is left behind; a later try may work.
 ///
 /// # Examples
 ///
@@ -179,7 +179,7 @@ impl From<StartError> for io::Error {
 }
 
 /// A runtime cannot tell the time: the runtime has ended, could not be started, or is that of a
-/// parent process (S33, S34).
+/// parent process.
 ///
 /// Converts into an [`io::Error`] of kind `Other`, never of kind `TimedOut`: no time has passed.
 ///

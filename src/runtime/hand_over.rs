@@ -90,16 +90,15 @@ impl RuntimeBuilder {
     /// Callbacks of timers, of timed cancels and of wall timers, and jobs of [`Runtime::execute`],
     /// are handed over. Wakers of delays, timeouts and intervals are not.
     ///
-    /// **What stays.** No callback starts early (S5), nor after a change or disposal (S16, S20). A
-    /// timer has at most one job at a time with the executor; ticks that come due meanwhile are
-    /// deferred and counted (S8, S9). A job that begins late passes the deferred tick to the
-    /// executor first, so a callback that blocks does not keep the ticks of its timer. Panics are
-    /// contained (S12). A shutdown waits for the callbacks that run (S33); a job that has not begun
-    /// by then does nothing.
+    /// **What stays.** No callback starts early, nor after a change or disposal. A timer has at
+    /// most one job at a time with the executor; ticks that come due meanwhile are deferred and
+    /// counted. A job that begins late passes the deferred tick to the executor first, so a
+    /// callback that blocks does not keep the ticks of its timer. Panics are contained. A shutdown
+    /// waits for the callbacks that run; a job that has not begun by then does nothing.
     ///
     /// **What the executor decides.** How late a callback is, and in which order callbacks run.
-    /// That a callback that blocks delays no other (S31) holds only as far as the executor has a
-    /// further thread. A job that waits in the executor's queue keeps the memory of its timer.
+    /// That a callback that blocks delays no other holds only as far as the executor has a further
+    /// thread. A job that waits in the executor's queue keeps the memory of its timer.
     ///
     /// If `executor` panics, the panic is counted as that of a callback, and the job is dropped.
     ///

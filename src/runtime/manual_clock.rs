@@ -14,7 +14,7 @@ use crate::sync::{MutexGuard, Ordering, park_timeout, thread_id};
 use crate::time::Timestamp;
 use crate::time::{At, Deadline, LAST, NEVER};
 
-/// A clock that moves only by calls, for tests and simulations (S51 to S53).
+/// A clock that moves only by calls, for tests and simulations.
 ///
 /// Runtimes on a manual clock have no threads: [`advance`](Self::advance) steps from due point to
 /// due point and runs all due callbacks on the calling thread. The order is by due point, then by
@@ -254,8 +254,8 @@ impl ManualClock {
     }
 
     /// Runs a future on this thread. Whenever the future waits, the clock advances automatically to
-    /// the next due point (S57). Returns the output of the future. So a test of code that waits
-    /// takes no time, and repeats exactly.
+    /// the next due point. Returns the output of the future. So a test of code that waits takes no
+    /// time, and repeats exactly.
     ///
     /// The future may run an executor with any number of tasks: the clock moves when no task can
     /// continue. If no timer waits, or [automatic advance](Self::set_auto_advance) is switched off,
@@ -425,8 +425,8 @@ impl ManualClock {
         self.inner.virtual_time.wall()
     }
 
-    /// Sets the wall clock, forward or back. Timers that count elapsed time do not notice (S55). A
-    /// [`WallTimer`](crate::WallTimer) follows (S56): if stepped over, it fires at the next
+    /// Sets the wall clock, forward or back. Timers that count elapsed time do not notice. A
+    /// [`WallTimer`](crate::WallTimer) follows: if stepped over, it fires at the next
     /// [`advance`](Self::advance), even by zero.
     ///
     /// # Examples

@@ -37,10 +37,10 @@ use crate::time::{NEVER, Timestamp};
 /// A set of timer queues, one per core, with the threads that serve them.
 ///
 /// Most programs use the default runtime, [`Runtime::global`]. Several can live side by side, each
-/// with its own clock (S52). A `Runtime` is a handle: clones share the same runtime. **Dropping**
-/// the last handle shuts the runtime down without waiting for running callbacks; pending timers do
-/// not fire any more. (A callback that owns a clone of its own runtime keeps the runtime alive
-/// until [`shutdown`](Self::shutdown).)
+/// with its own clock. A `Runtime` is a handle: clones share the same runtime. **Dropping** the
+/// last handle shuts the runtime down without waiting for running callbacks; pending timers do not
+/// fire any more. (A callback that owns a clone of its own runtime keeps the runtime alive until
+/// [`shutdown`](Self::shutdown).)
 ///
 /// # Examples
 ///
@@ -269,8 +269,8 @@ impl Runtime {
     }
 
     /// Whether the runtime was shut down: timers do not fire any more, and for delays, timeouts and
-    /// intervals time stands still (S33). Also true in a forked child, for a runtime of its parent
-    /// (but not on a manual clock).
+    /// intervals time stands still. Also true in a forked child, for a runtime of its parent (but
+    /// not on a manual clock).
     ///
     /// # Examples
     ///
@@ -288,12 +288,12 @@ impl Runtime {
         self.usable().is_err()
     }
 
-    /// Shuts the runtime down (S33): pending timers never fire and are dropped with their
-    /// callbacks, queued callbacks are discarded. Waits up to `limit` for running callbacks and the
-    /// end of the threads, with the destructors of their thread-local values. After `Ok`, no code
-    /// of callbacks or threads runs any more. The calling thread itself drops the callbacks of
-    /// pending timers, and wakes the tasks of pending delays; how long these destructors and wakers
-    /// take, `limit` does not bound.
+    /// Shuts the runtime down: pending timers never fire and are dropped with their callbacks,
+    /// queued callbacks are discarded. Waits up to `limit` for running callbacks and the end of the
+    /// threads, with the destructors of their thread-local values. After `Ok`, no code of callbacks
+    /// or threads runs any more. The calling thread itself drops the callbacks of pending timers,
+    /// and wakes the tasks of pending delays; how long these destructors and wakers take, `limit`
+    /// does not bound.
     ///
     /// A further call waits again. A call inside a callback of this runtime does not wait for this
     /// callback (but it waits, up to `limit`, for a callback that waits for this callback); on a

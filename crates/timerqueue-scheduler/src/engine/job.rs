@@ -208,7 +208,7 @@ impl Run {
 
     /// A text that all attempts at this run share, and no other run has: for calls elsewhere that
     /// must take effect once. In a store that lasts it is the same after a restart and in each
-    /// process (K14).
+    /// process.
     #[must_use]
     pub fn run_id(&self) -> &str {
         &self.inner.run_id
