@@ -18,6 +18,7 @@ const LAYERS: &[&[&str]] = &[
     &["store::fault", "store::invalid", "store::node"],
     &["store::error", "store::micros"],
     &["store::reply", "store::row"],
+    &["store::form"],
     &["store::look", "store::minutes", "store::op"],
     &["store::limits"],
     &["store"],

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::{Deserialize, Serialize};
+
 use super::Invalid;
 
 const NANOS: u128 = 1_000;
@@ -23,8 +25,16 @@ const NANOS: u128 = 1_000;
 /// assert_eq!(Micros::ceil(UNIX_EPOCH - Duration::from_nanos(1)), Err(Invalid::InstantOutOfRange));
 /// # Ok::<(), Invalid>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "i64")]
 pub struct Micros(i64);
+
+impl From<i64> for Micros {
+    /// [`Micros::new`].
+    fn from(micros: i64) -> Self {
+        Self::new(micros)
+    }
+}
 
 impl Micros {
     /// 1970-01-01T00:00:00Z.

@@ -14,6 +14,7 @@
 
 mod error;
 mod fault;
+mod form;
 mod invalid;
 mod limits;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

@@ -8,6 +8,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Deserializer, Serialize};
+
 /// A node of a store: a member that lives or has lived. Numbers grow in the order of the joins, and
 /// are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,14 +27,21 @@ pub struct Entry {
 }
 
 /// A handler of an [`Entry`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryHandler {
     /// The name of the handler.
     pub name: Arc<str>,
     /// The most runs of the handler at a time on this node.
+    #[serde(deserialize_with = "clamped")]
     pub parallel: usize,
-    /// Its limits over all nodes.
+    /// Its limits over all nodes. Each node keeps its own, and they are not stored.
+    #[serde(skip)]
     pub limits: Limits,
+}
+
+/// A number of another machine, whose `usize` may be wider.
+fn clamped<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+    Ok(usize::try_from(u64::deserialize(from)?).unwrap_or(usize::MAX))
 }
 
 impl Entry {

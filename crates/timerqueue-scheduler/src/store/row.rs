@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
+
 use super::{Invalid, Micros};
 use crate::{Occurrence as Exact, Schedule};
 
@@ -23,12 +25,29 @@ pub struct Held {
 }
 
 /// An occurrence of a schedule, as stores keep it. Both instants are rounded up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "Pair", into = "Pair")]
 pub struct Occurrence {
     /// Identifies the occurrence. In each recurring job, nominal instants grow.
     pub nominal: Micros,
     /// When to run.
     pub due: Micros,
+}
+
+/// An occurrence as it is stored: nominal and due instant.
+#[derive(Serialize, Deserialize)]
+struct Pair(Micros, Micros);
+
+impl From<Pair> for Occurrence {
+    fn from(Pair(nominal, due): Pair) -> Self {
+        Self { nominal, due }
+    }
+}
+
+impl From<Occurrence> for Pair {
+    fn from(Occurrence { nominal, due }: Occurrence) -> Self {
+        Self(nominal, due)
+    }
 }
 
 impl Occurrence {
@@ -48,13 +67,15 @@ impl Occurrence {
 ///
 /// assert_eq!(Catchup::default(), Catchup::RunLast);
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Catchup {
     /// The last one, however late.
     #[default]
     RunLast,
     /// The last ones, one after another, up to a number (1 to [`Catchup::MOST`]).
+    #[serde(serialize_with = "u32::serialize", deserialize_with = "u32::deserialize")]
     RunAll {
         /// The number.
         at_most: u32,
@@ -73,7 +94,8 @@ impl Catchup {
 
 /// What happens when an occurrence comes while a run of the same recurring job waits, runs or is to
 /// be retried.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Overlap {
     /// The occurrence is skipped, and counted.
@@ -104,7 +126,8 @@ pub struct Recurrence {
 }
 
 /// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RunEnd {
     /// The handler was done.
@@ -323,7 +346,7 @@ impl JobInfo {
 }
 
 /// Counts of a recurring job.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Tally {
     /// Runs put for occurrences.

@@ -1,216 +1,186 @@
-//! Schedules, last runs and handlers as JSON text, for the columns `recurring`, `last` and
-//! `handlers` of a file or a server.
+//! Schedules, last runs and handlers as JSON text, for the columns `recurring`, `last`, `failures`
+//! and `handlers` of a file or a server.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::Schedule;
-use crate::store::rules::{Failures, Recurring};
-use crate::store::{Catchup, EntryHandler, LastRun, Micros, Occurrence, Overlap, Recurrence, RunEnd, Tally};
+use super::form::micros_of;
+use super::rules::{Failures, Recurring};
+use super::{EntryHandler, LastRun, Micros, RunEnd};
 
-#[derive(Serialize, Deserialize)]
-struct RecurringText {
-    schedule: Schedule,
-    catchup: CatchupText,
-    /// Microseconds.
-    grace: Option<u64>,
-    overlap: OverlapText,
-    version: u64,
-    /// Nominal instant and due time.
-    next: Option<(i64, i64)>,
-    look: Option<i64>,
-    looked: bool,
-    last_nominal: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    reached: Option<i64>,
-    ended: Option<i64>,
-    ending: bool,
-    runs: u64,
-    skipped: u64,
-    missed: u64,
+/// Instants as microseconds since the Unix epoch.
+mod instant {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(at: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+        Micros::floor(*at).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error> {
+        Micros::deserialize(from).map(Micros::to_system)
+    }
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum CatchupText {
-    RunLast,
-    RunAll(u32),
-    Skip,
+/// As [`instant`], or nothing.
+mod instant_or_none {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(at: &Option<SystemTime>, to: S) -> Result<S::Ok, S::Error> {
+        at.map(Micros::floor).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SystemTime>, D::Error> {
+        Ok(Option::<Micros>::deserialize(from)?.map(Micros::to_system))
+    }
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum OverlapText {
-    Skip,
-    QueueOne,
-    Allow,
+/// Durations as microseconds, rounded up.
+mod micros {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        micros_of(*duration).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_micros)
+    }
 }
 
+/// A run, as it is stored.
 #[derive(Serialize, Deserialize)]
-struct LastRunText {
-    due: i64,
-    nominal: Option<i64>,
-    started: i64,
-    /// Microseconds.
-    duration: u64,
+#[serde(remote = "LastRun")]
+struct StoredRun {
+    #[serde(with = "instant")]
+    due: SystemTime,
+    #[serde(default, with = "instant_or_none")]
+    nominal: Option<SystemTime>,
+    #[serde(with = "instant")]
+    started: SystemTime,
+    #[serde(with = "micros")]
+    duration: Duration,
     attempt: u32,
-    end: EndText,
-    error: Option<String>,
+    end: RunEnd,
+    error: Option<Arc<str>>,
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum EndText {
-    Done,
-    Again,
-    Failed,
-    Dead,
+/// A run that is stored, or a reference to it.
+struct Stored<T>(T);
+
+impl Serialize for Stored<&LastRun> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        StoredRun::serialize(self.0, to)
+    }
 }
 
-/// A handler of a member.
-#[derive(Serialize, Deserialize)]
-struct HandlerText {
-    name: String,
-    parallel: u64,
+impl<'de> Deserialize<'de> for Stored<LastRun> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        StoredRun::deserialize(from).map(Self)
+    }
 }
 
 pub(super) fn write_handlers(handlers: &[EntryHandler]) -> String {
-    let text = |handler: &EntryHandler| HandlerText {
-        name: handler.name.to_string(),
-        parallel: u64::try_from(handler.parallel).unwrap_or(u64::MAX),
-    };
-    serde_json::to_string(&handlers.iter().map(text).collect::<Vec<_>>()).unwrap_or_default()
+    serde_json::to_string(handlers).unwrap_or_default()
 }
 
 /// Nothing, if the text was written by hand and is wrong.
 pub(super) fn read_handlers(text: &str) -> Vec<EntryHandler> {
-    let handlers: Vec<HandlerText> = serde_json::from_str(text).unwrap_or_default();
-    let handler = |text: HandlerText| EntryHandler {
-        name: text.name.into(),
-        parallel: usize::try_from(text.parallel).unwrap_or(usize::MAX),
-        limits: Default::default(), // each node keeps its own
-    };
-    handlers.into_iter().map(handler).collect()
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+    serde_json::from_str(text).unwrap_or_default()
 }
 
 pub(super) fn write_recurring(recurring: &Recurring) -> Result<String, String> {
-    let Recurrence { schedule, catchup, grace, overlap } = &*recurring.recurrence;
-    let text = RecurringText {
-        schedule: schedule.clone(),
-        catchup: match *catchup {
-            Catchup::RunLast => CatchupText::RunLast,
-            Catchup::RunAll { at_most } => CatchupText::RunAll(at_most),
-            Catchup::Skip => CatchupText::Skip,
-        },
-        grace: grace.map(micros),
-        overlap: match overlap {
-            Overlap::Skip => OverlapText::Skip,
-            Overlap::QueueOne => OverlapText::QueueOne,
-            Overlap::Allow => OverlapText::Allow,
-        },
-        version: recurring.version,
-        next: recurring.next.map(|next| (next.nominal.as_i64(), next.due.as_i64())),
-        look: recurring.look.map(Micros::as_i64),
-        looked: recurring.looked,
-        last_nominal: recurring.last_nominal.map(Micros::as_i64),
-        reached: recurring.reached.map(Micros::as_i64),
-        ended: recurring.ended.map(Micros::as_i64),
-        ending: recurring.ending,
-        runs: recurring.tally.runs,
-        skipped: recurring.tally.skipped,
-        missed: recurring.tally.missed,
-    };
-    serde_json::to_string(&text).map_err(|error| error.to_string())
+    serde_json::to_string(recurring).map_err(|error| error.to_string())
 }
 
 /// Without the runs, which are rows of their own.
 pub(super) fn read_recurring(text: &str) -> Result<Box<Recurring>, String> {
-    let text: RecurringText = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let recurrence = Recurrence {
-        schedule: text.schedule,
-        catchup: match text.catchup {
-            CatchupText::RunLast => Catchup::RunLast,
-            CatchupText::RunAll(at_most) => Catchup::RunAll { at_most },
-            CatchupText::Skip => Catchup::Skip,
-        },
-        grace: text.grace.map(Duration::from_micros),
-        overlap: match text.overlap {
-            OverlapText::Skip => Overlap::Skip,
-            OverlapText::QueueOne => Overlap::QueueOne,
-            OverlapText::Allow => Overlap::Allow,
-        },
-    };
-    let occurrence = |(nominal, due)| Occurrence { nominal: Micros::new(nominal), due: Micros::new(due) };
-    Ok(Box::new(Recurring {
-        recurrence: Box::new(recurrence),
-        version: text.version,
-        next: text.next.map(occurrence),
-        look: text.look.map(Micros::new),
-        looked: text.looked,
-        last_nominal: text.last_nominal.map(Micros::new),
-        reached: text.reached.map(Micros::new),
-        ended: text.ended.map(Micros::new),
-        live: Vec::new(),
-        queued: Default::default(),
-        ending: text.ending,
-        tally: Tally { runs: text.runs, skipped: text.skipped, missed: text.missed },
-    }))
-}
-
-fn last_text(last: &LastRun) -> LastRunText {
-    LastRunText {
-        due: Micros::floor(last.due).as_i64(),
-        nominal: last.nominal.map(|nominal| Micros::floor(nominal).as_i64()),
-        started: Micros::floor(last.started).as_i64(),
-        duration: micros(last.duration),
-        attempt: last.attempt,
-        end: match last.end {
-            RunEnd::Done => EndText::Done,
-            RunEnd::Again => EndText::Again,
-            RunEnd::Failed => EndText::Failed,
-            RunEnd::Dead => EndText::Dead,
-        },
-        error: last.error.as_deref().map(str::to_owned),
-    }
+    serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
 pub(super) fn write_last(last: &LastRun) -> Option<String> {
-    serde_json::to_string(&last_text(last)).ok()
+    serde_json::to_string(&Stored(last)).ok()
 }
 
 pub(super) fn write_failures(failures: &Failures) -> Option<String> {
-    serde_json::to_string(&failures.attempts.iter().map(last_text).collect::<Vec<_>>()).ok()
+    serde_json::to_string(&failures.attempts.iter().map(Stored).collect::<Vec<_>>()).ok()
 }
 
 /// `None`: written by hand, and wrong. The last run is for people, and stands in nothing's way.
 pub(super) fn read_last(text: &str) -> Option<Box<LastRun>> {
-    serde_json::from_str(text).ok().map(|text| Box::new(last_of(text)))
+    serde_json::from_str(text).ok().map(|Stored(last)| Box::new(last))
 }
 
 /// `None`: written by hand, and wrong.
 pub(super) fn read_failures(text: &str) -> Option<Box<Failures>> {
-    let attempts: Vec<LastRunText> = serde_json::from_str(text).ok()?;
-    Some(Box::new(Failures { attempts: attempts.into_iter().map(last_of).collect() }))
+    let attempts: Vec<Stored<LastRun>> = serde_json::from_str(text).ok()?;
+    Some(Box::new(Failures { attempts: attempts.into_iter().map(|Stored(last)| last).collect() }))
 }
 
-fn last_of(text: LastRunText) -> LastRun {
-    LastRun {
-        due: Micros::new(text.due).to_system(),
-        nominal: text.nominal.map(|nominal| Micros::new(nominal).to_system()),
-        started: Micros::new(text.started).to_system(),
-        duration: Duration::from_micros(text.duration),
-        attempt: text.attempt,
-        end: match text.end {
-            EndText::Done => RunEnd::Done,
-            EndText::Again => RunEnd::Again,
-            EndText::Failed => RunEnd::Failed,
-            EndText::Dead => RunEnd::Dead,
-        },
-        error: text.error.map(Into::into),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Texts as version 0.1.0 has written them. They are never changed: each later version reads
+    /// them, and writes them again.
+    #[test]
+    fn l17_stored_schedules_stay_readable_and_stay_the_output() {
+        for text in [
+            concat!(
+                r#"{"schedule":{"cron":"30 2 * * *","zone":"Europe/Berlin"},"catchup":{"run_all":3},"grace":60000001,"#,
+                r#""overlap":"queue_one","version":7,"next":[1767225600000000,1767225600500000],"look":null,"#,
+                r#""looked":false,"last_nominal":1767139200000000,"ended":null,"ending":false,"runs":4,"skipped":1,"#,
+                r#""missed":2}"#
+            ),
+            concat!(
+                r#"{"schedule":{"every":"0.25s"},"catchup":"run_last","grace":null,"overlap":"skip","version":0,"#,
+                r#""next":null,"look":253402300799999999,"looked":true,"last_nominal":null,"reached":1767139200000000,"#,
+                r#""ended":null,"ending":true,"runs":18446744073709551615,"skipped":0,"missed":0}"#
+            ),
+            concat!(
+                r#"{"schedule":{"any":[{"cron":"0 8 * * *"},{"every":"3600s"}]},"catchup":"skip","#,
+                r#""grace":18446744073709551615,"overlap":"allow","version":1,"next":null,"look":null,"looked":false,"#,
+                r#""last_nominal":null,"ended":1767139200000000,"ending":false,"runs":0,"skipped":0,"missed":0}"#
+            ),
+        ] {
+            assert_eq!(write_recurring(&read_recurring(text).unwrap()).unwrap(), text);
+        }
+        // As another program may write it: in another order, without what may be nothing.
+        let by_hand = concat!(
+            r#"{"new":1,"missed":0,"skipped":0,"runs":0,"ending":false,"looked":false,"version":3,"overlap":"skip","#,
+            r#""catchup":"skip","schedule":{"every":"1s"}}"#
+        );
+        assert_eq!(read_recurring(by_hand).unwrap().version, 3);
+        for wrong in ["", "{}", "null", &by_hand.replace("\"skip\"", "\"other\""), &by_hand.replace("1s", "1")] {
+            assert!(read_recurring(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn l17_stored_runs_stay_readable_and_stay_the_output() {
+        let run = concat!(
+            r#"{"due":1767225600000000,"nominal":1767225599000000,"started":1767225600000001,"duration":1500,"#,
+            r#""attempt":2,"end":"failed","error":"disk \"full\""}"#
+        );
+        let done = concat!(
+            r#"{"due":0,"nominal":null,"started":0,"duration":18446744073709551615,"attempt":1,"end":"done","#,
+            r#""error":null}"#
+        );
+        for text in [run, done, &done.replace("done", "again"), &done.replace("done", "dead")] {
+            assert_eq!(write_last(&read_last(text).unwrap()).unwrap(), text);
+        }
+        let both = format!("[{run},{done}]");
+        assert_eq!(write_failures(&read_failures(&both).unwrap()).unwrap(), both);
+        assert!(read_last(r#"{"due":0,"started":0,"duration":1,"attempt":1,"end":"done"}"#).is_some());
+        assert!(read_last("{}").is_none() && read_failures("{}").is_none());
+    }
+
+    #[test]
+    fn l17_stored_handlers_stay_readable_and_stay_the_output() {
+        let text = r#"[{"name":"mail","parallel":32},{"name":"a \"b\"","parallel":18446744073709551615}]"#;
+        assert_eq!(write_handlers(&read_handlers(text)), text);
+        assert_eq!(read_handlers(r#"[{"parallel":1,"name":"a","new":0}]"#).len(), 1);
+        assert_eq!(read_handlers("{"), []);
     }
 }

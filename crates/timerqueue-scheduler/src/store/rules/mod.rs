@@ -20,9 +20,11 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     JobId, JobInfo, LastRun, MAX_ERROR_BYTES, Micros, NewJob, Notice, Occurrence, Op, Query, Recurrence, RunEnd, State,
-    Tally,
+    Tally, form,
 };
 
 pub(crate) use self::affinity::{Affinity, Bindings, KEPT_MICROS, Member, Tie};
@@ -212,8 +214,11 @@ pub(crate) struct Failures {
 }
 
 /// What a recurring job has beside.
-#[derive(Debug)]
+///
+/// Its form is stored, in the order of the fields.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Recurring {
+    #[serde(flatten, with = "form::recurrence")]
     pub(crate) recurrence: Box<Recurrence>,
     /// Counts the changes of `next`.
     pub(crate) version: u64,
@@ -227,15 +232,19 @@ pub(crate) struct Recurring {
     /// Or the instant after which the first occurrence was searched for.
     pub(crate) last_nominal: Option<Micros>,
     /// The greatest `last_nominal` before it went back: the clock had been ahead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reached: Option<Micros>,
     /// The end of the last run of a fixed delay.
     pub(crate) ended: Option<Micros>,
-    /// Runs waiting or running.
+    /// Runs waiting or running. They are rows of their own.
+    #[serde(skip)]
     pub(crate) live: Vec<JobId>,
     /// Runs waiting for the end of the live run, in order of their puts.
+    #[serde(skip)]
     pub(crate) queued: VecDeque<JobId>,
     /// No occurrence follows: the row leaves with the last run.
     pub(crate) ending: bool,
+    #[serde(flatten)]
     pub(crate) tally: Tally,
 }
 
