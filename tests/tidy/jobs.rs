@@ -15,10 +15,9 @@ const SRC: &str = "crates/timerqueue-scheduler/src/";
 const LAYERS: &[&[&str]] = &[
     &["unwind", "histogram"],
     // Vocabulary: what scheduler and stores say to each other.
-    &["store::fault", "store::invalid", "store::node"],
-    &["store::error", "store::micros"],
+    &["store::fault", "store::form", "store::invalid"],
+    &["store::error", "store::micros", "store::node"],
     &["store::reply", "store::row"],
-    &["store::form"],
     &["store::look", "store::minutes", "store::op"],
     &["store::limits"],
     &["store"],

@@ -9,7 +9,7 @@ use serde::Serialize;
 use timerqueue_scheduler::Counts;
 use timerqueue_scheduler::store::CheckStep;
 #[cfg(feature = "postgres")]
-use timerqueue_scheduler::store::{PostgresReader, ServerReport, Standby};
+use timerqueue_scheduler::store::{PostgresReader, ServerReport};
 
 use crate::exit::Fail;
 use crate::look::ahead_line;
@@ -92,69 +92,13 @@ fn check_file(
 
 #[cfg(feature = "postgres")]
 #[derive(Serialize)]
-struct ServerJson<'a> {
+struct Checked<'a> {
     sound: bool,
-    server_version: &'a str,
-    schema_version: u32,
-    jobs: u64,
+    #[serde(flatten)]
+    report: &'a ServerReport,
     /// Schedules that wait behind a clock that was ahead.
     ahead: u64,
-    unreadable: Vec<UnreadableJson<'a>>,
-    clock_ahead_seconds: f64,
-    clock_within_seconds: f64,
-    table_bytes: u64,
-    index_bytes: u64,
-    dead_rows: u64,
-    vacuumed: Option<String>,
-    standby: bool,
-    replay_age_seconds: Option<f64>,
-    standbys: Vec<StandbyJson<'a>>,
     seconds: f64,
-}
-
-#[cfg(feature = "postgres")]
-#[derive(Serialize)]
-struct UnreadableJson<'a> {
-    id: u64,
-    reason: &'a str,
-}
-
-#[cfg(feature = "postgres")]
-#[derive(Serialize)]
-struct StandbyJson<'a> {
-    name: &'a str,
-    synchronous: bool,
-    behind_bytes: u64,
-    behind_seconds: Option<f64>,
-}
-
-#[cfg(feature = "postgres")]
-fn server_json<'a>(report: &'a ServerReport, counts: &Counts, seconds: f64) -> ServerJson<'a> {
-    let standby = |standby: &'_ Standby| (standby.is_synchronous, standby.behind_bytes, standby.behind);
-    ServerJson {
-        sound: report.unreadable.is_empty(),
-        server_version: &report.server_version,
-        schema_version: report.schema_version,
-        jobs: report.jobs,
-        ahead: counts.ahead,
-        unreadable: report.unreadable.iter().map(|(id, reason)| UnreadableJson { id: id.0, reason }).collect(),
-        clock_ahead_seconds: report.clock_ahead_micros as f64 / 1e6,
-        clock_within_seconds: report.clock_within.as_secs_f64(),
-        table_bytes: report.table_bytes,
-        index_bytes: report.index_bytes,
-        dead_rows: report.dead_rows,
-        vacuumed: report.vacuumed.map(text::rfc3339),
-        standby: report.is_standby,
-        replay_age_seconds: report.replay_age.map(|age| age.as_secs_f64()),
-        standbys: (report.standbys.iter())
-            .map(|found| {
-                let (synchronous, behind_bytes, behind) = standby(found);
-                let behind_seconds = behind.map(|behind| behind.as_secs_f64());
-                StandbyJson { name: &found.name, synchronous, behind_bytes, behind_seconds }
-            })
-            .collect(),
-        seconds,
-    }
 }
 
 #[cfg(feature = "postgres")]
@@ -198,7 +142,8 @@ fn check_server(reader: &PostgresReader, place: &Place, progress: bool, out: &mu
     let report = checked.map_err(|error| place.named(error.into()))?;
     let counts = reader.counts().map_err(|error| place.named(error.into()))?;
     let seconds = begin.elapsed().as_secs_f64();
-    out.thing(&server_json(&report, &counts, seconds), |_| server_text(&report, &counts, place, seconds))?;
+    let checked = Checked { sound: report.unreadable.is_empty(), report: &report, ahead: counts.ahead, seconds };
+    out.thing(&checked, |_| server_text(&report, &counts, place, seconds))?;
     match report.unreadable.len() {
         0 => Ok(()),
         _ => Err(place.named(Fail::Damaged("rows cannot be read".to_owned()))),

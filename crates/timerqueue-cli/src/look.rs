@@ -3,11 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use serde_json::value::RawValue;
 use timerqueue_scheduler::store::FinishedJob;
-use timerqueue_scheduler::{
-    Catchup, Counts, JobId, JobInfo, LastRun, Node, NodeHandler, Overlap, Query, RunEnd, Schedule, State,
-};
+use timerqueue_scheduler::{Catchup, Counts, JobId, JobInfo, LastRun, Node, Overlap, Query, RunEnd, State};
 
 use crate::args;
 use crate::exit::Fail;
@@ -51,72 +48,18 @@ fn state_of(state: args::State) -> State {
     }
 }
 
-/// The payload as it is; as a string if a person has spoilt it.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Payload<'a> {
-    Json(&'a RawValue),
-    Text(&'a str),
-}
-
-impl<'a> Payload<'a> {
-    fn new(text: &'a str) -> Self {
-        serde_json::from_str(text).map_or(Self::Text(text), Self::Json)
-    }
-}
-
-#[derive(Serialize)]
-struct LastJson<'a> {
-    end: &'static str,
-    started: String,
-    seconds: f64,
-    attempt: u32,
-    error: Option<&'a str>,
-}
-
-impl<'a> LastJson<'a> {
-    fn new(last: &'a LastRun) -> Self {
-        Self {
-            end: end_name(last.end),
-            started: text::rfc3339(last.started),
-            seconds: last.duration.as_secs_f64(),
-            attempt: last.attempt,
-            error: last.error.as_deref(),
-        }
-    }
-}
-
 /// A job for programs.
 #[derive(Serialize)]
-struct JobJson<'a> {
-    id: u64,
-    key: &'a str,
-    handler: &'a str,
-    state: &'static str,
-    paused: bool,
-    due: Option<String>,
-    nominal: Option<String>,
-    parent: Option<u64>,
-    attempt: u32,
-    error: Option<&'a str>,
-    payload: Payload<'a>,
-    last: Option<LastJson<'a>>,
-    affinity: Option<&'a str>,
-    /// The last failed attempts, the latest last.
-    failures: Vec<LastJson<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    recurring: Option<RecurringJson<'a>>,
+struct Shown<'a> {
+    #[serde(flatten)]
+    job: &'a JobInfo,
+    #[serde(flatten)]
+    coming: Option<Coming>,
 }
 
+/// Of a recurring job.
 #[derive(Serialize)]
-struct RecurringJson<'a> {
-    schedule: &'a Schedule,
-    catchup: String,
-    grace_seconds: Option<f64>,
-    overlap: &'static str,
-    runs: u64,
-    skipped: u64,
-    missed: u64,
+struct Coming {
     /// Waits for an occurrence though there are earlier ones: the clock was ahead.
     ahead: bool,
     next: Vec<String>,
@@ -140,35 +83,10 @@ fn overlap(overlap: Overlap) -> &'static str {
     }
 }
 
-fn job_json(job: &JobInfo) -> JobJson<'_> {
-    let recurring = job.recurrence.as_ref().map(|recurrence| RecurringJson {
-        schedule: &recurrence.schedule,
-        catchup: catchup(recurrence.catchup),
-        grace_seconds: recurrence.grace.map(|grace| grace.as_secs_f64()),
-        overlap: overlap(recurrence.overlap),
-        runs: job.tally.runs,
-        skipped: job.tally.skipped,
-        missed: job.tally.missed,
-        ahead: job.is_ahead(SystemTime::now()),
-        next: job.next_runs(SystemTime::now(), SHOWN).into_iter().map(text::rfc3339).collect(),
-    });
-    JobJson {
-        id: job.id.0,
-        key: &job.key,
-        handler: &job.name,
-        state: state_name(job.state),
-        paused: job.paused,
-        due: job.due.map(text::rfc3339),
-        nominal: job.nominal.map(text::rfc3339),
-        parent: job.parent.map(|parent| parent.0),
-        attempt: job.attempt,
-        error: job.error.as_deref(),
-        payload: Payload::new(&job.payload),
-        last: job.last.as_deref().map(LastJson::new),
-        affinity: job.affinity.as_deref(),
-        failures: job.failures.iter().map(LastJson::new).collect(),
-        recurring,
-    }
+fn shown(job: &JobInfo) -> Shown<'_> {
+    let now = SystemTime::now();
+    let next = || job.next_runs(now, SHOWN).into_iter().map(text::rfc3339).collect();
+    Shown { job, coming: job.recurrence.as_ref().map(|_| Coming { ahead: job.is_ahead(now), next: next() }) }
 }
 
 pub(crate) fn heading(out: &mut Out) -> Result<(), Fail> {
@@ -246,7 +164,7 @@ pub(crate) fn ls(place: &Place, ls: &args::Ls, out: &mut Out) -> Result<(), Fail
         }
         let listed = (states.is_empty() || states.contains(&job.state)) && (!ls.paused || job.paused) && is_soon(job);
         if listed {
-            out.thing(&job_json(job), |_| row(job))?;
+            out.thing(&shown(job), |_| row(job))?;
             left -= 1;
         }
         Ok(left > 0)
@@ -265,7 +183,7 @@ pub(crate) fn dead(place: &Place, dead: &args::Dead, out: &mut Out) -> Result<()
         return Ok(());
     }
     pages(&reader, &query, |job| {
-        out.thing(&job_json(job), |_| row(job))?;
+        out.thing(&shown(job), |_| row(job))?;
         left -= 1;
         Ok(left > 0)
     })
@@ -340,26 +258,10 @@ fn described(job: &JobInfo, is_served: bool) -> String {
 
 /// A done job that the file keeps.
 #[derive(Serialize)]
-struct FinishedJson<'a> {
-    id: u64,
-    key: &'a str,
-    handler: &'a str,
+struct Finished<'a> {
     state: &'static str,
-    ended: String,
-    payload: Payload<'a>,
-    last: Option<LastJson<'a>>,
-}
-
-fn finished_json(job: &FinishedJob) -> FinishedJson<'_> {
-    FinishedJson {
-        id: job.id.0,
-        key: &job.key,
-        handler: &job.name,
-        state: "done",
-        ended: text::rfc3339(job.ended),
-        payload: Payload::new(&job.payload),
-        last: job.last.as_deref().map(LastJson::new),
-    }
+    #[serde(flatten)]
+    job: &'a FinishedJob,
 }
 
 fn finished_text(job: &FinishedJob) -> String {
@@ -385,36 +287,23 @@ pub(crate) fn show(place: &Place, show: &args::Show, out: &mut Out) -> Result<()
     };
     if let Some(job) = found {
         let is_served = out.is_json() || is_served(&reader, &job.name)?;
-        return out.thing(&job_json(&job), |_| described(&job, is_served));
+        return out.thing(&shown(&job), |_| described(&job, is_served));
     }
     let kept = match (&show.key, show.id) {
         (Some(key), _) => reader.finished(Some(key), 1)?.into_iter().next(),
         (None, id) => reader.finished_by_id(JobId(id.unwrap_or_default()))?,
     };
     match kept {
-        Some(job) => out.thing(&finished_json(&job), |_| finished_text(&job)),
+        Some(job) => out.thing(&Finished { state: "done", job: &job }, |_| finished_text(&job)),
         None => Err(Fail::Absent("no such job".to_owned())),
     }
 }
 
 #[derive(Serialize)]
-struct StatsJson<'a> {
-    handlers: Vec<HandlerJson<'a>>,
-    oldest_overdue: Option<String>,
+struct Stats<'a> {
+    #[serde(flatten)]
+    counts: &'a Counts,
     overdue_seconds: Option<f64>,
-    /// Schedules that wait behind a clock that was ahead.
-    ahead: u64,
-}
-
-#[derive(Serialize)]
-struct HandlerJson<'a> {
-    handler: &'a str,
-    paused: bool,
-    waiting: u64,
-    queued: u64,
-    running: u64,
-    dead: u64,
-    recurring: u64,
 }
 
 fn overdue(counts: &Counts) -> Option<(SystemTime, Duration)> {
@@ -422,26 +311,7 @@ fn overdue(counts: &Counts) -> Option<(SystemTime, Duration)> {
     Some((oldest, counts.now?.duration_since(oldest).unwrap_or_default()))
 }
 
-fn stats_json(counts: &Counts) -> StatsJson<'_> {
-    let handlers = counts.kinds.iter().map(|kind| HandlerJson {
-        handler: &kind.name,
-        paused: kind.paused,
-        waiting: kind.of(State::Waiting),
-        queued: kind.of(State::Queued),
-        running: kind.of(State::Running),
-        dead: kind.of(State::Dead),
-        recurring: kind.of(State::Recurring),
-    });
-    let overdue = overdue(counts);
-    StatsJson {
-        handlers: handlers.collect(),
-        oldest_overdue: overdue.map(|(at, _)| text::rfc3339(at)),
-        overdue_seconds: overdue.map(|(_, time)| time.as_secs_f64()),
-        ahead: counts.ahead,
-    }
-}
-
-fn stats_text(stats: &StatsJson<'_>, counts: &Counts) -> String {
+fn stats_text(counts: &Counts) -> String {
     let line = |name: &str, numbers: [u64; 5], paused: bool| {
         let numbers: String = numbers.iter().map(|number| format!(" {number:>9}")).collect();
         format!("{name:<24}{numbers}{}", if paused { "  paused" } else { "" })
@@ -450,9 +320,8 @@ fn stats_text(stats: &StatsJson<'_>, counts: &Counts) -> String {
         "{:<24} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "HANDLER", "WAITING", "QUEUED", "RUNNING", "DEAD", "RECURRING"
     )];
-    for kind in &stats.handlers {
-        let numbers = [kind.waiting, kind.queued, kind.running, kind.dead, kind.recurring];
-        lines.push(line(&text::short(kind.handler, 40), numbers, kind.paused));
+    for kind in &counts.kinds {
+        lines.push(line(&text::short(&kind.name, 40), State::ALL.map(|state| kind.of(state)), kind.paused));
     }
     lines.push(line("all", State::ALL.map(|state| counts.of(state)), false));
     if let Some((at, time)) = overdue(counts) {
@@ -472,39 +341,15 @@ pub(crate) fn ahead_line(counts: &Counts) -> Option<String> {
 
 pub(crate) fn stats(place: &Place, out: &mut Out) -> Result<(), Fail> {
     let counts = Reader::open(place)?.counts()?;
-    out.thing(&stats_json(&counts), |stats| stats_text(stats, &counts))
+    let overdue_seconds = overdue(&counts).map(|(_, time)| time.as_secs_f64());
+    out.thing(&Stats { counts: &counts, overdue_seconds }, |_| stats_text(&counts))
 }
 
 #[derive(Serialize)]
-struct NodeJson<'a> {
-    id: u64,
-    name: &'a str,
-    since: String,
-    until: Option<String>,
+struct Named<'a> {
+    #[serde(flatten)]
+    node: &'a Node,
     running: u64,
-    handlers: Vec<NodeHandlerJson<'a>>,
-}
-
-#[derive(Serialize)]
-struct NodeHandlerJson<'a> {
-    handler: &'a str,
-    parallel: usize,
-    running: u64,
-}
-
-fn node_handler_json(handler: &NodeHandler) -> NodeHandlerJson<'_> {
-    NodeHandlerJson { handler: &handler.name, parallel: handler.parallel, running: handler.running }
-}
-
-fn node_json(node: &Node) -> NodeJson<'_> {
-    NodeJson {
-        id: node.id.0,
-        name: &node.name,
-        since: text::rfc3339(node.since),
-        until: node.until.map(text::rfc3339),
-        running: node.running(),
-        handlers: node.handlers.iter().map(node_handler_json).collect(),
-    }
 }
 
 fn node_row(node: &Node) -> String {
@@ -521,5 +366,5 @@ pub(crate) fn nodes(place: &Place, out: &mut Out) -> Result<(), Fail> {
     if !out.is_json() {
         out.line(&format!("{:>8}  {:<28} {:<30} {:>7}  HANDLERS, RUNS OF PLACES", "NUMBER", "NAME", "SINCE", "RUNS"))?;
     }
-    nodes.iter().try_for_each(|node| out.thing(&node_json(node), |_| node_row(node)))
+    nodes.iter().try_for_each(|node| out.thing(&Named { node, running: node.running() }, |_| node_row(node)))
 }

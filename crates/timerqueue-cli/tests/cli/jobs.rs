@@ -78,14 +78,14 @@ fn a_cron_line_is_shown_with_its_next_five_runs(folder: Folder) {
     assert!(runs.iter().all(|run| run.contains(" 02:30:00 +0") && run.contains("Europe/Berlin")), "{said}");
     let job = folder.job("b");
     assert_eq!(job["recurring"]["schedule"], json!({"cron": "30 2 * * *", "zone": "Europe/Berlin"}));
-    assert_eq!(job["recurring"]["next"].as_array().unwrap().len(), 5);
+    assert_eq!(job["next"].as_array().unwrap().len(), 5);
     // On a server, a node that has the handler computes the first occurrence.
-    assert!(job["recurring"]["next"][0] == job["due"] || folder.is_server() && job["due"].is_null(), "{job}");
+    assert!(job["next"][0] == job["due"] || folder.is_server() && job["due"].is_null(), "{job}");
     folder.ok(["cron", "poll", "every 10s", "--key", "p", "--catchup", "all=3", "--overlap", "queue", "--grace", "1m"]);
     let rules = &folder.job("p")["recurring"];
     assert_eq!(
         (&rules["catchup"], &rules["overlap"], &rules["grace_seconds"]),
-        (&json!("all=3"), &json!("queue"), &json!(60.0))
+        (&json!({"run_all": 3}), &json!("queue_one"), &json!(60.0))
     );
     assert!(folder.ok(["cron", "rest", "after 1m"]).contains("after the end of each run"));
     assert_eq!(folder.fails(["cron", "backup", "@daily", "--key", "b"]).0, 3);
@@ -104,12 +104,12 @@ fn next_runs_are_those_that_come(folder: Folder) {
     folder.ok(["cron", "h", "after 1h", "--key", "rest"]);
     let worker = folder.worker(&["h"], "echo x >> ran");
     folder.lines("ran", 1);
-    until(|| folder.job("rest")["due"].is_string() && folder.job("rest")["recurring"]["runs"] == 1);
+    until(|| folder.job("rest")["due"].is_string() && folder.job("rest")["tally"]["runs"] == 1);
     assert_eq!(worker.stop().code, 0);
     let job = folder.job("rest");
-    assert_eq!(job["recurring"]["next"], json!([job["due"]]), "in an hour, and not at once");
+    assert_eq!(job["next"], json!([job["due"]]), "in an hour, and not at once");
     folder.ok(["pause", "rest"]);
-    assert_eq!(folder.job("rest")["recurring"]["next"], json!([]));
+    assert_eq!(folder.job("rest")["next"], json!([]));
 }
 
 fn a_schedule_that_is_stated_again_goes_on(folder: Folder) {
@@ -145,7 +145,7 @@ fn a_schedule_that_waits_behind_a_clock_says_so_and_is_set_right() {
                   json_set(recurring, '$.next', json_array(?2, ?2), '$.last_nominal', ?1)";
     db.execute(cursor, [last, next]).unwrap();
     assert!(folder.ok(["show", "k"]).contains("move k --realign"));
-    assert_eq!(folder.job("k")["recurring"]["ahead"], true);
+    assert_eq!(folder.job("k")["ahead"], true);
     for tells in ["stats", "check"] {
         assert!(folder.ok([tells]).contains("1 schedules wait behind a clock"), "{tells}");
         assert_eq!(folder.json([tells])[0]["ahead"], 1);

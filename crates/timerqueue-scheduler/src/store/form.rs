@@ -1,58 +1,45 @@
-//! Values in JSON: as stores keep them, and as people read them.
+//! Values in JSON, as people and programs read them: instants in RFC 3339, durations in seconds.
 //!
-//! Ground rules. A stored form never changes: nodes of older versions read it, and so do nodes of
-//! newer ones. The tests of `store::text` hold literal texts. Most types have one form for both.
+//! Ground rules. What stores keep has whole microseconds instead: `store::text`, `rules::stored`.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use serde::{Deserialize, Serialize};
-
-use super::{Catchup, Overlap, Recurrence};
-use crate::Schedule;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
 
 /// In microseconds, rounded up.
 pub(crate) fn micros_of(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
-/// Durations as microseconds, or nothing.
-mod micros_or_none {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
-        duration.map(crate::store::form::micros_of).serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-        Ok(Option::<u64>::deserialize(from)?.map(Duration::from_micros))
+/// An instant for people: RFC 3339.
+pub(crate) fn rfc3339<S: Serializer>(at: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+    match jiff::Timestamp::try_from(*at) {
+        Ok(at) => to.collect_str(&at),
+        Err(_) => to.collect_str(&format_args!("{at:?}")),
     }
 }
 
-/// A schedule with its rules, as it is stored.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Recurrence")]
-pub(crate) struct StoredRecurrence {
-    schedule: Schedule,
-    catchup: Catchup,
-    #[serde(default, with = "micros_or_none")]
-    grace: Option<Duration>,
-    overlap: Overlap,
+pub(crate) fn rfc3339_or_none<S: Serializer>(at: &Option<SystemTime>, to: S) -> Result<S::Ok, S::Error> {
+    match at {
+        Some(at) => rfc3339(at, to),
+        None => to.serialize_none(),
+    }
 }
 
-/// The boxed form of it.
-pub(crate) mod recurrence {
-    use serde::{Deserializer, Serializer};
+/// A duration for people: seconds.
+pub(crate) fn seconds<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    duration.as_secs_f64().serialize(to)
+}
 
-    use crate::store::Recurrence;
-    use crate::store::form::StoredRecurrence;
+pub(crate) fn seconds_or_none<S: Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    duration.map(|duration| duration.as_secs_f64()).serialize(to)
+}
 
-    pub(crate) fn serialize<S: Serializer>(recurrence: &Recurrence, to: S) -> Result<S::Ok, S::Error> {
-        StoredRecurrence::serialize(recurrence, to)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Box<Recurrence>, D::Error> {
-        StoredRecurrence::deserialize(from).map(Box::new)
+/// JSON as it is; as a text if a person has spoilt it.
+pub(crate) fn json<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
+    match serde_json::from_str::<&RawValue>(text) {
+        Ok(json) => json.serialize(to),
+        Err(_) => text.serialize(to),
     }
 }

@@ -10,9 +10,11 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::form;
+
 /// A node of a store: a member that lives or has lived. Numbers grow in the order of the joins, and
 /// are not used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct NodeId(pub u64);
 
 /// What a scheduler tells its store of itself.
@@ -127,7 +129,7 @@ pub struct Bound {
 }
 
 /// A scheduler that is alive on a store. Made by [`Scheduler::nodes`](crate::Scheduler::nodes).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Node {
     /// The number of the node. A scheduler whose lease has ended gets another number when it comes
@@ -136,20 +138,24 @@ pub struct Node {
     /// The name that [`Builder::node_name`](crate::Builder::node_name) gave, or host and process.
     pub name: Arc<str>,
     /// Whether the node is the scheduler that was asked.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_this: bool,
     /// Since when the node is alive, on the store's clock.
+    #[serde(serialize_with = "form::rfc3339")]
     pub since: SystemTime,
     /// The end of its lease, unless renewed. `None`: the store sees the end of a node by itself.
+    #[serde(serialize_with = "form::rfc3339_or_none")]
     pub until: Option<SystemTime>,
     /// Its handlers, in the order of their registration.
     pub handlers: Vec<NodeHandler>,
 }
 
 /// A handler of a [`Node`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NodeHandler {
     /// The name of the handler.
+    #[serde(rename = "handler")]
     pub name: Arc<str>,
     /// The most runs at a time on this node.
     pub parallel: usize,

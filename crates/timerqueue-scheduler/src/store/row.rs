@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
-use super::{Invalid, Micros};
+use super::{Invalid, Micros, form};
 use crate::{Occurrence as Exact, Schedule};
 
 /// A job in its store. Numbers grow in the order of the puts, are not used again, and some are
 /// never used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct JobId(pub u64);
 
 /// The holder of a run: a settle of an earlier holder is refused (J6).
@@ -113,13 +113,14 @@ impl Overlap {
 }
 
 /// A schedule, and its rules for late occurrences.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Recurrence {
     /// When to run.
     pub schedule: Schedule,
     /// Which missed occurrences run.
     pub catchup: Catchup,
     /// An occurrence later than this does not run. `None`: no limit.
+    #[serde(rename = "grace_seconds", serialize_with = "form::seconds_or_none")]
     pub grace: Option<Duration>,
     /// Occurrences during a run.
     pub overlap: Overlap,
@@ -142,16 +143,20 @@ pub enum RunEnd {
 }
 
 /// The last run of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LastRun {
     /// When the run was due.
+    #[serde(serialize_with = "form::rfc3339")]
     pub due: SystemTime,
     /// The nominal instant of its occurrence.
+    #[serde(serialize_with = "form::rfc3339_or_none")]
     pub nominal: Option<SystemTime>,
     /// When the run was claimed, on the store's clock.
+    #[serde(serialize_with = "form::rfc3339")]
     pub started: SystemTime,
     /// How long the handler ran, on the clock of the runtime.
+    #[serde(rename = "seconds", serialize_with = "form::seconds")]
     pub duration: Duration,
     /// The number of the attempt, from 1.
     pub attempt: u32,
@@ -170,7 +175,8 @@ impl LastRun {
 }
 
 /// The state of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum State {
     /// Waits for its due time, or for a place to run.
@@ -197,7 +203,11 @@ impl State {
 
 /// A job, as it was at a moment. Made by [`Scheduler::get`](crate::Scheduler::get) and
 /// [`Scheduler::list`](crate::Scheduler::list).
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Serializes for people and programs, as `timerqueue show --json` does: instants in RFC 3339,
+/// durations in seconds, the payload as JSON, the handler's name as `handler`, and the recurrence
+/// as `recurring`. A tally without counts is left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct JobInfo {
     /// The number of the job.
@@ -205,10 +215,12 @@ pub struct JobInfo {
     /// The key. A run of a recurring job has the key of the recurring job.
     pub key: Arc<str>,
     /// The name of the handler.
+    #[serde(rename = "handler")]
     pub name: Arc<str>,
     /// The [affinity](crate::Put::affinity).
     pub affinity: Option<Arc<str>>,
     /// The payload, as JSON text.
+    #[serde(serialize_with = "form::json")]
     pub payload: Arc<str>,
     /// The state.
     pub state: State,
@@ -216,8 +228,10 @@ pub struct JobInfo {
     pub paused: bool,
     /// When the job is due; of a recurring job: its next occurrence. `None`: it waits for no
     /// instant.
+    #[serde(serialize_with = "form::rfc3339_or_none")]
     pub due: Option<SystemTime>,
     /// The nominal instant of the occurrence.
+    #[serde(serialize_with = "form::rfc3339_or_none")]
     pub nominal: Option<SystemTime>,
     /// The recurring job that this job is a run of.
     pub parent: Option<JobId>,
@@ -233,13 +247,17 @@ pub struct JobInfo {
     /// with none.
     pub failures: Vec<LastRun>,
     /// The schedule and its rules.
+    #[serde(rename = "recurring", skip_serializing_if = "Option::is_none")]
     pub recurrence: Option<Box<Recurrence>>,
     /// Of a recurring job: how many runs were put, and how many occurrences did not run.
+    #[serde(skip_serializing_if = "Tally::is_zero")]
     pub tally: Tally,
     /// Of a recurring job: the instant after which the next occurrence is awaited. That is the last
     /// occurrence, or when the schedule began.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "form::rfc3339_or_none")]
     pub after: Option<SystemTime>,
     /// Of a recurring job: a look is asked for.
+    #[serde(skip)]
     pub(crate) looks: bool,
 }
 
@@ -355,6 +373,12 @@ pub struct Tally {
     pub skipped: u64,
     /// Occurrences missed: [`Catchup`]. Counted up to 1,000 at a time.
     pub missed: u64,
+}
+
+impl Tally {
+    fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A claimed job: the caller runs it.
@@ -536,7 +560,7 @@ impl Query {
 
 /// A done job that its store keeps: a file does, for as long as `SqliteOptions::keep_finished`
 /// says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct FinishedJob {
     /// The number of the job.
@@ -544,26 +568,35 @@ pub struct FinishedJob {
     /// The key.
     pub key: Arc<str>,
     /// The name of the handler.
+    #[serde(rename = "handler")]
     pub name: Arc<str>,
     /// The payload, as JSON text.
+    #[serde(serialize_with = "form::json")]
     pub payload: Arc<str>,
     /// When the job was done.
+    #[serde(serialize_with = "form::rfc3339")]
     pub ended: SystemTime,
     /// Its run.
     pub last: Option<Box<LastRun>>,
 }
 
 /// The counts of the jobs of a handler.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KindCounts {
     /// The name of the handler.
+    #[serde(rename = "handler")]
     pub name: Arc<str>,
     /// Whether the handler is paused.
     pub paused: bool,
     /// The number of jobs that wait after a failed attempt.
     pub failing: u64,
+    #[serde(flatten, serialize_with = "by_state")]
     pub(crate) states: [u64; State::ALL.len()],
+}
+
+fn by_state<S: Serializer>(states: &[u64; State::ALL.len()], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(State::ALL.iter().zip(states))
 }
 
 impl KindCounts {
@@ -584,17 +617,20 @@ impl KindCounts {
 }
 
 /// How many jobs a store has.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Counts {
     /// By handler, in the order of the names.
+    #[serde(rename = "handlers")]
     pub kinds: Vec<KindCounts>,
     /// The due time of the job that waits longest, if one is overdue. Paused jobs do not count.
+    #[serde(serialize_with = "form::rfc3339_or_none")]
     pub oldest_overdue: Option<SystemTime>,
     /// How many recurring jobs wait for an occurrence though there are earlier ones:
     /// [`JobInfo::is_ahead`].
     pub ahead: u64,
     /// The store's clock.
+    #[serde(serialize_with = "form::rfc3339_or_none")]
     pub now: Option<SystemTime>,
 }
 

@@ -16,4 +16,5 @@ mod hostile;
 mod limits;
 mod model;
 mod places;
+mod shown;
 mod threads;

@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use serde::{Serialize, Serializer};
+
 use super::error::Failure;
 use super::link::Link;
 use super::schema;
-use crate::store::{CheckStep, Fault, JobId, Micros, State, text};
+use crate::store::{CheckStep, Fault, JobId, Micros, State, form, text};
 
 /// The rows that are read at a time.
 const SECTION: i64 = 512;
@@ -14,7 +16,7 @@ const LISTED: usize = 10;
 
 /// What [`PostgresReader::check`](super::PostgresReader::check) has found on a server whose rows do
 /// not contradict each other.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ServerReport {
     /// The version of the server, as `SHOW server_version` has it.
@@ -25,11 +27,14 @@ pub struct ServerReport {
     pub jobs: u64,
     /// The first ten rows that this version cannot read, with the reason. A node leaves such a row
     /// alone.
+    #[serde(serialize_with = "with_reasons")]
     pub unreadable: Vec<(JobId, String)>,
     /// By how many microseconds the server's clock is ahead of this machine's; negative if it is
     /// behind. Jobs follow the server's clock.
+    #[serde(rename = "clock_ahead_seconds", serialize_with = "seconds")]
     pub clock_ahead_micros: i64,
     /// How far the difference may be wrong: half of the time that the question took.
+    #[serde(rename = "clock_within_seconds", serialize_with = "form::seconds")]
     pub clock_within: Duration,
     /// The bytes of the table of jobs, without its indexes.
     pub table_bytes: u64,
@@ -38,29 +43,47 @@ pub struct ServerReport {
     /// Dead rows that no vacuum has removed, as the server's statistics have it.
     pub dead_rows: u64,
     /// When autovacuum or a vacuum by hand last ended on the table of jobs.
+    #[serde(serialize_with = "form::rfc3339_or_none")]
     pub vacuumed: Option<SystemTime>,
     /// Whether the server is a standby, which nodes do not use.
+    #[serde(rename = "standby")]
     pub is_standby: bool,
     /// Of a standby: how long ago the last transaction that it has replayed was committed. Grows
     /// while nothing is written.
+    #[serde(rename = "replay_age_seconds", serialize_with = "form::seconds_or_none")]
     pub replay_age: Option<Duration>,
     /// Of a primary: its standbys. Empty without any, and if the role may not see them (`GRANT
     /// pg_monitor`).
     pub standbys: Vec<Standby>,
 }
 
+fn seconds<S: Serializer>(micros: &i64, to: S) -> Result<S::Ok, S::Error> {
+    (*micros as f64 / 1e6).serialize(to)
+}
+
+fn with_reasons<S: Serializer>(unreadable: &[(JobId, String)], to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Unreadable<'a> {
+        id: JobId,
+        reason: &'a str,
+    }
+    to.collect_seq(unreadable.iter().map(|(id, reason)| Unreadable { id: *id, reason }))
+}
+
 /// A standby, as its primary sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Standby {
     /// Its name: `application_name`.
     pub name: String,
     /// Whether a commit waits for it: `sync` or `quorum`.
+    #[serde(rename = "synchronous")]
     pub is_synchronous: bool,
     /// The bytes of the log that it has yet to replay.
     pub behind_bytes: u64,
     /// How long it takes until a recent commit is replayed there. None if nothing was written for
     /// some time.
+    #[serde(rename = "behind_seconds", serialize_with = "form::seconds_or_none")]
     pub behind: Option<Duration>,
 }
 

@@ -14,6 +14,7 @@ mod pace;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod places;
 mod runs;
+mod stored;
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -24,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     JobId, JobInfo, LastRun, MAX_ERROR_BYTES, Micros, NewJob, Notice, Occurrence, Op, Query, Recurrence, RunEnd, State,
-    Tally, form,
+    Tally,
 };
 
 pub(crate) use self::affinity::{Affinity, Bindings, KEPT_MICROS, Member, Tie};
@@ -218,7 +219,7 @@ pub(crate) struct Failures {
 /// Its form is stored, in the order of the fields.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Recurring {
-    #[serde(flatten, with = "form::recurrence")]
+    #[serde(flatten, with = "stored::recurrence")]
     pub(crate) recurrence: Box<Recurrence>,
     /// Counts the changes of `next`.
     pub(crate) version: u64,
