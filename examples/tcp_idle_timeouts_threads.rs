@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use tcp_clients::Ending;
-use timerqueue::{CancellationToken, CancellationTokenSource, Delay, Runtime, Timer};
+use timerqueue::{CancellationToken, CancellationTokenSource, Delay, Timer, Timestamp};
 
 const IDLE: Duration = Duration::from_millis(200);
 
@@ -96,9 +96,9 @@ fn main() -> io::Result<()> {
         move || serve(&listener, &token)
     });
     block_on(async {
-        let begun = Runtime::global().now();
+        let begun = Timestamp::now();
         while Delay::new(3 * IDLE / 2).with_token(&token).await.is_ok() {
-            println!("  ... still serving after {:.0?}", Runtime::global().now() - begun);
+            println!("  ... still serving after {:.0?}", Timestamp::now() - begun);
         }
         io::Result::Ok(())
     })?;

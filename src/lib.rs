@@ -181,7 +181,7 @@ pub use future::{
     Delay, Interval, IntervalTick, SharedInterval, StopHandle, Timeout, TimerFutureExt, timeout, timeout_at,
 };
 pub use queue::MissedTicks;
-pub use runtime::{Alarm, ManualClock, Runtime, RuntimeBuilder, RuntimeClock};
+pub use runtime::{Alarm, EnterGuard, ManualClock, Runtime, RuntimeBuilder, RuntimeClock};
 pub use time::{Deadline, Timestamp};
 pub use timer::{Changed, OnceTimer, Tick, Timer, TimerBuilder, TimerId, Waited, WallTick, WallTimer};
 

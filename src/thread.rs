@@ -42,6 +42,7 @@ use crate::time::{Deadline, instant};
 /// assert_eq!(clock.now().as_duration(), Duration::from_secs(3600));
 /// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
+#[track_caller]
 pub fn sleep(duration: Duration) -> Result<(), RuntimeError> {
     let own = RuntimeHandle::current();
     let deadline = instant(own.now(), duration);
@@ -69,10 +70,10 @@ pub fn sleep(duration: Duration) -> Result<(), RuntimeError> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{ManualClock, Runtime, error::RuntimeError, thread};
+/// use timerqueue::{ManualClock, Runtime, Timestamp, error::RuntimeError, thread};
 ///
 /// fn control(steps: u32, period: Duration) -> Result<(), RuntimeError> {
-///     let mut next = Runtime::current().now();
+///     let mut next = Timestamp::now();
 ///     for _ in 0..steps {
 ///         next += period;
 ///         thread::sleep_until(next)?;
@@ -87,6 +88,7 @@ pub fn sleep(duration: Duration) -> Result<(), RuntimeError> {
 /// assert_eq!(clock.now().as_duration(), Duration::from_secs(1));
 /// # Ok::<(), timerqueue::error::StartError>(())
 /// ```
+#[track_caller]
 pub fn sleep_until(deadline: impl Into<Deadline>) -> Result<(), RuntimeError> {
     let own = RuntimeHandle::current();
     let deadline = own.deadline(deadline.into());

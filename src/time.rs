@@ -178,6 +178,10 @@ impl Sub for Timestamp {
 /// converts an `Instant` when the function is called; see
 /// [`Runtime::timestamp`](crate::Runtime::timestamp).
 ///
+/// A `Timestamp` is a number, and does not know its clock: one of a runtime on another clock is
+/// taken as it is, and means another time. [`Timestamp::now`] reads the clock of the current
+/// runtime, which is that of the functions that name none. An `Instant` is right on any clock.
+///
 /// # Examples
 ///
 /// ```

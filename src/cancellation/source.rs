@@ -49,6 +49,7 @@ pub struct CancellationTokenSource {
 impl CancellationTokenSource {
     /// A source, not cancelled. Its timed cancels count on the [current runtime](Runtime::current).
     /// (The call does not start the default runtime.)
+    #[track_caller]
     pub fn new() -> Self {
         Self::of(RuntimeHandle::current())
     }
@@ -98,6 +99,7 @@ impl CancellationTokenSource {
     /// ```
     #[doc(alias("WithTimeout", "deadline"))]
     #[must_use = "dropping the last handle withdraws the timed cancel"]
+    #[track_caller]
     pub fn after(after: Duration) -> Self {
         let source = Self::new();
         source.cancel_after(after);
@@ -121,7 +123,7 @@ impl CancellationTokenSource {
     /// # Ok::<(), timerqueue::error::RuntimeError>(())
     /// ```
     pub fn try_after(after: Duration) -> Result<Self, RuntimeError> {
-        let source = Self::new();
+        let source = Self::of(RuntimeHandle::try_current()?);
         source.try_cancel_after(after)?;
         Ok(source)
     }
@@ -148,9 +150,13 @@ impl CancellationTokenSource {
     /// assert!(!shutdown.is_cancelled());
     /// ```
     #[doc(alias("CreateLinkedTokenSource", "WithCancel"))]
+    #[track_caller]
     pub fn linked<'a>(parents: impl IntoIterator<Item = &'a CancellationToken>) -> Self {
         let parents: Vec<&Handle> = parents.into_iter().filter_map(|token| token.handle.as_ref()).collect();
-        let source = parents.first().map_or_else(RuntimeHandle::current, |parent| parent.source.clone());
+        let source = match parents.first() {
+            Some(parent) => parent.source.clone(),
+            None => RuntimeHandle::current(),
+        };
         let is_cancelled = || parents.iter().any(|parent| parent.reason().is_some());
         // A source that is born cancelled needs no link. So a cancelled source gets no more
         // children, which a later cancel of another of its parents would have to walk.

@@ -144,6 +144,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> DelayQueue<K, V> {
     /// When the default runtime is needed and cannot be started; [`try_new`](Self::try_new) returns
     /// the reason.
     #[expect(clippy::new_without_default, reason = "a runtime may have to be started")]
+    #[track_caller]
     pub fn new() -> Self {
         Self::on(&Runtime::current())
     }

@@ -13,17 +13,21 @@ use std::sync::Weak;
 
 use super::Engine;
 use crate::sync::Arc;
+use crate::sync::unmodelled::OnceLock;
 
 /// A counted reference to an engine. It only keeps the memory alive. Aligned so that the counts of
 /// two references never share a cache line.
 #[repr(align(128))]
 pub(crate) struct CoreRef {
     pub(crate) engine: Arc<Engine>,
+    /// Of a reference that a [`Guard`] owns alone: set when the guard is dropped, to what was
+    /// current before it.
+    left: OnceLock<Option<Arc<CoreRef>>>,
 }
 
 impl CoreRef {
     pub(crate) fn new(engine: &Arc<Engine>) -> Arc<Self> {
-        Arc::new(Self { engine: Arc::clone(engine) })
+        Arc::new(Self { engine: Arc::clone(engine), left: OnceLock::new() })
     }
 }
 
@@ -114,7 +118,44 @@ impl Scope {
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        drop(replace(self.before.take()));
+        drop(replace(still_there(self.before.take())));
+    }
+}
+
+/// What becomes current again: of guards dropped meanwhile, what was current before them.
+fn still_there(mut before: Option<Arc<CoreRef>>) -> Option<Arc<CoreRef>> {
+    while let Some(left) = before.as_ref().and_then(|core| core.left.get()).cloned() {
+        before = left;
+    }
+    before
+}
+
+/// A change of the current runtime of a thread, undone on drop, in any order with other guards and
+/// scopes. Does not leave its thread.
+///
+/// A guard dropped while a later scope or guard is current leaves that one alone, and marks its own
+/// reference as left: whichever restores it goes on to what was current before. The end of the
+/// scope in which a guard was made ends what the guard has set.
+pub(crate) struct Guard {
+    own: Arc<CoreRef>,
+    before: Option<Arc<CoreRef>>,
+    _of_a_thread: std::marker::PhantomData<*const ()>,
+}
+
+impl Guard {
+    pub(crate) fn enter(engine: &Arc<Engine>) -> Self {
+        let own = CoreRef::new(engine);
+        Self { before: replace(Some(Arc::clone(&own))), own, _of_a_thread: std::marker::PhantomData }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let before = still_there(self.before.take());
+        let _ = self.own.left.set(before.clone());
+        if get().is_some_and(|current| Arc::ptr_eq(&current, &self.own)) {
+            drop(replace(before));
+        }
     }
 }
 

@@ -164,6 +164,7 @@ impl Delay {
     /// ```
     #[doc(alias("sleep", "setTimeout"))]
     #[inline]
+    #[track_caller]
     pub fn new(after: Duration) -> Self {
         Self::after(RuntimeHandle::current(), after)
     }
@@ -198,13 +199,14 @@ impl Delay {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{Delay, Runtime};
+    /// use timerqueue::{Delay, Timestamp};
     ///
-    /// let deadline = Runtime::global().now() + Duration::from_secs(5);
+    /// let deadline = Timestamp::now() + Duration::from_secs(5);
     /// let delay = Delay::until(deadline);
     /// assert_eq!(delay.deadline(), deadline);
     /// ```
     #[doc(alias("sleep_until", "deadline"))]
+    #[track_caller]
     pub fn until(deadline: impl Into<Deadline>) -> Self {
         Self::by(RuntimeHandle::current(), deadline.into())
     }

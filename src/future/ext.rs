@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::timeout::{Timeout, timeout, timeout_at};
 use crate::cancellation::{CancellationToken, WithToken};
+use crate::runtime::Scoped;
 use crate::time::Deadline;
 
 /// Time limits and cancellation tokens as methods of any future; the time counts on the [current
@@ -46,6 +47,7 @@ pub trait TimerFutureExt: IntoFuture + Sized {
     /// assert!(std::future::pending::<()>().timeout(Duration::from_millis(1)).await.is_err());
     /// # });
     /// ```
+    #[track_caller]
     fn timeout(self, limit: Duration) -> Timeout<Self::IntoFuture> {
         timeout(limit, self)
     }
@@ -55,13 +57,13 @@ pub trait TimerFutureExt: IntoFuture + Sized {
     /// # Examples
     ///
     /// ```
-    /// use std::time::Instant;
-    /// use timerqueue::TimerFutureExt;
+    /// use timerqueue::{TimerFutureExt, Timestamp};
     ///
     /// # smol::block_on(async {
-    /// assert!(std::future::pending::<()>().timeout_at(Instant::now()).await.is_err());
+    /// assert!(std::future::pending::<()>().timeout_at(Timestamp::now()).await.is_err());
     /// # });
     /// ```
+    #[track_caller]
     fn timeout_at(self, deadline: impl Into<Deadline>) -> Timeout<Self::IntoFuture> {
         timeout_at(deadline, self)
     }
@@ -82,6 +84,37 @@ pub trait TimerFutureExt: IntoFuture + Sized {
     /// ```
     fn with_token(self, token: &CancellationToken) -> WithToken<Self::IntoFuture> {
         token.limit(self.into_future())
+    }
+
+    /// Carries the [current runtime](crate::Runtime::current) of the calling thread along: each
+    /// poll of the future has it as its current runtime, as in
+    /// [`Runtime::scope`](crate::Runtime::scope). For tasks that code under test spawns, which
+    /// would count in real time else. Where the default runtime is the current one, the future
+    /// stays as it is, and nothing is started.
+    ///
+    /// # Examples
+    ///
+    /// A task of an executor, on the virtual time of the test that spawns it:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Delay, ManualClock, Runtime, TimerFutureExt};
+    ///
+    /// async fn code_under_test() {
+    ///     let task = async { Delay::new(Duration::from_secs(3600)).await };
+    ///     smol::spawn(task.in_current_runtime()).await;
+    /// }
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// smol::block_on(clock.run(runtime.scope(code_under_test())));
+    /// assert_eq!(clock.now().as_duration(), Duration::from_secs(3600));
+    /// # Ok::<(), timerqueue::error::StartError>(())
+    /// ```
+    #[doc(alias = "in_scope")]
+    #[doc(alias = "spawn")]
+    fn in_current_runtime(self) -> Scoped<Self::IntoFuture> {
+        Scoped::in_current(self.into_future())
     }
 }
 

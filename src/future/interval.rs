@@ -122,6 +122,7 @@ impl Interval {
     /// assert_eq!(interval.period(), Duration::from_secs(1));
     /// ```
     #[doc(alias("setInterval", "NewTicker"))]
+    #[track_caller]
     pub fn new(period: Duration) -> Self {
         Self::every(RuntimeHandle::current(), period)
     }
@@ -166,16 +167,17 @@ impl Interval {
     /// The first tick at once, then once a second:
     ///
     /// ```
-    /// use std::time::{Duration, Instant};
-    /// use timerqueue::Interval;
+    /// use std::time::Duration;
+    /// use timerqueue::{Interval, Timestamp};
     ///
     /// # smol::block_on(async {
-    /// let mut interval = Interval::at(Instant::now(), Duration::from_secs(1));
+    /// let mut interval = Interval::at(Timestamp::now(), Duration::from_secs(1));
     /// let first = interval.tick().await.unwrap();
     /// assert_eq!(interval.next_due(), Some(first.scheduled() + Duration::from_secs(1)));
     /// # });
     /// ```
     #[doc(alias = "interval_at")]
+    #[track_caller]
     pub fn at(first: impl Into<Deadline>, period: Duration) -> Self {
         Self::by(RuntimeHandle::current(), first.into(), period)
     }

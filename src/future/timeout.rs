@@ -51,6 +51,7 @@ use crate::time::Deadline;
 /// # }).unwrap();
 /// ```
 #[doc(alias("WaitAsync", "WithTimeout", "deadline"))]
+#[track_caller]
 pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFuture> {
     Timeout::new(future.into_future(), Delay::new(limit))
 }
@@ -64,17 +65,18 @@ pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFutu
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{Runtime, timeout_at};
+/// use timerqueue::{Timestamp, timeout_at};
 ///
 /// # async fn step() {}
 /// # smol::block_on(async {
-/// let deadline = Runtime::global().now() + Duration::from_secs(2);
+/// let deadline = Timestamp::now() + Duration::from_secs(2);
 /// timeout_at(deadline, step()).await?;
 /// timeout_at(deadline, step()).await?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```
 #[doc(alias("WithDeadline", "deadline"))]
+#[track_caller]
 pub fn timeout_at<F: IntoFuture>(deadline: impl Into<Deadline>, future: F) -> Timeout<F::IntoFuture> {
     Timeout::new(future.into_future(), Delay::until(deadline))
 }

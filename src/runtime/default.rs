@@ -5,6 +5,7 @@
 //! reading, which need not start the runtime; from then on no default runtime with another clock
 //! can be started. [`STARTING`] is held while the runtime starts and while its clock is settled.
 
+use std::fmt;
 use std::future::Future;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::pin::Pin;
@@ -16,13 +17,14 @@ use pin_project_lite::pin_project;
 use super::{
     CallbackJob, ManualClock, Runtime, RuntimeBuilder, RuntimeError, RuntimeHandle, ShutdownError, StartError, usable,
 };
-use crate::engine::current::Scope;
+use crate::engine::current::{self, Guard, Scope};
 use crate::sync::Ordering;
 use crate::sync::unmodelled::{AtomicU8, Mutex, MutexGuard, OnceLock};
+use crate::time::Timestamp;
 
 static GLOBAL: OnceLock<DefaultRuntime> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
-/// The clock of the default runtime: [`OPEN`], [`USUAL`] or [`OTHER`].
+/// The clock of the default runtime: [`OPEN`], [`USUAL`], [`OTHER`] or [`FORBIDDEN`].
 static CLOCK: AtomicU8 = AtomicU8::new(OPEN);
 /// Not settled.
 const OPEN: u8 = 0;
@@ -30,6 +32,8 @@ const OPEN: u8 = 0;
 const USUAL: u8 = 1;
 /// The clock of the runtime in `GLOBAL`, or of a runtime that is being started.
 const OTHER: u8 = 2;
+/// None: the program forbids the default runtime, for good.
+const FORBIDDEN: u8 = 3;
 
 /// A default runtime, and that of a forked child, in the memory of the child alone. Forks are few,
 /// so this list is short.
@@ -83,17 +87,21 @@ fn starting() -> MutexGuard<'static, ()> {
 }
 
 /// Settles the clock of the default runtime. `None`: the usual clock.
-pub(super) fn settle_clock() -> Option<&'static Runtime> {
+///
+/// # Errors
+/// [`StartError::Forbidden`].
+pub(super) fn settle_clock() -> Result<Option<&'static Runtime>, StartError> {
     loop {
         match CLOCK.compare_exchange(OPEN, USUAL, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) | Err(USUAL) => return None,
+            Ok(_) | Err(USUAL) => return Ok(None),
+            Err(FORBIDDEN) => return Err(StartError::Forbidden),
             Err(_) => {}
         }
         // Being started: `STARTING` is held until the runtime is in its place, or the start has
         // failed.
         drop(starting());
         if let Some(runtime) = started() {
-            return Some(runtime);
+            return Ok(Some(runtime));
         }
     }
 }
@@ -129,6 +137,9 @@ impl RuntimeBuilder {
         let inherited = started();
         if inherited.is_some_and(|runtime| !runtime.engine().is_inherited()) {
             return Err(StartError::AlreadyStarted);
+        }
+        if CLOCK.load(Ordering::Acquire) == FORBIDDEN {
+            return Err(StartError::Forbidden);
         }
         let usual = self.has_usual_clock();
         let mut settles = false;
@@ -169,6 +180,7 @@ impl Runtime {
     /// println!("{} queues", runtime.queues());
     /// ```
     #[inline]
+    #[track_caller]
     pub fn global() -> &'static Self {
         match started() {
             Some(runtime) => runtime,
@@ -177,8 +189,12 @@ impl Runtime {
     }
 
     #[cold]
+    #[track_caller]
     fn started() -> &'static Self {
-        Self::start_default().unwrap_or_else(|error| RuntimeError::NotStarted(error).not_started())
+        match Self::start_default() {
+            Ok(runtime) => runtime,
+            Err(error) => RuntimeError::NotStarted(error).not_started(), // names the caller
+        }
     }
 
     /// As [`global`](Self::global), with an error instead of a panic.
@@ -213,9 +229,48 @@ impl Runtime {
             return Ok(runtime);
         }
         // Only a builder, which holds `STARTING`, settles on another clock.
-        let _ = CLOCK.compare_exchange(OPEN, USUAL, Ordering::AcqRel, Ordering::Acquire);
+        if CLOCK.compare_exchange(OPEN, USUAL, Ordering::AcqRel, Ordering::Acquire) == Err(FORBIDDEN) {
+            return Err(StartError::Forbidden);
+        }
         let runtime = Self::builder().start()?;
         Ok(DefaultRuntime::set(runtime))
+    }
+
+    /// Forbids the default runtime in this process, for good: for tests, of which each runs on
+    /// virtual time. From then on a function that needs the default runtime panics and names the
+    /// place that called it, and `try_` forms return [`StartError::Forbidden`]. So a task or thread
+    /// of the code under test that has left the [scope](Self::scope) of the test fails, instead of
+    /// waiting in real time.
+    ///
+    /// A second call does nothing. Tests that need the default runtime are in another process: in
+    /// another file of `tests/`, or each in its own under cargo-nextest.
+    ///
+    /// # Errors
+    /// [`StartError::AlreadyStarted`] if the default runtime has been started or used before.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Delay, ManualClock, Runtime, Timer, error::RuntimeError};
+    ///
+    /// Runtime::forbid_global()?;
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// clock.block_on(runtime.scope(async { Delay::new(Duration::from_secs(3600)).await }));
+    ///
+    /// let left = std::thread::spawn(|| Delay::new(Duration::from_secs(3600)));
+    /// assert!(left.join().is_err());
+    /// let left = Timer::try_new(Duration::from_secs(3600), Duration::MAX, |_| {});
+    /// assert!(matches!(left, Err(RuntimeError::NotStarted(_))));
+    /// # Ok::<(), timerqueue::error::StartError>(())
+    /// ```
+    pub fn forbid_global() -> Result<(), StartError> {
+        let _one_at_a_time = starting();
+        match CLOCK.compare_exchange(OPEN, FORBIDDEN, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) | Err(FORBIDDEN) => Ok(()),
+            Err(_) => Err(StartError::AlreadyStarted),
+        }
     }
 
     /// The default runtime, if started; it may have ended.
@@ -287,6 +342,7 @@ impl Runtime {
     /// assert_eq!(clock.advance(Duration::from_secs(2)), 2);
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
+    #[track_caller]
     pub fn current() -> Self {
         RuntimeHandle::current().runtime()
     }
@@ -306,7 +362,7 @@ impl Runtime {
     /// # Ok::<(), timerqueue::error::RuntimeError>(())
     /// ```
     pub fn try_current() -> Result<Self, RuntimeError> {
-        let current = RuntimeHandle::current();
+        let current = RuntimeHandle::try_current()?;
         current.engine()?;
         Ok(current.runtime())
     }
@@ -343,9 +399,41 @@ impl Runtime {
         code()
     }
 
+    /// Makes this runtime the [current](Self::current) runtime of the calling thread until the
+    /// guard is dropped; see [`enter`](Self::enter). For tests that are functions, with or without
+    /// a runtime of another crate.
+    ///
+    /// Guards and calls of `enter` may end in any order: what is left goes out of effect, and what
+    /// was current before it is current again. A guard made within `enter` or within a poll of
+    /// [`scope`](Self::scope) has no effect after that. A guard that is forgotten stays in effect
+    /// for the life of its thread. An `async` function holds no guard across an `.await`: other
+    /// tasks of the thread would run in it, and the future would not be `Send`; see
+    /// [`scope`](Self::scope).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime, Timer, Timestamp};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let guard = runtime.enter_guard();
+    /// let timer = Timer::every(Duration::from_secs(60), |_| println!("a minute"));
+    /// assert_eq!(clock.advance(Duration::from_secs(3600)), 60);
+    /// assert_eq!(Timestamp::now(), clock.now());
+    /// drop(guard);
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::error::StartError>(())
+    /// ```
+    pub fn enter_guard(&self) -> EnterGuard<'_> {
+        EnterGuard { _guard: Guard::enter(self.engine()), runtime: self }
+    }
+
     /// A future that polls `future` with this runtime as the [current](Self::current) runtime, and
     /// gives its output; see [`enter`](Self::enter). The future may move between threads. Tasks
-    /// that it spawns are futures of their own.
+    /// that it spawns are futures of their own: they leave the scope, unless they are spawned with
+    /// [`in_current_runtime`](crate::TimerFutureExt::in_current_runtime).
     ///
     /// # Examples
     ///
@@ -367,13 +455,62 @@ impl Runtime {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn scope<F: Future>(&self, future: F) -> Scoped<F> {
-        Scoped { future, runtime: self.clone() }
+        Scoped { future, runtime: Some(self.clone()) }
+    }
+}
+
+impl Timestamp {
+    /// The present time on the clock of the [current runtime](Runtime::current): of a manual clock,
+    /// where the code runs on one. Starts no runtime.
+    ///
+    /// # Panics
+    /// When the default runtime is the current runtime, and is
+    /// [forbidden](Runtime::forbid_global).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Delay, Timestamp};
+    ///
+    /// let deadline = Timestamp::now() + Duration::from_secs(5);
+    /// assert_eq!(Delay::until(deadline).deadline(), deadline);
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn now() -> Self {
+        Self::from_ns(RuntimeHandle::current().now())
+    }
+}
+
+/// Makes a runtime the current runtime of a thread, until it is dropped. Made by
+/// [`Runtime::enter_guard`].
+///
+/// Stays on its thread: not `Send`.
+#[must_use = "the runtime is current until the guard is dropped: `let _guard = ...`"]
+pub struct EnterGuard<'a> {
+    _guard: Guard,
+    runtime: &'a Runtime,
+}
+
+impl fmt::Debug for EnterGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EnterGuard").field("runtime", self.runtime).finish_non_exhaustive()
+    }
+}
+
+impl<F> Scoped<F> {
+    /// With the current runtime of this thread, unless that is the default runtime.
+    pub(crate) fn in_current(future: F) -> Self {
+        Self { future, runtime: current::get().map(|core| RuntimeHandle::Engine(core).runtime()) }
     }
 }
 
 pin_project! {
     /// A future whose polls have a runtime of their own as the current runtime. Made by
-    /// [`Runtime::scope`].
+    /// [`Runtime::scope`] and [`TimerFutureExt::in_current_runtime`].
+    ///
+    /// [`TimerFutureExt::in_current_runtime`]: crate::TimerFutureExt::in_current_runtime
     ///
     /// Keeps the runtime: the runtime does not end before this future is dropped, unless it is shut
     /// down. The destructor of the inner future runs with the runtime that is current where this
@@ -399,7 +536,8 @@ pin_project! {
     pub struct Scoped<F> {
         #[pin]
         future: F,
-        runtime: Runtime,
+        // `None`: what is current where the future is polled.
+        runtime: Option<Runtime>,
     }
 }
 
@@ -408,7 +546,7 @@ impl<F: Future> Future for Scoped<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let _scope = Scope::enter(this.runtime.core());
+        let _scope = this.runtime.as_ref().map(|runtime| Scope::enter(runtime.core()));
         this.future.poll(context)
     }
 }

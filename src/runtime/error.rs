@@ -130,6 +130,9 @@ pub enum StartError {
     /// [`RuntimeBuilder::start_global`](crate::RuntimeBuilder::start_global) starts one for this
     /// process.
     Forked,
+    /// The program forbids the default runtime; see
+    /// [`Runtime::forbid_global`](crate::Runtime::forbid_global).
+    Forbidden,
 }
 
 impl fmt::Display for StartError {
@@ -147,6 +150,9 @@ impl fmt::Display for StartError {
             Self::ShutDown => f.write_str("the default timer runtime was shut down, or has lost its alarms"),
             Self::AlreadyStarted => f.write_str("the default timer runtime has been started or used before"),
             Self::Forked => f.write_str("the default timer runtime belongs to the parent of this process, which was forked"),
+            Self::Forbidden => f.write_str(
+                "`Runtime::forbid_global` forbids it; call this within `Runtime::enter` or `scope`, and spawn tasks with `in_current_runtime`",
+            ),
         }
     }
 }
@@ -172,7 +178,9 @@ impl From<StartError> for io::Error {
             StartError::Alarm(refused) | StartError::Thread(refused) => refused.kind(),
             StartError::Queues { .. } | StartError::Threads { .. } => io::ErrorKind::InvalidInput,
             StartError::NoBootClock => io::ErrorKind::Unsupported,
-            StartError::ShutDown | StartError::AlreadyStarted | StartError::Forked => io::ErrorKind::Other,
+            StartError::ShutDown | StartError::AlreadyStarted | StartError::Forked | StartError::Forbidden => {
+                io::ErrorKind::Other
+            }
         };
         Self::new(kind, error)
     }

@@ -24,23 +24,36 @@ pub(crate) enum RuntimeHandle {
 
 impl RuntimeHandle {
     /// The current runtime of the calling thread. Starts no runtime.
+    ///
+    /// # Panics
+    /// When that is the default runtime, and the program forbids it.
     #[inline]
+    #[track_caller]
     pub(crate) fn current() -> Self {
         if current::is_plain() { Self::Global } else { Self::look() }
     }
 
     #[cold]
+    #[track_caller]
     fn look() -> Self {
-        if let Some(core) = current::get() {
-            return Self::Engine(core);
+        match Self::try_current() {
+            Ok(current) => current,
+            Err(forbidden) => forbidden.not_started(),
         }
-        match settle_clock() {
+    }
+
+    /// As [`Self::current`], with an error instead of the panic.
+    pub(crate) fn try_current() -> Result<Self, RuntimeError> {
+        if let Some(core) = current::get() {
+            return Ok(Self::Engine(core));
+        }
+        Ok(match settle_clock()? {
             Some(default) => default.handle(),
             None => {
                 current::set_plain();
                 Self::Global
             }
-        }
+        })
     }
 
     /// A handle of the runtime; starts the default runtime if need be.

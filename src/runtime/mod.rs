@@ -18,7 +18,7 @@ pub(crate) mod wait;
 use std::time::{Duration, Instant, SystemTime};
 
 pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock};
-pub use self::default::Scoped;
+pub use self::default::{EnterGuard, Scoped};
 pub use self::dump::{PendingTimer, TimerDump};
 pub use self::error::{RuntimeError, ShutdownError, StartError};
 pub use self::hand_over::CallbackJob;

@@ -93,7 +93,8 @@ pub(crate) fn wait<T>(own: &RuntimeHandle, limit: Option<Duration>, future: impl
         Poll::Pending if limit == Some(Duration::ZERO) => return None,
         Poll::Pending => {}
     }
-    let here = RuntimeHandle::current();
+    // A wait for what other threads do needs no runtime, so it may be on a thread without one.
+    let here = RuntimeHandle::try_current().unwrap_or(RuntimeHandle::Global);
     let clock = here.manual_clock();
     let counts = if clock.is_some() { &here } else { own };
     let deadline = limit.filter(|_| !counts.is_monotonic()).map(|limit| instant(counts.now(), limit).min(END));

@@ -276,6 +276,7 @@ impl TimerBuilder<'_> {
         (due, self.period)
     }
 
+    #[track_caller]
     fn with_engine<T>(&self, make: impl FnOnce(&Arc<Engine>) -> T) -> T {
         match self.runtime {
             Some(runtime) => make(runtime.engine()),
@@ -286,7 +287,7 @@ impl TimerBuilder<'_> {
     fn try_with_engine<T>(&self, make: impl FnOnce(&Arc<Engine>) -> T) -> Result<T, RuntimeError> {
         match self.runtime {
             Some(runtime) => runtime.usable().map(|()| make(runtime.engine())),
-            None => RuntimeHandle::current().engine().map(make),
+            None => RuntimeHandle::try_current()?.engine().map(make),
         }
     }
 
@@ -295,6 +296,7 @@ impl TimerBuilder<'_> {
     /// # Panics
     /// On the default runtime, when it cannot be started; [`try_start`](Self::try_start) returns
     /// the reason.
+    #[track_caller]
     pub fn start(self, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Timer {
         self.with_engine(|engine| Timer::start(engine, self.settings(), self.when(), overlapping(callback)))
     }
@@ -304,6 +306,7 @@ impl TimerBuilder<'_> {
     ///
     /// # Panics
     /// As for [`start`](Self::start).
+    #[track_caller]
     pub fn start_exclusive(self, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Timer {
         self.with_engine(|engine| Timer::start(engine, self.settings(), self.when(), exclusive(callback)))
     }
@@ -334,6 +337,7 @@ impl TimerBuilder<'_> {
     /// # drop(timeout);
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
+    #[track_caller]
     pub fn start_once(self, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> OnceTimer {
         self.with_engine(|engine| OnceTimer::start(engine, self.settings(), self.when().0, callback))
     }
@@ -368,6 +372,7 @@ impl TimerBuilder<'_> {
     /// # drop(timers);
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
+    #[track_caller]
     pub fn start_wall(self, at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> WallTimer {
         self.with_engine(|engine| WallTimer::start(engine, at, self.settings(), callback))
     }

@@ -115,6 +115,7 @@ impl Timer {
     /// ```
     #[doc(alias("setInterval", "NewTicker"))]
     #[inline]
+    #[track_caller]
     pub fn new(due: Duration, period: Duration, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Self {
         Self::start(RuntimeHandle::current().started(), MissedTicks::default(), (due, period), overlapping(callback))
     }
@@ -192,6 +193,7 @@ impl Timer {
     /// ```
     #[doc(alias("setTimeout", "AfterFunc"))]
     #[inline]
+    #[track_caller]
     pub fn once(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> OnceTimer {
         OnceTimer::new(due, callback)
     }
@@ -226,6 +228,7 @@ impl Timer {
     /// ```
     #[doc(alias("setInterval", "NewTicker"))]
     #[inline]
+    #[track_caller]
     pub fn every(period: Duration, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Self {
         Self::start(RuntimeHandle::current().started(), MissedTicks::default(), (period, period), exclusive(callback))
     }

@@ -68,6 +68,7 @@ impl OnceTimer {
     /// ```
     #[doc(alias("setTimeout", "AfterFunc"))]
     #[inline]
+    #[track_caller]
     pub fn new(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Self {
         Self::start(RuntimeHandle::current().started(), MissedTicks::default(), due, callback)
     }

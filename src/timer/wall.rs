@@ -79,6 +79,7 @@ impl WallTimer {
     /// });
     /// # drop(timer);
     /// ```
+    #[track_caller]
     pub fn new(at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> Self {
         Timer::builder().start_wall(at, callback)
     }

@@ -61,6 +61,7 @@ impl Debounce {
     ///
     /// # Panics
     /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
+    #[track_caller]
     pub fn new(quiet: Duration, callback: impl FnMut() + Send + 'static) -> Self {
         let (burst, fire) = parts(callback);
         Self::with(Timer::builder().start_exclusive(fire), burst, quiet)

@@ -53,6 +53,7 @@ impl Heartbeat {
     ///
     /// # Panics
     /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
+    #[track_caller]
     pub fn new(period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
         let (is_due, fire) = parts(callback);
         Self { timer: every(Timer::builder(), period).start_exclusive(fire), is_due, period }

@@ -64,6 +64,7 @@ impl Throttle {
     ///
     /// # Panics
     /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
+    #[track_caller]
     pub fn new(period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
         let (state, fire) = parts(callback);
         Self::with(Timer::builder().start_exclusive(fire), state, period)

@@ -49,6 +49,7 @@ impl Watchdog {
     ///
     /// # Panics
     /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
+    #[track_caller]
     pub fn new(limit: Duration, callback: impl FnMut() + Send + 'static) -> Self {
         Self { timer: Timer::builder().due(limit).start_exclusive(ignoring_the_tick(callback)), limit }
     }

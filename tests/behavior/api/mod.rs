@@ -30,7 +30,7 @@ use crate::support::{
 };
 use timerqueue::{
     CancelReason, CancellationToken, CancellationTokenSource, Changed, Delay, DelayQueue, DelayQueueBuilder, Interval,
-    ManualClock, OnceTimer, Runtime, RuntimeClock, Timeout, Timer, TimerBuilder, TimerFutureExt, WallTimer,
+    ManualClock, OnceTimer, Runtime, RuntimeClock, Timeout, Timer, TimerBuilder, TimerFutureExt, Timestamp, WallTimer,
     error::{Cancelled, Elapsed, RecvTimeoutError, RuntimeError, ShutdownError, StartError, TimeoutError},
     timeout, timeout_at,
 };

@@ -281,3 +281,142 @@ fn s64_destructors_of_thread_local_values_use_the_default_runtime() {
     }
     drop(lock(&Mutex::new(())));
 }
+
+/// S90. tokio's `EnterGuard` panics when guards are dropped out of order.
+#[test]
+fn s90_guards_and_scopes_may_end_in_any_order() {
+    let ((_one_clock, one), (_other_clock, other)) = (manual(), manual());
+    let current = || {
+        let timer = Timer::new(secs(1), NEVER, |_| {});
+        let on = [&one, &other].map(|runtime| runtime.metrics().active);
+        drop(timer);
+        on
+    };
+    const ONE: [usize; 2] = [1, 0];
+    const OTHER: [usize; 2] = [0, 1];
+    const NONE: [usize; 2] = [0, 0];
+    // In order, and out of order.
+    let (first, second) = (one.enter_guard(), other.enter_guard());
+    assert_eq!(current(), OTHER);
+    drop(second);
+    assert_eq!(current(), ONE);
+    let second = other.enter_guard();
+    drop(first);
+    assert_eq!(current(), OTHER, "what came later stays");
+    drop(second);
+    assert_eq!(current(), NONE, "the guard that has gone does not come back");
+    // A chain of guards that go from below.
+    let guards: Vec<_> = (0..100).map(|i| if i % 2 == 0 { one.enter_guard() } else { other.enter_guard() }).collect();
+    drop(guards); // the first of them first
+    assert_eq!(current(), NONE);
+    // A guard that is dropped within a scope, and one that leaves the scope in which it was made.
+    let guard = one.enter_guard();
+    other.enter(|| {
+        drop(guard);
+        assert_eq!(current(), OTHER);
+    });
+    assert_eq!(current(), NONE);
+    let guard = one.enter(|| other.enter_guard());
+    assert_eq!(current(), NONE, "the end of the scope ends it");
+    let inner = one.enter_guard();
+    drop(guard);
+    assert_eq!(current(), ONE);
+    drop(inner);
+    assert_eq!(current(), NONE);
+    // In a callback, and forgotten, on a thread of its own.
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            std::mem::forget(one.enter_guard());
+            assert_eq!(one.metrics().active, 0);
+            let _timer = Timer::new(secs(1), NEVER, |_| {});
+            assert_eq!(one.metrics().active, 1);
+        });
+    });
+}
+
+#[test]
+fn s90_a_guard_stays_on_its_thread_and_tells_its_runtime() {
+    let (clock, runtime) = manual();
+    let guard = runtime.enter_guard();
+    clock.advance(secs(5));
+    assert_eq!((Timestamp::now(), Delay::new(secs(1)).deadline()), (clock.now(), clock.now() + secs(1)));
+    assert!(format!("{guard:?}").starts_with("EnterGuard"));
+    thread::scope(|scope| {
+        scope.spawn(|| assert_ne!(Timestamp::now(), clock.now()));
+    });
+}
+
+/// S90. A task that code under test spawns counted in real time, and no one was told.
+#[test]
+fn s90_a_spawned_task_keeps_the_runtime_it_is_spawned_in() {
+    let (clock, runtime) = manual();
+    let ask = || async { Timestamp::now() };
+    let task = runtime.enter(|| ask().in_current_runtime());
+    clock.advance(secs(7));
+    let elsewhere = thread::spawn(move || block_on(task)).join().expect("no panic");
+    assert_eq!(elsewhere, clock.now());
+    // Where the default runtime is current, it stays so, wherever the future is polled.
+    let plain = ask().in_current_runtime();
+    assert_eq!(runtime.enter(|| block_on(plain)), clock.now());
+    assert_ne!(block_on(ask().in_current_runtime()), clock.now());
+}
+
+#[test]
+fn s90_the_default_runtime_can_be_forbidden() {
+    in_child(module_path!(), "s90_the_default_runtime_can_be_forbidden", || {
+        assert_eq!((Runtime::forbid_global().is_ok(), Runtime::forbid_global().is_ok()), (true, true));
+        // The plain forms panic at the place that called them.
+        let places = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&places);
+        std::panic::set_hook(Box::new(move |info| {
+            lock(&seen).push((info.location().map(|at| at.file().to_owned()), info.to_string()));
+        }));
+        let asks: [fn(); 14] = [
+            || drop(Delay::new(secs(1))),
+            || drop(Delay::until(Instant::now())),
+            || drop(Interval::new(secs(1))),
+            || drop(Interval::at(Instant::now(), secs(1))),
+            || drop(Timer::new(secs(1), NEVER, |_| {})),
+            || drop(Timer::once(secs(1), |_| {})),
+            || drop(Timer::every(secs(1), |_| {})),
+            || drop(Timer::builder().start(|_| {})),
+            || drop(timeout(secs(1), pending::<()>())),
+            || drop(pending::<()>().timeout(secs(1))),
+            || drop(CancellationTokenSource::new()),
+            || drop(DelayQueue::<u32, ()>::new()),
+            || drop(Runtime::current()),
+            || _ = Runtime::global(),
+        ];
+        for (i, ask) in asks.into_iter().enumerate() {
+            assert!(catch_unwind(ask).is_err(), "{i}");
+            let (file, text) = lock(&places).pop().expect("the hook was called");
+            assert_eq!(file.as_deref(), Some(file!()), "{i}: {text}");
+            assert!(text.contains("forbid_global"), "{text}");
+        }
+        // The other forms say so.
+        assert!(matches!(Runtime::try_global(), Err(StartError::Forbidden)));
+        assert!(matches!(Runtime::builder().start_global(), Err(StartError::Forbidden)));
+        let refused = |error| matches!(error, Some(RuntimeError::NotStarted(StartError::Forbidden)));
+        assert!(refused(Runtime::try_current().err()));
+        assert!(refused(Timer::try_new(secs(1), NEVER, |_| {}).err()));
+        assert!(refused(CancellationTokenSource::try_after(secs(1)).err()));
+        assert!(refused(DelayQueue::<u32, ()>::try_new().err()));
+        // What names its runtime, or is in a scope, goes on; so does a wait on a plain thread.
+        let (clock, runtime) = manual();
+        clock.block_on(runtime.scope(async { Delay::new(secs(5)).await }));
+        let source = CancellationTokenSource::on(&runtime);
+        let token = source.token();
+        let waits = thread::spawn(move || token.wait().reason());
+        source.cancel();
+        assert_eq!(waits.join().expect("no panic"), CancelReason::Cancelled);
+    });
+}
+
+#[test]
+fn s90_what_is_used_cannot_be_forbidden() {
+    in_child(module_path!(), "s90_what_is_used_cannot_be_forbidden", || {
+        drop(Delay::new(secs(1))); // starts nothing
+        assert!(matches!(Runtime::forbid_global(), Err(StartError::AlreadyStarted)));
+        assert!(Runtime::try_global().is_ok());
+    });
+}
