@@ -13,13 +13,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use timerqueue::{Runtime, Timer, TimerBuilder};
 use timerqueue_adapters::metrics_0_24::Reporter;
 
 /// Answers each request with the present figures: a report right before the scrape, so the figures
 /// are new.
-fn serve(listener: TcpListener, prometheus: &PrometheusHandle, mut reporter: Reporter) {
+fn serve(listener: TcpListener, prometheus: &PrometheusHandle, reporter: Reporter) {
     for stream in listener.incoming() {
         let answer = |mut stream: TcpStream, text: String| -> std::io::Result<()> {
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -52,10 +52,7 @@ fn scrape(address: SocketAddr) -> std::io::Result<String> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let seconds: Option<u64> = std::env::args().nth(1).and_then(|arg| arg.parse().ok());
-    let buckets = [10e-6, 50e-6, 100e-6, 500e-6, 1e-3, 10e-3];
-    let prometheus = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Full(String::from("timerqueue_lateness_seconds")), &buckets)?
-        .install_recorder()?;
+    let prometheus = PrometheusBuilder::new().install_recorder()?;
     let runtime = Runtime::global();
     let port = if seconds.is_some() { 9898 } else { 0 };
     let listener = TcpListener::bind(("127.0.0.1", port))?;

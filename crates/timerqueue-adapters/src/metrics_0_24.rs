@@ -5,12 +5,33 @@
 //! nothing else.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use metrics::{Label, Unit};
+use metrics::Label;
 use timerqueue::{Runtime, Timer, TimerBuilder, observe::Metrics};
 
-const LATENESS: &str = "timerqueue_lateness_seconds";
+const LATENESS_BUCKET: &str = "timerqueue_lateness_seconds_bucket";
+const LATENESS_COUNT: &str = "timerqueue_lateness_seconds_count";
+
+/// The upper ends of the buckets of lateness, in microseconds, and as labels in seconds.
+const LATE_UP_TO: [(u64, &str); 15] = [
+    (10, "0.00001"),
+    (25, "0.000025"),
+    (50, "0.00005"),
+    (100, "0.0001"),
+    (250, "0.00025"),
+    (500, "0.0005"),
+    (1_000, "0.001"),
+    (2_500, "0.0025"),
+    (5_000, "0.005"),
+    (10_000, "0.01"),
+    (25_000, "0.025"),
+    (50_000, "0.05"),
+    (100_000, "0.1"),
+    (1_000_000, "1"),
+    (10_000_000, "10"),
+];
 
 /// A counter: its name, its text, and where the snapshot has it.
 type Counter = (&'static str, &'static str, fn(&Metrics) -> u64);
@@ -56,7 +77,7 @@ const GAUGES: &[Gauge] = &[
 /// | `timerqueue_timers_active`, `timerqueue_waiting` | gauge | timers that wait now; what is due and has not begun |
 /// | `timerqueue_threads_alive`, `_busy`, `_polling`, `_parked`, `_limit` | gauge | threads now |
 /// | `timerqueue_longest_running_seconds` | gauge | how long the callback that has run the longest has been running |
-/// | `timerqueue_lateness_seconds` | histogram | how late callbacks and wakers began |
+/// | `timerqueue_lateness_seconds_bucket{le}`, `_count` | counter | how late callbacks and wakers began |
 ///
 /// [`Metrics`] has the exact meaning of each.
 ///
@@ -64,9 +85,13 @@ const GAUGES: &[Gauge] = &[
 /// the runtime held. So a recorder may block or panic, and the caller of `report` sees it.
 /// [`every`](Self::every) calls it on a thread of the runtime's pool.
 ///
-/// **Precision.** A report costs some microseconds and the time of the recorder. Gauges show the
-/// moment of the last report. Lateness is recorded as the ends of the histogram's buckets: at most
-/// an eighth (and 128 ns) too great.
+/// **Precision.** A report calls the recorder for each line of the table, however much has fired:
+/// some microseconds, and no memory. Gauges show the moment of the last report. Lateness is given
+/// as Prometheus keeps histograms: for 15 limits from 10 us to 10 s (the label `le`, in seconds)
+/// the number of callbacks and wakers that were late by at most that; `+Inf` has all. An event
+/// counts by the end of its bucket in [`Metrics::lateness`]: at most an eighth (and 128 ns) too
+/// great. (A histogram of the crate metrics would get a sample for each event, and a recorder that
+/// is never asked would keep them all.)
 ///
 /// **Dropping** a reporter leaves the figures at the recorder as they are. A reporter keeps its
 /// runtime alive.
@@ -85,7 +110,7 @@ const GAUGES: &[Gauge] = &[
 /// let recorder = PrometheusBuilder::new().build_recorder();
 /// let prometheus = recorder.handle();
 /// metrics::with_local_recorder(&recorder, || {
-///     let mut reporter = Reporter::new(&runtime);
+///     let reporter = Reporter::new(&runtime);
 ///     let _timer = TimerBuilder::on(&runtime).period(Duration::from_secs(1)).start_exclusive(|_| {});
 ///     clock.advance(Duration::from_secs(60));
 ///     reporter.report();
@@ -98,12 +123,11 @@ pub struct Reporter {
     reports: Reports,
 }
 
-/// What a reporter keeps from report to report.
+/// What a reporter needs besides its runtime.
 #[derive(Default)]
 struct Reports {
     labels: Vec<Label>,
-    last: Metrics,
-    described: bool,
+    described: AtomicBool,
 }
 
 impl Reporter {
@@ -134,16 +158,16 @@ impl Reporter {
     /// Reports what the runtime has done so far, and what it does now, to the recorder of the
     /// calling thread: as a rule the global one.
     ///
-    /// Call it before each scrape, or now and then: see [`every`](Self::every). Lateness is
-    /// reported as what came since the last call.
+    /// Call it before each scrape, or now and then: see [`every`](Self::every). Any thread may, and
+    /// several at once. Every figure is absolute, so a report that is left out loses nothing.
     ///
     /// # Panics
-    /// When the recorder panics. The next report has what this one lacks, except for lateness.
+    /// When the recorder panics. The next report has what this one lacks.
     ///
     /// # Examples
     ///
     /// See [`Reporter`].
-    pub fn report(&mut self) {
+    pub fn report(&self) {
         self.reports.send(self.runtime.metrics());
     }
 
@@ -162,7 +186,7 @@ impl Reporter {
     /// # drop(reports);
     /// ```
     pub fn every(self, period: Duration) -> Timer {
-        let Self { runtime, mut reports } = self;
+        let Self { runtime, reports } = self;
         // In a callback, the current runtime is the one that runs it. A callback with a handle
         // would keep its runtime alive for ever.
         TimerBuilder::on(&runtime).period(period).start_exclusive(move |_| reports.send(Runtime::current().metrics()))
@@ -170,23 +194,32 @@ impl Reporter {
 }
 
 impl Reports {
-    fn send(&mut self, now: Metrics) {
-        if !self.described {
-            self.described = true;
+    fn send(&self, now: Metrics) {
+        if !self.described.swap(true, Ordering::Relaxed) {
             describe();
         }
-        let lateness = now.lateness.since(&self.last.lateness);
-        self.last = now;
         for &(name, _, value) in COUNTERS {
-            metrics::counter!(name, self.labels.clone()).absolute(value(&self.last));
+            metrics::counter!(name, self.labels.clone()).absolute(value(&now));
         }
         for &(name, _, value) in GAUGES {
-            metrics::gauge!(name, self.labels.clone()).set(value(&self.last));
+            metrics::gauge!(name, self.labels.clone()).set(value(&now));
         }
-        let recorded = metrics::histogram!(LATENESS, self.labels.clone());
-        for (length, times) in lateness.buckets() {
-            recorded.record_many(length.as_secs_f64(), times as usize);
+        // The buckets of the runtime, in the order of their ends, are summed up on the way.
+        let (mut buckets, mut sum) = (now.lateness.buckets().peekable(), 0);
+        for (us, le) in LATE_UP_TO {
+            while let Some((_, times)) = buckets.next_if(|&(end, _)| end <= Duration::from_micros(us)) {
+                sum += times;
+            }
+            self.late(le, sum);
         }
+        self.late("+Inf", now.lateness.count());
+        metrics::counter!(LATENESS_COUNT, self.labels.clone()).absolute(now.lateness.count());
+    }
+
+    fn late(&self, le: &'static str, times: u64) {
+        let mut labels = self.labels.clone();
+        labels.push(Label::from_static_parts("le", le));
+        metrics::counter!(LATENESS_BUCKET, labels).absolute(times);
     }
 }
 
@@ -197,7 +230,8 @@ fn describe() {
     for &(name, text, _) in GAUGES {
         metrics::describe_gauge!(name, text);
     }
-    metrics::describe_histogram!(LATENESS, Unit::Seconds, "How late callbacks and wakers began");
+    metrics::describe_counter!(LATENESS_BUCKET, "Callbacks and wakers that began late by at most `le` seconds");
+    metrics::describe_counter!(LATENESS_COUNT, "Callbacks and wakers whose lateness is known");
 }
 
 impl fmt::Debug for Reporter {

@@ -1,6 +1,7 @@
 //! The figures of a runtime at the recorder of the Prometheus exporter.
 #![cfg(feature = "metrics-0_24")]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
@@ -16,7 +17,7 @@ fn manual() -> (ManualClock, Runtime) {
 }
 
 fn recorder() -> PrometheusRecorder {
-    PrometheusBuilder::new().set_buckets(&[0.5, 1.5, 2.5]).expect("buckets").build_recorder()
+    PrometheusBuilder::new().build_recorder()
 }
 
 /// The value in the line that begins so.
@@ -30,7 +31,7 @@ fn value(recorder: &PrometheusRecorder, name: &str) -> f64 {
 #[test]
 fn a_report_has_the_figures_of_the_runtime() {
     let ((clock, runtime), recorder) = (manual(), recorder());
-    let mut reporter = Reporter::new(&runtime);
+    let reporter = Reporter::new(&runtime);
     metrics::with_local_recorder(&recorder, || reporter.report());
     assert_eq!(value(&recorder, "timerqueue_callbacks_total"), 0.0);
     let timer = TimerBuilder::on(&runtime).period(SECOND).start_exclusive(|_| {});
@@ -56,15 +57,17 @@ fn a_report_has_the_figures_of_the_runtime() {
 #[test]
 fn lateness_is_reported_once_and_in_its_bucket() {
     let ((clock, runtime), recorder) = (manual(), recorder());
-    let mut reporter = Reporter::new(&runtime);
+    let reporter = Reporter::new(&runtime);
     for round in 1..=3 {
         let timer = OnceTimer::on(&runtime, SECOND, |_| {});
         clock.stall(2 * SECOND); // a second late
         clock.advance(Duration::ZERO);
         metrics::with_local_recorder(&recorder, || (0..2).for_each(|_| reporter.report()));
         assert_eq!(value(&recorder, "timerqueue_lateness_seconds_count"), f64::from(round));
-        assert_eq!(value(&recorder, "timerqueue_lateness_seconds_bucket{le=\"1.5\"}"), f64::from(round));
-        assert_eq!(value(&recorder, "timerqueue_lateness_seconds_bucket{le=\"0.5\"}"), 0.0);
+        for (le, times) in [("0.1", 0), ("1", 0), ("10", round), ("+Inf", round)] {
+            let bucket = format!("timerqueue_lateness_seconds_bucket{{le=\"{le}\"}}");
+            assert_eq!(value(&recorder, &bucket), f64::from(times), "{le}");
+        }
         drop(timer);
     }
 }
@@ -118,4 +121,40 @@ fn a_recorder_that_panics_is_a_panic_of_the_callback() {
     metrics::with_local_recorder(&Broken, || clock.advance(2 * SECOND));
     assert_eq!(runtime.metrics().panics, 2);
     drop(reports);
+}
+
+/// A recorder that nobody scrapes keeps each sample of a histogram.
+#[test]
+fn a_report_costs_the_same_however_much_has_fired() {
+    /// Counts what a report asks for.
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+    impl metrics::Recorder for Counting {
+        fn describe_counter(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+        fn describe_gauge(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+        fn describe_histogram(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+        fn register_counter(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            metrics::Counter::noop()
+        }
+        fn register_gauge(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            metrics::Gauge::noop()
+        }
+        fn register_histogram(&self, key: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
+            panic!("a sample for each callback: {key}")
+        }
+    }
+    let (clock, runtime) = manual();
+    let (recorder, reporter) = (Counting::default(), Reporter::new(&runtime));
+    let timer = TimerBuilder::on(&runtime).period(Duration::from_millis(1)).start_exclusive(|_| {});
+    let mut costs = Vec::new();
+    for callbacks in [0, 1, 100_000] {
+        clock.advance(Duration::from_millis(1) * callbacks);
+        recorder.0.store(0, Ordering::Relaxed);
+        metrics::with_local_recorder(&recorder, || reporter.report());
+        costs.push(recorder.0.load(Ordering::Relaxed));
+    }
+    assert!(costs.iter().all(|&cost| cost == costs[0] && cost < 50), "{costs:?}");
+    drop(timer);
 }
