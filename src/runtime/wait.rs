@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::{RuntimeError, RuntimeHandle};
+use super::{ManualClock, RuntimeError, RuntimeHandle};
 use crate::engine::{Looked, WakerEntry};
 use crate::queue::MissedTicks;
 use crate::sync::{Arc, AtomicBool, Ordering, Thread, current, park_until};
@@ -128,7 +128,8 @@ pub(crate) fn wait_until<T>(
     future: impl Future<Output = T>,
 ) -> Result<T, RuntimeError> {
     let mut future = pin!(future);
-    let clock = if own.is_manual() { RuntimeHandle::current().manual_clock() } else { None };
+    let is_own = |here: &ManualClock| own.manual_clock().is_some_and(|own| Arc::ptr_eq(&own.inner, &here.inner));
+    let clock = RuntimeHandle::current().manual_clock().filter(is_own);
     let entry_at = if own.is_monotonic() { END } else { deadline.min(END) };
     let mut ending = None;
     let mut limited = pin!(poll_fn(|context| {

@@ -156,15 +156,23 @@ fn s83_in_real_time_a_sleep_is_never_early_and_ends_with_its_runtime() {
     }
 }
 
-/// Each thread finds the other's clock in the way of none.
+/// Neither a manual clock that is not the interval's, nor any for a tick of real time.
 #[test]
 fn s83_a_sleep_on_one_clock_moves_no_other() {
-    let [(one, runtime), (other, _kept)] = [manual(), manual()];
+    let [(one, runtime), (other, beside)] = [manual(), manual()];
     runtime.enter(|| own_thread::sleep(secs(1))).expect("goes on");
     assert_eq!((one.now().as_duration(), other.now()), (secs(1), zero()));
+    let mut interval = Interval::on(&runtime, secs(1));
+    let elsewhere = beside.clone();
+    let waits = thread::spawn(move || elsewhere.enter(|| interval.blocking_tick()));
+    let ticks = TimerBuilder::on(&beside).period(secs(1)).start_exclusive(|_| {});
+    thread::sleep(ms(5));
+    assert_eq!(other.now(), zero(), "the clock of the current runtime stands");
+    one.advance(secs(1));
+    assert!(within(PATIENCE, "the tick comes", move || waits.join().expect("no panic")).is_some());
+    drop(ticks);
     let real = native();
     let mut interval = Interval::on(&real, ms(1));
     assert!(runtime.enter(|| interval.blocking_tick()).is_some());
-    assert_eq!(one.now().as_duration(), secs(1), "a tick of real time moves no clock");
-    let _: ManualClock = other;
+    assert_eq!(one.now().as_duration(), secs(2), "a tick of real time moves no clock");
 }
