@@ -46,7 +46,7 @@ fn case<'a>(name: &'static str, place: Place<'a>, touch: Touch) -> Case<'a> {
 
 fn queue<S: std::hash::BuildHasher + Send + 'static>(queue: DelayQueue<u64, u64, S>) -> Touch {
     limits().for_each(|(session, limit)| queue.insert(session as u64, 0, limit).expect("a new key"));
-    Box::new(move |session| assert!(queue.move_to(&(session as u64), LIMIT)))
+    Box::new(move |session| assert!(queue.reset(&(session as u64), LIMIT)))
 }
 
 fn delays() -> Touch {
