@@ -87,7 +87,7 @@ impl Handle {
     fn change(&self, due: Duration) -> Changed {
         match self {
             Self::Timer(timer) => timer.change(due, Duration::MAX),
-            Self::Once(timer) => timer.change(due),
+            Self::Once(timer) => timer.reset(due),
         }
     }
 

@@ -149,7 +149,7 @@ impl Stage {
     }
 
     fn change(&self, to: u64) -> Changed {
-        self.timer.change(wall(to))
+        self.timer.reset_at(wall(to))
     }
 
     /// Sweeps and runs.
@@ -241,7 +241,7 @@ fn a_timer_changed_between_two_sections_of_a_step_follows_the_step() {
             let pair = Pair::new(70);
             assert_eq!(pair.stage.change(60), Changed::WasWaiting);
             let clock = pair.spawn(|pair| pair.stage.set_wall(50));
-            let changed = if first { pair.stage.change(80) } else { pair.second.change(wall(80)) };
+            let changed = if first { pair.stage.change(80) } else { pair.second.reset_at(wall(80)) };
             assert_eq!(changed, Changed::WasWaiting);
             clock.join().unwrap();
             pair.fire(50, if first { [80, 70] } else { [60, 80] });
@@ -486,7 +486,7 @@ fn a_handle_dropped_during_a_change_by_the_callback_leaves_nothing_behind() {
             let payload = Payload(Arc::clone(&traces));
             let timer = WallTimer::start(&manual.engine, wall(TIME), MissedTicks::default().into(), move |tick| {
                 payload.call(tick);
-                let _ = tick.change(wall(2 * TIME));
+                let _ = tick.reset_at(wall(2 * TIME));
             });
             let jobs = in_pool.then(|| manual.sweep_at(TIME));
             let worker = {
