@@ -22,7 +22,8 @@ fn l1_long_runs_write_nothing_to_their_rows() {
     const RUNS: usize = 50;
     let Some(server) = Server::new() else { return };
     let (schema, begun) = (new_schema(), Arc::default());
-    let node = holding(&server, &schema, Duration::from_secs(1), &begun);
+    // Longer than this machine may be busy with other tests: a node that is late loses its runs.
+    let node = holding(&server, &schema, Duration::from_secs(6), &begun);
     let jobs: Vec<_> = (0..RUNS as u32).map(|n| node.put_to("hold", &n).key(&n.to_string())).collect();
     drop(node.put_many(jobs).wait().unwrap());
     until("all run", || begun.load(Ordering::SeqCst) == RUNS);
@@ -33,7 +34,7 @@ fn l1_long_runs_write_nothing_to_their_rows() {
     };
     until("the begins are counted", || updates("jobs") >= RUNS);
     let before = updates("members");
-    until("some renewals", || updates("members") >= before + 6);
+    until("some renewals", || updates("members") >= before + 3);
     assert_eq!(updates("jobs"), RUNS);
     (0..RUNS).for_each(|n| _ = node.cancel(&n.to_string()).wait().unwrap());
 }
