@@ -5,8 +5,10 @@
 //! source that has spread has a single additional shard, since a model has a single CPU
 //! (`src/sys/cpu.rs`).
 
+mod cancel_async_vs_close;
 mod cancel_vs_register;
 mod link_vs_cancel;
+mod mark_vs_cause;
 mod timed_vs_reset;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

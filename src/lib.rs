@@ -195,7 +195,7 @@ pub mod error {
 
 /// The futures that methods of this crate give: for programs that name them, in a struct as a rule.
 pub mod futures {
-    pub use crate::cancellation::{CancelledFuture, CancelledOwned, RunUntilCancelled, WithToken};
+    pub use crate::cancellation::{Cancellation, CancelledFuture, CancelledOwned, RunUntilCancelled, WithToken};
     pub use crate::delay_queue::{InsertWait, Recv};
     pub use crate::future::{CancellableDelay, CancellableInterval, CancellableTimeout, Running};
     pub use crate::runtime::Scoped;

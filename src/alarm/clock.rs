@@ -142,6 +142,17 @@ pub(crate) enum Clock {
 }
 
 impl Clock {
+    /// Whether both are the same clock, and show the same instants.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::System(one), Self::System(other)) => one == other,
+            (Self::Manual { virtual_time: one, boot }, Self::Manual { virtual_time: other, boot: other_boot }) => {
+                std::sync::Arc::ptr_eq(one, other) && boot == other_boot
+            }
+            _ => false,
+        }
+    }
+
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         match self {

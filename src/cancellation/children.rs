@@ -35,6 +35,9 @@ struct Shard {
     members: Mutex<Members>,
     /// In the first shard: the shards of the cores, once the source has spread.
     spread: OnceLock<Box<[OnceLock<Arc<Shard>>]>>,
+    /// The source, for the deadlines of its children. Alive while the shard has a child: either the
+    /// source has a handle, or `keep` is set.
+    source: Weak<Inner>,
 }
 
 #[derive(Default)]
@@ -47,8 +50,8 @@ struct Members {
 }
 
 impl Shard {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { members: Mutex::new(Members::default()), spread: OnceLock::new() })
+    fn new(source: Weak<Inner>) -> Arc<Self> {
+        Arc::new(Self { members: Mutex::new(Members::default()), spread: OnceLock::new(), source })
     }
 
     /// Gives each core a shard of its own, made at its first use.
@@ -60,7 +63,7 @@ impl Shard {
     fn here(&self) -> (usize, &Arc<Self>) {
         let spread = self.spread();
         let core = crate::sys::cpu::current() % spread.len();
-        (core, spread[core].get_or_init(Self::new))
+        (core, spread[core].get_or_init(|| Self::new(Weak::clone(&self.source))))
     }
 
     /// The shards of the cores.
@@ -94,9 +97,15 @@ impl Shards {
         Self { first: OnceLock::new() }
     }
 
-    /// Links a child.
-    pub(super) fn link(&self, child: Weak<Inner>) -> ParentLink {
-        let first = self.first.get_or_init(Shard::new);
+    /// The first shard of this source.
+    #[inline]
+    fn first_of(source: &Arc<Inner>) -> &Arc<Shard> {
+        source.children.first.get_or_init(|| Shard::new(Arc::downgrade(source)))
+    }
+
+    /// Links a child to this source.
+    pub(super) fn link(parent: &Arc<Inner>, child: Weak<Inner>) -> ParentLink {
+        let first = Self::first_of(parent);
         if first.spread.get().is_none() {
             if let Some(mut members) = first.members.try_lock() {
                 let index = members.children.insert(child);
@@ -110,8 +119,8 @@ impl Shards {
 
     /// Gives each core a shard of its own.
     #[cfg(all(test, timerqueue_loom))]
-    pub(super) fn spread(&self) {
-        self.first.get_or_init(Shard::new).spread();
+    pub(super) fn spread(source: &Arc<Inner>) {
+        Self::first_of(source).spread();
     }
 
     #[inline]
@@ -145,8 +154,8 @@ impl Shards {
 
     /// Stores the waker of a future that found the lock of the callbacks taken, or the source
     /// spread.
-    pub(super) fn insert_waker(&self, waker: Waker) -> InShard {
-        let (core, shard) = self.first.get_or_init(Shard::new).here();
+    pub(super) fn insert_waker(source: &Arc<Inner>, waker: Waker) -> InShard {
+        let (core, shard) = Self::first_of(source).here();
         InShard { core: core as u32, index: shard.members.lock().wakers.insert(waker) }
     }
 
@@ -200,6 +209,11 @@ impl Shards {
 }
 
 impl ParentLink {
+    /// The parent, unless the link has been removed.
+    pub(super) fn parent(&self) -> Option<Arc<Inner>> {
+        self.shard.as_ref()?.source.upgrade()
+    }
+
     /// Removes the child. Returns the reference to the parent if this was the last child; the
     /// caller passes it to [`let_go`].
     fn unlink(&mut self) -> Option<Arc<Inner>> {

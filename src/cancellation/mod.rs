@@ -12,8 +12,10 @@
 //! The canceller takes callbacks and wakers out under the same lock, after the step. So either the
 //! registering thread sees the cancellation, or the canceller finds the callback.
 //!
-//! [`registry`] is the stack of callbacks; [`children`] holds the linked sources.
+//! [`registry`] is the stack of callbacks; [`children`] holds the linked sources; [`cancel_async`]
+//! leaves the waking and the calling to the pool.
 
+mod cancel_async;
 mod children;
 mod registration;
 mod registry;
@@ -23,10 +25,13 @@ mod waiting;
 
 use std::any::Any;
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::task::Waker;
 
+pub use self::cancel_async::Cancellation;
 pub use self::registration::Registration;
 pub use self::source::{CancellationTokenSource, DropGuard};
 pub use self::token::CancellationToken;
@@ -37,54 +42,47 @@ use self::registry::{Callback, Id, Registry};
 use crate::engine::{OwnedEntry, Waits, inside};
 use crate::runtime::RuntimeHandle;
 use crate::slab::Slab;
-use crate::sync::{AtomicU64, Mutex, Ordering, fence};
-use crate::unwind::{catch_first, contain_drop};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, unmodelled};
+use crate::time::{NEVER, later};
+use crate::unwind::{Payload, catch_first, contain_drop};
 
 /// The reason of a cancellation. The first reason stays.
 ///
+/// A linked source has a reason of its own, [`Parent`](Self::Parent), and the *root reason* of the
+/// source where the cancellation began, through any number of linked sources:
+/// [`CancellationToken::root_reason`].
+///
 /// # Examples
 ///
-/// A source cancelled by hand:
+/// A source cancelled by hand, and a source linked to it:
 ///
 /// ```
 /// use timerqueue::{CancelReason, CancellationTokenSource};
 ///
 /// let source = CancellationTokenSource::new();
+/// let linked = source.token().child_source().token();
 /// source.cancel();
 /// assert_eq!(source.token().reason(), Some(CancelReason::Cancelled));
+/// assert_eq!(linked.reason(), Some(CancelReason::Parent));
+/// assert_eq!(linked.root_reason(), Some(CancelReason::Cancelled));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CancelReason {
-    /// By a call of [`CancellationTokenSource::cancel`], or by a [`DropGuard`].
+    /// By a call of [`CancellationTokenSource::cancel`] or a similar method, or by a [`DropGuard`].
     Cancelled,
-    /// By a timed cancel: [`CancellationTokenSource::cancel_after`].
+    /// By a timed cancel: [`CancellationTokenSource::cancel_after`],
+    /// [`cancel_at`](CancellationTokenSource::cancel_at).
     Timeout,
-    /// By a parent: see [`CancellationTokenSource::linked`].
+    /// By a parent: see [`CancellationTokenSource::linked`]. Never a root reason.
     Parent,
 }
 
-impl CancelReason {
-    fn code(self) -> u64 {
-        match self {
-            Self::Cancelled => 1,
-            Self::Timeout => 2,
-            Self::Parent => 3,
-        }
-    }
-
-    fn from_code(code: u64) -> Option<Self> {
-        match code & !TREE_MARKED {
-            1 => Some(Self::Cancelled),
-            2 => Some(Self::Timeout),
-            3 => Some(Self::Parent),
-            _ => None,
-        }
-    }
-}
-
-/// The error of a cancelled operation, with the reason. Also the output of
-/// [`CancellationToken::cancelled`].
+/// The error of a cancelled operation, with the reason, and the reason of the source where the
+/// cancellation began. Also the output of [`CancellationToken::cancelled`].
+///
+/// Converts into an [`io::Error`](std::io::Error): of kind `TimedOut` if the root reason is a
+/// timeout, also if a parent timed out; else of kind `Other`.
 ///
 /// # Examples
 ///
@@ -99,9 +97,11 @@ impl CancelReason {
 /// }
 /// assert!(step(&CancellationToken::none()).is_ok());
 /// ```
+#[doc(alias("Canceled", "OperationCanceledException"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cancelled {
     reason: CancelReason,
+    root: CancelReason,
 }
 
 impl Cancelled {
@@ -109,24 +109,31 @@ impl Cancelled {
     pub fn reason(&self) -> CancelReason {
         self.reason
     }
+
+    /// The reason of the source where the cancellation began; see
+    /// [`CancellationToken::root_reason`].
+    pub fn root_reason(&self) -> CancelReason {
+        self.root
+    }
 }
 
 impl fmt::Display for Cancelled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.reason {
-            CancelReason::Cancelled => "cancelled",
-            CancelReason::Timeout => "cancelled by a timeout",
-            CancelReason::Parent => "cancelled by a linked source",
+        f.write_str(match (self.reason, self.root) {
+            (CancelReason::Cancelled, _) => "cancelled",
+            (CancelReason::Timeout, _) => "cancelled by a timeout",
+            (CancelReason::Parent, CancelReason::Timeout) => "cancelled by the timeout of a linked source",
+            (CancelReason::Parent, _) => "cancelled by a linked source",
         })
     }
 }
 
-impl std::error::Error for Cancelled {}
+impl Error for Cancelled {}
 
-/// [`CancelReason::Timeout`] becomes `TimedOut`, any further reason `Other`.
+/// `TimedOut` if the root reason is [`CancelReason::Timeout`], else `Other`.
 impl From<Cancelled> for std::io::Error {
     fn from(cancelled: Cancelled) -> Self {
-        let kind = match cancelled.reason {
+        let kind = match cancelled.root {
             CancelReason::Timeout => std::io::ErrorKind::TimedOut,
             _ => std::io::ErrorKind::Other,
         };
@@ -134,9 +141,53 @@ impl From<Cancelled> for std::io::Error {
     }
 }
 
-/// A bit of `Inner::status`, beside the reason: all sources linked to this source, direct and
-/// indirect, are marked.
-const TREE_MARKED: u64 = 4;
+/// A cause of the program's, shared by the sources of a tree.
+type Cause = Arc<dyn Error + Send + Sync>;
+
+/// How a source was cancelled: the value of `Inner::status`, which is zero before.
+///
+/// ```text
+///   bits 0, 1: the reason    bits 2, 3: the root reason    bit 4: `CAUSE`    bit 5: `TREE_MARKED`
+/// ```
+#[derive(Clone, Copy)]
+struct Mark(u32);
+
+impl Mark {
+    const REASONS: [CancelReason; 3] = [CancelReason::Cancelled, CancelReason::Timeout, CancelReason::Parent];
+    const PARENT: u32 = 3;
+    /// The listeners have a cause.
+    const CAUSE: u32 = 1 << 4;
+    /// All sources linked to this source, direct and indirect, are marked.
+    const TREE_MARKED: u32 = 1 << 5;
+
+    /// Of the source where a cancellation begins.
+    fn root(reason: CancelReason, has_cause: bool) -> Self {
+        let code = match reason {
+            CancelReason::Cancelled => 1,
+            CancelReason::Timeout => 2,
+            CancelReason::Parent => Self::PARENT,
+        };
+        Self(code | code << 2 | if has_cause { Self::CAUSE } else { 0 })
+    }
+
+    /// Of a source linked to a source with this mark.
+    fn of_child(self) -> Self {
+        Self(self.0 & !Self::TREE_MARKED | Self::PARENT)
+    }
+
+    fn has_cause(self) -> bool {
+        self.0 & Self::CAUSE != 0
+    }
+
+    fn is_tree_marked(self) -> bool {
+        self.0 & Self::TREE_MARKED != 0
+    }
+
+    fn cancelled(self) -> Cancelled {
+        let reason = |code: u32| Self::REASONS[(code & 3).saturating_sub(1) as usize];
+        Cancelled { reason: reason(self.0), root: reason(self.0 >> 2) }
+    }
+}
 
 /// The limit on the handles of a source, so that a program that forgets handles cannot wrap the
 /// count. As with `Arc`, no other program comes near the limit.
@@ -144,10 +195,12 @@ const MOST_HANDLES: u64 = i64::MAX as u64;
 
 /// The state shared by a source and its tokens.
 struct Inner {
-    /// Zero, or the code of the reason, and [`TREE_MARKED`]. The step is a release, and a read is
-    /// an acquire: a thread that sees a token cancelled sees everything that the canceller did
-    /// before.
-    status: AtomicU64,
+    /// Zero, or a [`Mark`]. The step is a release, and a read is an acquire: a thread that sees a
+    /// token cancelled sees everything that the canceller did before.
+    status: AtomicU32,
+    /// Not zero: a callback of the timed cancel has begun, and the source is cancelled or about to
+    /// be. Under the lock of `timed`; but here it takes no memory, and no store of its own.
+    timed_begun: unmodelled::AtomicU32,
     /// The number of handles: see [`Handle`].
     handles: AtomicU64,
     listeners: Mutex<Listeners>,
@@ -166,27 +219,36 @@ struct Listeners {
     wakers: Slab<Waker>,
     /// The serial number of the running callback; zero, which no callback has, if none runs.
     running: u64,
+    /// `None`: all of it is `None`. Most sources need none of it, and are smaller by a box.
+    late: Option<Box<Late>>,
+}
+
+/// What some sources have when they are cancelled.
+#[derive(Default)]
+struct Late {
     /// The waker of the thread that waits for the end of the running callback. At most one does: a
     /// callback has one registration, which the waiting call consumes.
     awaiting: Option<Waker>,
+    /// Set in the lock section of the step from not cancelled to cancelled, if the mark has a
+    /// cause; then it stays.
+    cause: Option<Cause>,
 }
 
 /// The timed cancel.
 #[derive(Default)]
 struct Timed {
     timer: Option<OwnedEntry>,
-    /// A finite `cancel_after` is in force.
-    armed: bool,
-    /// A callback of the timer has begun: the source is cancelled, or about to be.
-    begun: bool,
+    /// The due point of the timed cancel, which is later than the time at which it is set; `None`
+    /// if none is in force. Stays after a cancellation.
+    deadline: Option<NonZeroU64>,
 }
 
 /// The end of a source whose callbacks are never called.
 impl Drop for Inner {
     #[inline]
     fn drop(&mut self) {
-        let Listeners { callbacks, wakers, .. } = self.listeners.get_mut();
-        if !(callbacks.is_empty() && wakers.is_empty()) || self.children.is_spread() {
+        let Listeners { callbacks, wakers, late, .. } = self.listeners.get_mut();
+        if !(callbacks.is_empty() && wakers.is_empty() && late.is_none()) || self.children.is_spread() {
             self.drop_listeners();
         }
     }
@@ -195,7 +257,8 @@ impl Drop for Inner {
 impl Inner {
     fn new(source: RuntimeHandle, links: Box<[ParentLink]>) -> Self {
         Self {
-            status: AtomicU64::new(0),
+            status: AtomicU32::new(0),
+            timed_begun: unmodelled::AtomicU32::new(0),
             handles: AtomicU64::new(1),
             listeners: Mutex::new(Listeners::default()),
             timed: Mutex::new(Timed::default()),
@@ -210,31 +273,71 @@ impl Inner {
         std::ptr::from_ref(self).cast()
     }
 
-    fn reason(&self) -> Option<CancelReason> {
-        CancelReason::from_code(self.status.load(Ordering::Acquire))
+    #[inline]
+    fn is_cancelled(&self) -> bool {
+        self.status.load(Ordering::Acquire) != 0
     }
 
-    /// The step from not cancelled to cancelled.
-    fn mark(&self, reason: CancelReason) -> bool {
-        self.status.compare_exchange(0, reason.code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
+    fn mark(&self) -> Option<Mark> {
+        Some(self.status.load(Ordering::Acquire)).filter(|&status| status != 0).map(Mark)
+    }
+
+    fn cancelled(&self) -> Option<Cancelled> {
+        self.mark().map(Mark::cancelled)
+    }
+
+    /// The cause that was given with the cancellation.
+    fn cause(&self) -> Option<Cause> {
+        self.mark().filter(|mark| mark.has_cause()).and_then(|_| self.listeners.lock().late.as_ref()?.cause.clone())
+    }
+
+    /// The step from not cancelled to cancelled. False: cancelled before. A mark with a cause is
+    /// set with the lock of the listeners held: a thread that sees the mark finds the cause under
+    /// this lock, and no cause is stored by a thread that comes too late.
+    fn try_mark(&self, mark: Mark, cause: Option<&Cause>) -> bool {
+        let step = || self.status.compare_exchange(0, mark.0, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let Some(cause) = cause else { return step() };
+        let late = Box::new(Late { cause: Some(Arc::clone(cause)), awaiting: None });
+        let mut listeners = self.listeners.lock();
+        let first = step();
+        if first {
+            listeners.late = Some(late); // no callback has run, so no thread awaits its end
+        }
+        first
     }
 
     /// Cancels this source and all linked sources. False: the source was cancelled before. Returns
     /// the payload of the first panic, after all callbacks have been called.
-    fn cancel(&self, reason: CancelReason) -> (bool, Option<Box<dyn Any + Send>>) {
-        if !self.mark(reason) {
-            return (false, None);
+    fn cancel(&self, reason: CancelReason, cause: Option<Cause>) -> (bool, Option<Payload>) {
+        let Some(marked) = self.mark_all(reason, cause) else { return (false, None) };
+        (true, self.tell_all(marked))
+    }
+
+    /// Marks this source and all linked sources, before the first call of a callback: so a callback
+    /// that blocks leaves no linked source uncancelled. `None`: the source was cancelled before.
+    /// Else the caller passes the result to [`Self::tell_all`].
+    fn mark_all(&self, reason: CancelReason, cause: Option<Cause>) -> Option<Vec<Arc<Self>>> {
+        if !self.try_mark(Mark::root(reason, cause.is_some()), cause.as_ref()) {
+            return None;
         }
         // Pairs with the fences in `linked` and `wait`: either this thread sees `children`, or the
         // linking or waiting thread sees the cancellation.
         fence(Ordering::SeqCst);
-        // All marks before the first call: so a callback that blocks leaves no linked source
-        // uncancelled.
-        let marked = if self.children.are_there() { self.mark_tree() } else { Vec::new() };
+        Some(if self.children.are_there() { self.mark_tree() } else { Vec::new() })
+    }
+
+    /// Wakes the tasks and calls the callbacks of this source, then those of the linked sources
+    /// that this thread has marked. Returns the payload of the first panic.
+    fn tell_all(&self, marked: Vec<Arc<Self>>) -> Option<Payload> {
         let mut panic = None;
         self.tell(&mut panic);
         marked.into_iter().for_each(|source| source.tell(&mut panic));
-        (true, panic)
+        panic
+    }
+
+    /// The mark and the cause of a source linked to this cancelled source.
+    fn for_children(&self) -> Option<(Mark, Option<Cause>)> {
+        Some((self.mark()?.of_child(), self.cause()))
     }
 
     /// Marks the sources linked to this source, direct and indirect. Returns the sources that this
@@ -265,7 +368,7 @@ impl Inner {
         // Release: a thread that sees the bit sees the marks. Sources without shards need no bit:
         // they have no children.
         for parent in parents.iter().map(|parent| &**parent).chain([self]) {
-            parent.status.fetch_or(TREE_MARKED, Ordering::Release);
+            parent.status.fetch_or(Mark::TREE_MARKED, Ordering::Release);
         }
         marked
     }
@@ -277,10 +380,12 @@ impl Inner {
         others: &mut Vec<Arc<Self>>,
         seen: &mut BTreeSet<*const Self>,
     ) {
+        // Not those of the canceller: another canceller may have marked this source.
+        let Some((mark, cause)) = self.for_children() else { return };
         self.children.children(|child| {
-            if child.mark(CancelReason::Parent) {
+            if child.try_mark(mark, cause.as_ref()) {
                 marked.push(child);
-            } else if child.status.load(Ordering::Acquire) & TREE_MARKED == 0 {
+            } else if !child.mark().is_some_and(Mark::is_tree_marked) {
                 // as in `cancel`: between the mark that this thread has seen and the children
                 fence(Ordering::SeqCst);
                 if child.children.are_there() && seen.insert(Arc::as_ptr(&child)) {
@@ -295,9 +400,42 @@ impl Inner {
     /// callback must ask here, since a runtime that has ended cannot tell the withdrawing thread
     /// whether the callback was still under way.
     fn begin_timed(&self) -> bool {
-        let mut timed = self.timed.lock();
-        timed.begun |= timed.armed;
-        timed.begun
+        let timed = self.timed.lock();
+        if timed.deadline.is_some() {
+            self.timed_begun.store(1, Ordering::Relaxed);
+        }
+        self.timed_begun.load(Ordering::Relaxed) != 0
+    }
+
+    /// The earliest deadline of this source and of its parents, direct and indirect, on this
+    /// source's clock; [`NEVER`] if there is none.
+    fn deadline(&self) -> u64 {
+        let mut earliest = self.deadline_on(&self.source);
+        // All are kept to the end, so no address is used twice. Loops, not a recursion, as in
+        // `mark_tree`.
+        let (mut above, mut seen) = (Vec::new(), BTreeSet::new());
+        let mut look_above = |source: &Self, above: &mut Vec<Arc<Self>>| {
+            let parents = source.links.iter().filter_map(ParentLink::parent);
+            above.extend(parents.filter(|parent| seen.insert(Arc::as_ptr(parent))));
+        };
+        look_above(self, &mut above);
+        let mut looked_at = 0;
+        while let Some(source) = above.get(looked_at).map(Arc::clone) {
+            earliest = earliest.min(source.deadline_on(&self.source));
+            look_above(&source, &mut above);
+            looked_at += 1;
+        }
+        earliest
+    }
+
+    /// The deadline of this source alone, on the clock of a runtime. On another clock than the
+    /// source's, as much time is left as by the source's clock.
+    fn deadline_on(&self, runtime: &RuntimeHandle) -> u64 {
+        let deadline = self.timed.lock().deadline.map_or(NEVER, NonZeroU64::get);
+        if deadline == NEVER || self.source.shares_clock(runtime) {
+            return deadline;
+        }
+        later(runtime.now(), deadline.saturating_sub(self.source.now()))
     }
 
     /// Wakes all waiting tasks, and calls all registered callbacks.
@@ -315,7 +453,7 @@ impl Inner {
                 let next = listeners.callbacks.pop();
                 listeners.running = next.as_ref().map_or(0, |(id, _)| id.serial);
                 // The previous callback has ended.
-                let awaiting = listeners.awaiting.take();
+                let awaiting = listeners.late.as_mut().and_then(|late| late.awaiting.take());
                 if awaiting.is_some() {
                     Waits::are_over(self.address());
                 }
@@ -328,11 +466,15 @@ impl Inner {
     }
 
     /// Drops what a cancellation would reach: callbacks, and the wakers of futures that were
-    /// forgotten. A destructor that panics keeps nothing from being dropped.
+    /// forgotten; and the cause. A destructor that panics keeps nothing from being dropped.
     #[cold]
     fn drop_listeners(&self) {
-        let mut callbacks = self.listeners.lock().callbacks.take();
+        let (mut callbacks, late) = {
+            let mut listeners = self.listeners.lock();
+            (listeners.callbacks.take(), listeners.late.take())
+        };
         contain_drop(&self.source, std::iter::from_fn(|| callbacks.pop()));
+        contain_drop(&self.source, late);
         self.take_wakers(|waker| contain_drop(&self.source, [waker]));
     }
 
@@ -346,7 +488,7 @@ impl Inner {
     /// Registers the callback, or gives the callback back if the source is cancelled.
     fn register(&self, callback: Callback) -> Result<Id, Callback> {
         let mut listeners = self.listeners.lock();
-        if self.reason().is_some() {
+        if self.is_cancelled() {
             return Err(callback);
         }
         Ok(listeners.callbacks.push(callback))

@@ -79,7 +79,7 @@ impl Registration {
             if waits.is_none() {
                 return Poll::Ready(());
             }
-            listeners.awaiting = Some(context.waker().clone());
+            listeners.late.get_or_insert_default().awaiting = Some(context.waker().clone());
             Poll::Pending
         }));
         false

@@ -1,22 +1,25 @@
 //! Sources: the cancelling handles.
 
+use std::error::Error;
+use std::num::NonZeroU64;
 use std::panic::resume_unwind;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::{CancelReason, CancellationToken, Handle, Inner};
+use super::children::Shards;
+use super::{CancelReason, Cancellation, CancellationToken, Cause, Handle, Inner};
 use crate::engine::{self, Changed, Firing, OwnedEntry, TimedCancel};
 use crate::queue::MissedTicks;
 use crate::runtime::RuntimeError;
 use crate::runtime::{Runtime, RuntimeHandle};
 use crate::sync::{Ordering, fence};
-use crate::time::NEVER;
-use crate::time::instant;
+use crate::time::{Deadline, LAST, NEVER, instant};
 use crate::unwind::{contain_drop, resume};
 
 /// Cancels its tokens: by hand, after a time, or when a parent is cancelled.
 ///
-/// A `CancellationTokenSource` is a handle; clones are the same source.
+/// A `CancellationTokenSource` is a handle; clones are the same source. The source cancels, and its
+/// [`token`](Self::token) is told: the token is awaited, asked and cloned.
 ///
 /// **Dropping** a source cancels nothing: only a pending `cancel_after` or a parent can still
 /// cancel the remaining tokens. To cancel on drop, use [`drop_guard`](Self::drop_guard).
@@ -40,7 +43,7 @@ use crate::unwind::{contain_drop, resume};
 /// assert!(source.cancel());
 /// println!("{} rounds", worker.join().unwrap());
 /// ```
-#[doc(alias = "AbortController")]
+#[doc(alias("AbortController", "CancelFunc"))]
 #[derive(Clone)]
 pub struct CancellationTokenSource {
     pub(super) handle: Handle,
@@ -49,6 +52,7 @@ pub struct CancellationTokenSource {
 impl CancellationTokenSource {
     /// A source, not cancelled. Its timed cancels count on the [current runtime](Runtime::current).
     /// (The call does not start the default runtime.)
+    #[doc(alias = "CancellationToken::new")]
     #[track_caller]
     pub fn new() -> Self {
         Self::of(RuntimeHandle::current())
@@ -147,6 +151,7 @@ impl CancellationTokenSource {
     /// let linked = CancellationTokenSource::linked([&shutdown.token(), &request.token()]);
     /// request.cancel();
     /// assert_eq!(linked.token().reason(), Some(CancelReason::Parent));
+    /// assert_eq!(linked.token().root_reason(), Some(CancelReason::Cancelled));
     /// assert!(!shutdown.is_cancelled());
     /// ```
     #[doc(alias("CreateLinkedTokenSource", "WithCancel"))]
@@ -157,32 +162,34 @@ impl CancellationTokenSource {
             Some(parent) => parent.source.clone(),
             None => RuntimeHandle::current(),
         };
-        let is_cancelled = || parents.iter().any(|parent| parent.reason().is_some());
+        let cancelled = || parents.iter().find_map(|parent| parent.for_children());
         // A source that is born cancelled needs no link. So a cancelled source gets no more
         // children, which a later cancel of another of its parents would have to walk.
-        let linked_to = if is_cancelled() { &[][..] } else { &parents };
+        let linked_to = if cancelled().is_some() { &[][..] } else { &parents };
         let inner = Arc::new_cyclic(|child: &Weak<Inner>| {
-            let links = linked_to.iter().map(|parent| parent.children.link(Weak::clone(child))).collect();
+            let links = linked_to.iter().map(|parent| Shards::link(parent, Weak::clone(child))).collect();
             Inner::new(source, links)
         });
         // A parent may have been cancelled before the child was linked, or while the child was
         // incomplete: the canceller then could not upgrade the link. The fence pairs with the
         // fences of the canceller, which marks, then looks for children.
         fence(Ordering::SeqCst);
-        if is_cancelled() {
-            inner.mark(CancelReason::Parent);
+        if let Some((mark, cause)) = cancelled() {
+            inner.try_mark(mark, cause.as_ref());
         }
         Self { handle: Handle::new(inner) }
     }
 
-    /// A token of this source.
+    /// A token of this source: to await, to ask, to clone.
+    #[doc(alias("cancelled", "Token"))]
     pub fn token(&self) -> CancellationToken {
         CancellationToken { handle: Some(self.handle.clone()) }
     }
 
     /// Whether the source has been cancelled. True before the first registered callback runs.
+    #[doc(alias = "IsCancellationRequested")]
     pub fn is_cancelled(&self) -> bool {
-        self.handle.reason().is_some()
+        self.handle.is_cancelled()
     }
 
     /// Cancels the source. Returns whether this call has cancelled, rather than an earlier call, a
@@ -193,6 +200,8 @@ impl CancellationTokenSource {
     /// of this source, and runs the registered callbacks, last registered first; then likewise for
     /// each linked source. A linked source comes after the parent through which this call found the
     /// source; no further order between linked sources or between tasks is defined.
+    ///
+    /// [`cancel_async`](Self::cancel_async) leaves the waking and the callbacks to the pool.
     ///
     /// # Panics
     /// With the first panic of a callback or waker, after all callbacks and wakers have run. The
@@ -213,19 +222,86 @@ impl CancellationTokenSource {
     /// ```
     #[doc(alias = "abort")]
     pub fn cancel(&self) -> bool {
-        self.cancel_for(CancelReason::Cancelled)
+        self.cancel_for(CancelReason::Cancelled, None)
     }
 
-    fn cancel_for(&self, reason: CancelReason) -> bool {
-        let (first, panic) = self.handle.cancel(reason);
+    /// As [`cancel`](Self::cancel), with a cause: an error of the program's own that says why. The
+    /// tokens of this source, and those of all linked sources that this call cancels, return it
+    /// from [`CancellationToken::cause`]. If the source was cancelled before, the cause is dropped.
+    ///
+    /// The sources keep the cause until they are dropped. So a cause that owns a handle of one of
+    /// them would keep itself alive for ever.
+    ///
+    /// # Panics
+    /// As [`cancel`](Self::cancel).
+    ///
+    /// # Examples
+    ///
+    /// The cause of a shutdown, as a request finds it:
+    ///
+    /// ```
+    /// use std::io;
+    /// use std::sync::Arc;
+    /// use timerqueue::CancellationTokenSource;
+    ///
+    /// let server = CancellationTokenSource::new();
+    /// let request = server.token().child_source().token();
+    /// server.cancel_with_cause(Arc::new(io::Error::other("a new version is deployed")));
+    /// let cause = request.cause().unwrap();
+    /// assert_eq!(cause.to_string(), "a new version is deployed");
+    /// assert!(cause.downcast_ref::<io::Error>().is_some());
+    /// ```
+    #[doc(alias("CancelCauseFunc", "WithCancelCause"))]
+    pub fn cancel_with_cause(&self, cause: Arc<dyn Error + Send + Sync>) -> bool {
+        self.cancel_for(CancelReason::Cancelled, Some(cause))
+    }
+
+    /// Cancels the source, and leaves the waking of tasks and the registered callbacks to the pool
+    /// of the source's runtime. When this call returns, the source and all linked sources are
+    /// marked as cancelled. The call runs no code of others, and so does not wait for it.
+    ///
+    /// One thread of the pool does the rest, in the order of [`cancel`](Self::cancel); on a manual
+    /// clock, the thread that advances the clock, at the next advance, even by zero. If the runtime
+    /// ends before, the thread that ends it does the rest; if it has ended or cannot be started,
+    /// this call does, so that each callback runs in any case. Panics go to the [panic
+    /// handler](crate::RuntimeBuilder::on_panic).
+    ///
+    /// The returned future is ready when all callbacks have run. **Dropping** the future changes
+    /// nothing.
+    ///
+    /// # Examples
+    ///
+    /// A signal handler that must not block, and a task that waits for the cleaning up:
+    ///
+    /// ```
+    /// use timerqueue::CancellationTokenSource;
+    ///
+    /// # smol::block_on(async {
+    /// let shutdown = CancellationTokenSource::new();
+    /// let _registration = shutdown.token().register(|| println!("flushing the log"));
+    /// let flushed = shutdown.cancel_async();
+    /// assert!(shutdown.is_cancelled());
+    /// assert!(flushed.await);
+    /// # });
+    /// ```
+    #[doc(alias = "CancelAsync")]
+    pub fn cancel_async(&self) -> Cancellation {
+        match self.handle.mark_all(CancelReason::Cancelled, None) {
+            Some(marked) => Cancellation::start(&self.handle, marked),
+            None => Cancellation::of_an_earlier_call(),
+        }
+    }
+
+    fn cancel_for(&self, reason: CancelReason, cause: Option<Cause>) -> bool {
+        let (first, panic) = self.handle.cancel(reason, cause);
         resume(panic, &self.handle.source);
         first
     }
 
     /// Cancels the source after `after` from now: the timed cancel. A source has a single timed
-    /// cancel, so a further call moves the timed cancel. `Duration::MAX`, or a time beyond the
-    /// range of the clock, withdraws the timed cancel. Zero cancels at once, on this thread. On a
-    /// cancelled source the call does nothing.
+    /// cancel, so a further call, also of [`cancel_at`](Self::cancel_at), moves the timed cancel.
+    /// `Duration::MAX`, or a time beyond the range of the clock, withdraws the timed cancel. Zero
+    /// cancels at once, on this thread. On a cancelled source the call does nothing.
     ///
     /// A timed cancel runs the registered callbacks on the runtime's pool (on a manual clock: on
     /// the thread that advances it). A panic of a callback goes to the runtime's panic handler.
@@ -263,7 +339,7 @@ impl CancellationTokenSource {
     /// assert!(!source.is_cancelled());
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
-    #[doc(alias("CancelAfter", "timeout", "WithTimeout", "WithDeadline"))]
+    #[doc(alias("CancelAfter", "timeout", "WithTimeout"))]
     pub fn cancel_after(&self, after: Duration) {
         match self.try_cancel_after(after) {
             Ok(()) | Err(RuntimeError::Ended | RuntimeError::Forked) => {}
@@ -292,28 +368,82 @@ impl CancellationTokenSource {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn try_cancel_after(&self, after: Duration) -> Result<(), RuntimeError> {
-        if after.is_zero() {
-            self.cancel_for(CancelReason::Timeout);
+        self.set_timed(|now| instant(now, after))
+    }
+
+    /// Cancels the source at `deadline`, a [`Timestamp`](crate::Timestamp) of its runtime's clock
+    /// or a `std::time::Instant`: the timed cancel, set to an instant. Otherwise as
+    /// [`cancel_after`](Self::cancel_after). A deadline that has passed cancels at once, on this
+    /// thread; one beyond the range of the clock withdraws the timed cancel.
+    ///
+    /// # Panics
+    /// As [`cancel_after`](Self::cancel_after); [`try_cancel_at`](Self::try_cancel_at) returns the
+    /// reason.
+    ///
+    /// # Examples
+    ///
+    /// A call with a deadline of its caller's, and the time that is left for a call of its own:
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use timerqueue::CancellationTokenSource;
+    ///
+    /// fn call(deadline: Instant) -> Option<Duration> {
+    ///     let source = CancellationTokenSource::new();
+    ///     source.cancel_at(deadline);
+    ///     source.token().remaining()
+    /// }
+    ///
+    /// assert!(call(Instant::now() + Duration::from_secs(5)).unwrap() <= Duration::from_secs(5));
+    /// assert_eq!(call(Instant::now()), Some(Duration::ZERO));
+    /// ```
+    #[doc(alias("WithDeadline", "deadline"))]
+    pub fn cancel_at(&self, deadline: impl Into<Deadline>) {
+        match self.try_cancel_at(deadline) {
+            Ok(()) | Err(RuntimeError::Ended | RuntimeError::Forked) => {}
+            Err(error) => error.not_started(),
         }
+    }
+
+    /// As [`cancel_at`](Self::cancel_at), with an error instead of a panic, and instead of a timed
+    /// cancel that never comes.
+    ///
+    /// # Errors
+    /// As [`try_cancel_after`](Self::try_cancel_after).
+    pub fn try_cancel_at(&self, deadline: impl Into<Deadline>) -> Result<(), RuntimeError> {
+        let deadline = self.handle.source.deadline(deadline.into());
+        self.set_timed(|_| deadline)
+    }
+
+    /// Sets, moves or withdraws the timed cancel, or cancels at once. `deadline` gets the time.
+    fn set_timed(&self, deadline: impl FnOnce(u64) -> u64) -> Result<(), RuntimeError> {
         if self.is_cancelled() {
             return Ok(());
         }
         let mut timed = self.handle.timed.lock();
-        let never = instant(self.handle.source.now(), after) == NEVER;
+        let now = self.handle.source.now();
+        let deadline = Some(deadline(now)).filter(|&deadline| deadline <= LAST).unwrap_or(NEVER);
+        if deadline <= now {
+            drop(timed);
+            self.cancel_for(CancelReason::Timeout, None);
+            return Ok(());
+        }
+        let never = deadline == NEVER;
         if !never && self.handle.source.is_forked() {
             return Err(RuntimeError::Forked);
         }
-        let changed = timed.timer.as_ref().map_or(Changed::Ended, |timer| engine::change(timer, after, Duration::ZERO));
-        timed.begun |= timed.armed && changed == Changed::WasIdle;
-        timed.armed = false;
+        let changed = timed.timer.as_ref().map_or(Changed::Ended, |timer| engine::change_at(timer, deadline));
+        if timed.deadline.take().is_some() && changed == Changed::WasIdle {
+            self.handle.timed_begun.store(1, Ordering::Relaxed);
+        }
         let mut refused = None;
         if changed == Changed::Ended && !never {
             // There is no timer. Or its runtime has ended, and fires no timer, also none armed
             // before: see `begin_timed`. Or an executor of the program's has dropped its job.
-            let next = self.timer(after)?;
+            let next = self.timer(deadline)?;
             refused = timed.timer.replace(next);
         }
-        timed.armed = !never;
+        timed.deadline = NonZeroU64::new(deadline).filter(|_| !never);
         // A canceller that ran meanwhile has taken no timer, or an older timer. This timer would
         // fire in vain.
         let leftover = if self.is_cancelled() { timed.timer.take() } else { None };
@@ -324,17 +454,16 @@ impl CancellationTokenSource {
 
     /// The timer is the crate's own and has no context: an observer is code of the program's, and
     /// the caller holds a lock.
-    fn timer(&self, after: Duration) -> Result<OwnedEntry, RuntimeError> {
+    fn timer(&self, deadline: u64) -> Result<OwnedEntry, RuntimeError> {
         let inner = Arc::downgrade(&self.handle.0);
         let fire = move |_: &Firing| {
             if let Some(inner) = inner.upgrade().filter(|inner| inner.begin_timed()) {
-                if let (_, Some(payload)) = inner.cancel(CancelReason::Timeout) {
+                if let (_, Some(payload)) = inner.cancel(CancelReason::Timeout, None) {
                     resume_unwind(payload); // caught by the pool, which calls the panic handler
                 }
             }
         };
-        let when = (after, Duration::ZERO);
-        Ok(OwnedEntry::start_own(self.handle.source.engine()?, MissedTicks::Skip, when, TimedCancel(fire)))
+        Ok(OwnedEntry::start_own_at(self.handle.source.engine()?, MissedTicks::Skip, deadline, TimedCancel(fire)))
     }
 
     /// Makes a source reusable if the source is not cancelled: withdraws the timed cancel and drops
@@ -364,14 +493,14 @@ impl CancellationTokenSource {
     #[doc(alias = "reset")]
     pub fn try_reset(&self) -> bool {
         let mut timed = self.handle.timed.lock();
-        if timed.begun {
+        if self.handle.timed_begun.load(Ordering::Relaxed) != 0 {
             return false;
         }
-        if let Some(timer) = timed.timer.as_ref().filter(|_| timed.armed) {
-            if engine::change(timer, Duration::MAX, Duration::ZERO) == Changed::WasIdle {
+        if let Some(timer) = timed.timer.as_ref().filter(|_| timed.deadline.is_some()) {
+            if engine::change_at(timer, NEVER) == Changed::WasIdle {
                 return false; // the callback of the timer has begun
             }
-            timed.armed = false; // also if the runtime has ended: see `begin_timed`
+            timed.deadline = None; // also if the runtime has ended: see `begin_timed`
         }
         drop(timed);
         let mut callbacks = {
@@ -405,6 +534,7 @@ impl CancellationTokenSource {
     /// }
     /// assert!(token.is_cancelled());
     /// ```
+    #[doc(alias = "drop_guard_ref")]
     pub fn drop_guard(self) -> DropGuard {
         DropGuard { source: Some(self) }
     }
@@ -416,7 +546,7 @@ impl Default for CancellationTokenSource {
     }
 }
 
-shown!([] CancellationTokenSource, |this| "reason" => this.handle.reason());
+shown!([] CancellationTokenSource, |this| "reason" => this.token().reason());
 
 /// A guard whose drop cancels a source. Made by [`CancellationTokenSource::drop_guard`].
 ///

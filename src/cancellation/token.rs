@@ -1,5 +1,6 @@
 //! Tokens: the asking handles.
 
+use std::error::Error;
 use std::future::IntoFuture;
 use std::hash::{Hash, Hasher};
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -13,9 +14,10 @@ use super::{
 };
 use crate::runtime::RuntimeHandle;
 use crate::runtime::wait::{NO_LIMIT, wait};
+use crate::time::{LAST, Timestamp};
 
 /// Tells whether its source has been cancelled. Code can poll a token, block on it, await it, or
-/// register a callback.
+/// register a callback. A token is made by a [`CancellationTokenSource`], which cancels.
 ///
 /// Clones are cheap and equal. [`CancellationToken::none`] is never cancelled and costs nothing.
 /// **Dropping** a token cancels nothing.
@@ -50,6 +52,7 @@ pub struct CancellationToken {
 
 impl CancellationToken {
     /// A token that is never cancelled.
+    #[doc(alias("None", "Background"))]
     pub const fn none() -> Self {
         Self { handle: None }
     }
@@ -72,16 +75,109 @@ impl CancellationToken {
     }
 
     /// Whether the source has been cancelled. A single atomic load.
-    #[doc(alias = "aborted")]
+    #[doc(alias("aborted", "IsCancellationRequested"))]
     #[inline]
     pub fn is_cancelled(&self) -> bool {
-        self.reason().is_some()
+        self.handle.as_ref().is_some_and(|handle| handle.is_cancelled())
     }
 
     /// The reason of the cancellation; `None` if the source is not cancelled.
     #[inline]
     pub fn reason(&self) -> Option<CancelReason> {
-        self.handle.as_ref()?.reason()
+        self.check().err().map(|cancelled| cancelled.reason())
+    }
+
+    /// The reason of the source where the cancellation began, through any number of linked sources:
+    /// [`Timeout`](CancelReason::Timeout) or [`Cancelled`](CancelReason::Cancelled), never
+    /// [`Parent`](CancelReason::Parent). `None` if the source is not cancelled.
+    ///
+    /// # Examples
+    ///
+    /// A step below a request that has timed out:
+    ///
+    /// ```
+    /// use std::io;
+    /// use std::time::Duration;
+    /// use timerqueue::{CancelReason, CancellationTokenSource};
+    ///
+    /// let request = CancellationTokenSource::after(Duration::ZERO);
+    /// let step = request.token().child_source().token();
+    /// assert_eq!(step.reason(), Some(CancelReason::Parent));
+    /// assert_eq!(step.root_reason(), Some(CancelReason::Timeout));
+    /// assert_eq!(io::Error::from(step.check().unwrap_err()).kind(), io::ErrorKind::TimedOut);
+    /// ```
+    #[inline]
+    pub fn root_reason(&self) -> Option<CancelReason> {
+        self.check().err().map(|cancelled| cancelled.root_reason())
+    }
+
+    /// The cause given to [`CancellationTokenSource::cancel_with_cause`], by this token's source or
+    /// a parent that has cancelled it. `None` if there is no cause, or the source is not cancelled.
+    #[doc(alias = "Cause")]
+    pub fn cause(&self) -> Option<Arc<dyn Error + Send + Sync>> {
+        self.handle.as_ref()?.cause()
+    }
+
+    /// The instant of the timed cancel by which this token is cancelled at the latest: the earliest
+    /// of its own source's and of the sources linked to, direct and indirect. `None` if there is
+    /// none. On a cancelled token the deadline has passed: it is now at the latest.
+    ///
+    /// The timestamp is of the clock on which the timed cancels of the token's own source count. Of
+    /// a parent on another clock the time counts that is left on that clock.
+    ///
+    /// The call locks each of these sources in turn. It is meant for the edge of a system, where a
+    /// deadline is handed on.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{CancellationTokenSource, ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let request = CancellationTokenSource::on(&runtime);
+    /// request.cancel_after(Duration::from_secs(5));
+    /// let step = request.token().child_source();
+    /// assert_eq!(step.token().deadline(), Some(clock.now() + Duration::from_secs(5)));
+    /// step.cancel_after(Duration::from_secs(2)); // earlier than the request
+    /// assert_eq!(step.token().deadline(), Some(clock.now() + Duration::from_secs(2)));
+    /// # Ok::<(), timerqueue::error::StartError>(())
+    /// ```
+    #[doc(alias = "Deadline")]
+    pub fn deadline(&self) -> Option<Timestamp> {
+        self.deadline_and_now().map(|(deadline, _)| deadline)
+    }
+
+    /// The time that is left until the [`deadline`](Self::deadline): zero if the token is
+    /// cancelled, `None` if there is no deadline.
+    ///
+    /// # Examples
+    ///
+    /// A request to another system, with the time that is left in a header:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{CancellationToken, CancellationTokenSource};
+    ///
+    /// fn header(token: &CancellationToken) -> Option<String> {
+    ///     token.remaining().map(|left| format!("grpc-timeout: {}m", left.as_millis()))
+    /// }
+    ///
+    /// let request = CancellationTokenSource::after(Duration::from_secs(5));
+    /// println!("{}", header(&request.token()).unwrap());
+    /// assert_eq!(header(&CancellationToken::none()), None);
+    /// assert_eq!(header(&CancellationToken::new_cancelled()).unwrap(), "grpc-timeout: 0m");
+    /// ```
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline_and_now().map(|(deadline, now)| deadline - now)
+    }
+
+    fn deadline_and_now(&self) -> Option<(Timestamp, Timestamp)> {
+        let handle = self.handle.as_ref()?;
+        let (deadline, now) = (handle.deadline(), handle.source.now());
+        let deadline = if handle.is_cancelled() { deadline.min(now) } else { deadline };
+        (deadline <= LAST).then(|| (Timestamp::from_ns(deadline), Timestamp::from_ns(now)))
     }
 
     /// An error if the source has been cancelled, for use with `?`.
@@ -91,7 +187,7 @@ impl CancellationToken {
     #[doc(alias = "ThrowIfCancellationRequested")]
     #[inline]
     pub fn check(&self) -> Result<(), Cancelled> {
-        self.reason().map_or(Ok(()), |reason| Err(Cancelled { reason }))
+        self.handle.as_ref().and_then(|handle| handle.cancelled()).map_or(Ok(()), Err)
     }
 
     /// Registers `callback`, to be called once when the source is cancelled: on the cancelling
@@ -116,7 +212,7 @@ impl CancellationToken {
     /// assert_eq!(receive.recv().unwrap(), "stop");
     /// assert!(!registration.unregister()); // too late
     /// ```
-    #[doc(alias("AfterFunc", "addEventListener"))]
+    #[doc(alias("AfterFunc", "UnsafeRegister", "addEventListener"))]
     pub fn register(&self, callback: impl FnOnce() + Send + 'static) -> Registration {
         let Some(handle) = &self.handle else { return Registration { at: None } };
         // Cancelled already: the callback needs no box.
@@ -175,13 +271,36 @@ impl CancellationToken {
     }
 
     /// As [`cancelled`](Self::cancelled), without borrowing the token.
+    ///
+    /// # Examples
+    ///
+    /// A function that asks for a future without a result, such as axum's `with_graceful_shutdown`,
+    /// gets an `async` block (the future itself ends with [`Cancelled`]):
+    ///
+    /// ```
+    /// use std::future::Future;
+    /// use timerqueue::CancellationTokenSource;
+    ///
+    /// async fn serve_until(signal: impl Future<Output = ()> + Send + 'static) {
+    ///     signal.await;
+    /// }
+    ///
+    /// # smol::block_on(async {
+    /// let shutdown = CancellationTokenSource::new();
+    /// let signal = shutdown.token().cancelled_owned();
+    /// shutdown.cancel();
+    /// serve_until(async { _ = signal.await }).await;
+    /// # });
+    /// ```
+    #[doc(alias = "with_graceful_shutdown")]
     pub fn cancelled_owned(&self) -> CancelledOwned {
         CancelledOwned(Wait::new(self.clone()))
     }
 
     /// Runs `future` until `future` is ready or the source is cancelled. A cancellation gives
-    /// `None`; dropping the returned future then drops `future`. If a poll finds both, the result
-    /// of `future` counts.
+    /// `None`; dropping the returned future then drops `future`. If the source is cancelled before
+    /// the first poll, `future` is not polled at all. If a later poll finds both, the result of
+    /// `future` counts.
     ///
     /// # Examples
     ///
@@ -205,6 +324,7 @@ impl CancellationToken {
     /// assert_eq!(served, 3);
     /// # });
     /// ```
+    #[doc(alias = "run_until_cancelled_owned")]
     pub fn run_until_cancelled<F: IntoFuture>(&self, future: F) -> RunUntilCancelled<F::IntoFuture> {
         RunUntilCancelled { with_token: self.limit(future.into_future()) }
     }
@@ -275,7 +395,7 @@ impl CancellationToken {
     /// Spreads the source, as if two threads had met at its lock.
     pub(crate) fn spread(&self) {
         if let Some(handle) = &self.handle {
-            handle.children.spread();
+            super::children::Shards::spread(handle);
         }
     }
 }

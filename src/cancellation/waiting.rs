@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-use super::children::InShard;
+use super::children::{InShard, Shards};
 use super::{CancellationToken, Cancelled, Handle};
 use crate::budget;
 use crate::sync::{Ordering, fence};
@@ -30,6 +30,7 @@ use crate::unwind::contain_drop;
 /// assert_eq!(cancelled.to_string(), "cancelled by a timeout");
 /// # });
 /// ```
+#[doc(alias = "WaitForCancellationFuture")]
 #[must_use = "futures do nothing until they are awaited or polled"]
 pub struct CancelledFuture<'a>(pub(super) Wait<&'a CancellationToken>);
 
@@ -52,6 +53,7 @@ pub struct CancelledFuture<'a>(pub(super) Wait<&'a CancellationToken>);
 /// assert_eq!(task.await.reason(), CancelReason::Cancelled);
 /// # });
 /// ```
+#[doc(alias = "WaitForCancellationFutureOwned")]
 #[must_use = "futures do nothing until they are awaited or polled"]
 pub struct CancelledOwned(pub(super) Wait<CancellationToken>);
 
@@ -66,6 +68,8 @@ enum StoredWaker {
     /// Beside the callbacks.
     Listener(u32),
     Shard(InShard),
+    /// No waker: the future beside this one has been polled.
+    Begun,
     /// No waker: a poll has been ready.
     Returned,
 }
@@ -83,8 +87,8 @@ impl<T: Borrow<CancellationToken>> Wait<T> {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Cancelled> {
         let Some(handle) = &self.token.borrow().handle else { return Poll::Pending };
-        if handle.reason().is_some() {
-            if matches!(self.stored, None | Some(StoredWaker::Returned)) {
+        if handle.is_cancelled() {
+            if matches!(self.stored, None | Some(StoredWaker::Begun | StoredWaker::Returned)) {
                 ready!(budget::spend(context));
             }
         } else {
@@ -93,10 +97,10 @@ impl<T: Borrow<CancellationToken>> Wait<T> {
             let unused = store(handle, &mut self.stored, context.waker().clone());
             contain_drop(&handle.source, unused);
         }
-        let Some(reason) = handle.reason() else { return Poll::Pending };
+        let Some(cancelled) = handle.cancelled() else { return Poll::Pending };
         self.withdraw();
         self.stored = Some(StoredWaker::Returned);
-        Poll::Ready(Cancelled { reason })
+        Poll::Ready(cancelled)
     }
 
     /// Removes the waker: no task waits any more.
@@ -112,7 +116,7 @@ impl<T: Borrow<CancellationToken>> Wait<T> {
                 waker
             }
             StoredWaker::Shard(at) => handle.children.remove_waker(at),
-            StoredWaker::Returned => None,
+            StoredWaker::Begun | StoredWaker::Returned => None,
         };
         contain_drop(&handle.source, waker);
     }
@@ -128,13 +132,13 @@ fn store(handle: &Handle, stored: &mut Option<StoredWaker>, mut waker: Waker) ->
         Some(waker)
     } else {
         let listeners = match stored {
-            Some(_) => Some(handle.listeners.lock()),
-            None if handle.children.is_spread() => None,
-            None => handle.listeners.try_lock(),
+            Some(StoredWaker::Listener(_)) => Some(handle.listeners.lock()),
+            _ if handle.children.is_spread() => None,
+            _ => handle.listeners.try_lock(),
         };
         if let Some(mut listeners) = listeners {
             // No fence is needed: the canceller takes the wakers with this lock held.
-            if handle.reason().is_some() {
+            if handle.is_cancelled() {
                 return Some(waker);
             }
             if let Some(StoredWaker::Listener(index)) = *stored {
@@ -143,7 +147,7 @@ fn store(handle: &Handle, stored: &mut Option<StoredWaker>, mut waker: Waker) ->
             *stored = Some(StoredWaker::Listener(listeners.wakers.insert(waker)));
             return None;
         }
-        *stored = Some(StoredWaker::Shard(handle.children.insert_waker(waker)));
+        *stored = Some(StoredWaker::Shard(Shards::insert_waker(handle, waker)));
         None
     };
     // The canceller marks, then looks for wakers. This thread stores a waker, then looks for the
@@ -154,6 +158,10 @@ fn store(handle: &Handle, stored: &mut Option<StoredWaker>, mut waker: Waker) ->
 }
 
 impl CancelledOwned {
+    pub(super) fn token(&self) -> &CancellationToken {
+        &self.0.token
+    }
+
     /// Removes the waker: no task waits any more.
     pub(crate) fn withdraw(&mut self) {
         self.0.withdraw();
@@ -163,6 +171,20 @@ impl CancelledOwned {
     #[cfg(feature = "stream")]
     pub(crate) fn has_returned(&self) -> bool {
         self.0.has_returned()
+    }
+
+    /// Whether the future beside this one is not to be polled: it was not polled before, and the
+    /// token is cancelled. (Or the cancellation was returned.) The caller then polls this future
+    /// alone.
+    #[inline]
+    pub(crate) fn prevents_begin(&self) -> bool {
+        matches!(self.0.stored, None | Some(StoredWaker::Returned)) && self.0.token.is_cancelled()
+    }
+
+    /// The future beside this one has been polled: from now on its result counts first.
+    #[inline]
+    pub(crate) fn set_begun(&mut self) {
+        self.0.stored.get_or_insert(StoredWaker::Begun);
     }
 
     /// Polls this future, and then, unless the token is cancelled, a second one. The second is not
@@ -214,9 +236,10 @@ pin_project_lite::pin_project! {
     /// A future that is given up when a token is cancelled. Made by
     /// [`TimerFutureExt::with_token`](crate::TimerFutureExt::with_token).
     ///
-    /// Each poll asks the future first, so a result found together with the cancellation is not
-    /// lost. The first to come removes the waker from the token at once. **Dropping** does the
-    /// same, and drops the future.
+    /// If the token is cancelled before the first poll, the future is not polled at all. Later each
+    /// poll asks the future first, so a result found together with the cancellation is not lost.
+    /// The first to come removes the waker from the token at once. **Dropping** does the same, and
+    /// drops the future.
     ///
     /// # Examples
     ///
@@ -251,9 +274,12 @@ impl<F: Future> Future for WithToken<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if let Poll::Ready(value) = this.future.poll(context) {
-            this.cancelled.withdraw();
-            return Poll::Ready(Ok(value));
+        if !this.cancelled.prevents_begin() {
+            if let Poll::Ready(value) = this.future.poll(context) {
+                this.cancelled.withdraw();
+                return Poll::Ready(Ok(value));
+            }
+            this.cancelled.set_begun();
         }
         Pin::new(this.cancelled).poll(context).map(Err)
     }

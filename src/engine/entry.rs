@@ -468,6 +468,23 @@ impl OwnedEntry {
         Self::start_in(None, engine, settings.into(), when, callback)
     }
 
+    /// As [`Self::start_own`], for a single firing at an instant; at once if it has passed.
+    pub(crate) fn start_own_at<P: EntryPayload>(
+        engine: &Engine,
+        tick_policy: impl Into<TickPolicy>,
+        due: u64,
+        callback: P,
+    ) -> Self {
+        let before = engine.clock().now();
+        let (entry, _) = start_as(engine, tick_policy.into(), (), callback, |state, entry| {
+            let shard = entry.shard();
+            let now = state.now(shard, before);
+            // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
+            unsafe { state.insert_or_claim(shard, entry.as_ptr(), Schedule::once(due.max(now)), now) }
+        });
+        Self::of(entry)
+    }
+
     #[inline]
     fn start_in<P: EntryPayload>(
         context: Option<Context>,
@@ -626,7 +643,12 @@ impl Drop for EntryRef {
 
 /// Replaces due time and period, counting from now (S15 to S18).
 pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Changed {
-    change_to::<false>(node, due, |_| Period::new(period)).0
+    change_to::<false>(node, |now| instant(now, due), |_| Period::new(period)).0
+}
+
+/// Replaces the due time by an instant, at once if it has passed; the timer fires once.
+pub(crate) fn change_at(node: &EntryRef, due: u64) -> Changed {
+    change_to::<false>(node, |now| due.max(now), |_| Period::NONE).0
 }
 
 /// Replaces the due time, counting from now, and leaves the period.
@@ -636,14 +658,14 @@ pub(crate) fn restart(node: &EntryRef, due: Duration) -> Changed {
 
 /// As [`restart`], for a caller with a lock of its own.
 pub(crate) fn restart_under_lock(node: &EntryRef, due: Duration) -> (Changed, Notice) {
-    change_to::<true>(node, due, |inner| node.get().period(inner.queue.key()))
+    change_to::<true>(node, |now| instant(now, due), |inner| node.get().period(inner.queue.key()))
 }
 
 /// `APART`: the caller drops the notice later; else there is nothing left to do.
-#[inline(always)] // into both callers, so that `change` costs as much as without the other
+#[inline(always)] // into all callers, so that `change` costs as much as without the others
 fn change_to<const APART: bool>(
     node: &EntryRef,
-    due: Duration,
+    due: impl FnOnce(u64) -> u64,
     period: impl FnOnce(&ShardState) -> Period,
 ) -> (Changed, Notice) {
     let shard = node.shard();
@@ -654,7 +676,7 @@ fn change_to<const APART: bool>(
     }
     inner.tally.changed += 1;
     let now = inner.now(shard, now);
-    let schedule = Schedule { due: instant(now, due), period: period(&inner) };
+    let schedule = Schedule { due: due(now), period: period(&inner) };
     // SAFETY: alive by the caller's reference, and belongs to this shard, whose lock is held.
     let (rescheduled, left) = unsafe { inner.reschedule(shard, node.as_ptr(), schedule, now) };
     if APART {

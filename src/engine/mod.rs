@@ -16,8 +16,8 @@ pub(crate) use self::agenda::{Agenda, Driver};
 pub(crate) use self::current::{CoreRef, Owner};
 use self::entry::EntryMeta;
 pub(crate) use self::entry::{
-    EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, OwnedEntry, TimedCancel, change, dispose, restart,
-    restart_under_lock,
+    EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, OwnedEntry, TimedCancel, change, change_at, dispose,
+    restart, restart_under_lock,
 };
 pub(crate) use self::fire::{Executor, Expired, HandedOver, InOrder};
 pub(crate) use self::frames::{inside, is_inside};

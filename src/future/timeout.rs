@@ -2,8 +2,8 @@
 //!
 //! Ground rules. Each poll asks the future first. So a result found together with the deadline is
 //! never lost, and a future ready at its first poll touches no queue. With a token the order is:
-//! result, token, limit. The first to come removes the delay from its queue and the waker from the
-//! token.
+//! result, token, limit; but a future whose token is cancelled before its first poll is not polled.
+//! The first to come removes the delay from its queue and the waker from the token.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -358,25 +358,25 @@ impl From<TimeoutError> for std::io::Error {
 pin_project! {
     /// A future with a time limit and a token. Made by [`Timeout::with_token`].
     ///
-    /// Each poll asks the future first, then the token, then the limit; the first that is ready
-    /// gives the result. The result removes the delay from its queue and the waker from the token
-    /// at once. **Dropping** does the same, and drops the future.
+    /// If the token is cancelled before the first poll, the future is not polled at all. Later each
+    /// poll asks the future first, then the token, then the limit; the first that is ready gives
+    /// the result. The result removes the delay from its queue and the waker from the token at
+    /// once. **Dropping** does the same, and drops the future.
     ///
     /// # Examples
     ///
-    /// The result of the future counts, also after a cancellation:
+    /// Work that does not begin under a cancelled token:
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{CancellationTokenSource, futures::CancellableTimeout, timeout};
+    /// use timerqueue::{CancellationToken, futures::CancellableTimeout, timeout};
     ///
     /// # smol::block_on(async {
-    /// let source = CancellationTokenSource::new();
-    /// source.cancel();
-    /// let work = async { 1 };
+    /// let token = CancellationToken::new_cancelled();
+    /// let work = async { unreachable!("not begun") };
     /// let limited: CancellableTimeout<_> =
-    ///     timeout(Duration::from_secs(1), work).with_token(&source.token());
-    /// assert_eq!(limited.await, Ok(1));
+    ///     timeout(Duration::from_secs(1), work).with_token(&token);
+    /// assert!(limited.await.is_err());
     /// # });
     /// ```
     #[derive(Debug)]
@@ -405,9 +405,12 @@ impl<F: Future> Future for CancellableTimeout<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if let Poll::Ready(value) = this.future.poll(context) {
-            this.limit.withdraw();
-            return Poll::Ready(Ok(value));
+        if !this.limit.cancelled.prevents_begin() {
+            if let Poll::Ready(value) = this.future.poll(context) {
+                this.limit.withdraw();
+                return Poll::Ready(Ok(value));
+            }
+            this.limit.cancelled.set_begun();
         }
         Poll::Ready(Err(match ready!(Pin::new(this.limit).poll(context)) {
             Ok(()) => TimeoutError::Elapsed(Elapsed(())),

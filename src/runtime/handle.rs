@@ -97,6 +97,14 @@ impl RuntimeHandle {
         matches!(self.clock(), Clock::System(SystemClock::MONOTONIC))
     }
 
+    /// Whether both runtimes are on the same clock.
+    pub(crate) fn shares_clock(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Engine(one), Self::Engine(other)) => one.engine.clock().is(other.engine.clock()),
+            (Self::Global, other) | (other, Self::Global) => other.is_monotonic(),
+        }
+    }
+
     pub(crate) fn now(&self) -> u64 {
         self.clock().now()
     }

@@ -61,6 +61,7 @@ const SITUATIONS: &[&str] = &[
     "a drop guard cancelled",
     "a drop guard cancelled while its scope unwound",
     "a future ran until its token was cancelled",
+    "a future was not begun under a cancelled token",
     "a leeway put a timer off",
     "a limit came before the token",
     "a panic in a cancel by hand",

@@ -1,20 +1,23 @@
-//! Cancellation: S40 to S49, and cancellation after the end of a runtime (S33).
+//! Cancellation: S40 to S49, S85 to S88, and cancellation after the end of a runtime (S33).
 //!
 //! Ground rules. Most tests need no clock; timed cancels run on virtual time. Races are run many
 //! times, with both sides started together. Such a test asserts that exactly one of the possible
 //! outcomes holds.
 
 mod callbacks;
+mod cancel_async;
+mod deadlines;
 mod linked;
+mod root;
 mod source;
 mod timed;
 mod tokens;
 
 use std::error::Error as _;
-use std::future::{pending, ready};
+use std::future::{Future, pending, poll_fn, ready};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::task::Poll;
@@ -28,8 +31,9 @@ use crate::support::{
 use crate::support::{native, secs, us, within};
 use timerqueue::{
     CancelReason, CancellationToken, CancellationTokenSource, Delay, DropGuard, OnceTimer, Registration, Runtime,
-    error::Cancelled,
-    futures::{CancelledFuture, CancelledOwned, RunUntilCancelled},
+    Timeout, TimerFutureExt,
+    error::{Cancelled, TimeoutError},
+    futures::{Cancellation, CancelledFuture, CancelledOwned, RunUntilCancelled},
 };
 
 /// Runs both closures at nearly the same time on two threads, the second a little later.
@@ -66,6 +70,13 @@ fn counting(count: &Count) -> impl FnMut() + Send + use<> {
     move || {
         count.bump();
     }
+}
+
+/// A source on a runtime, with a timed cancel.
+fn timed(runtime: &Runtime, after: Duration) -> CancellationTokenSource {
+    let source = CancellationTokenSource::on(runtime);
+    source.try_cancel_after(after).expect("a runtime of its own");
+    source
 }
 
 fn reason(source: &CancellationTokenSource) -> Option<CancelReason> {

@@ -1,4 +1,4 @@
-//! Tokens: awaited, waited for, and made into errors (S49).
+//! Tokens: awaited, waited for, and made into errors (S49, S86).
 
 use super::*;
 
@@ -126,10 +126,85 @@ fn s49_a_future_runs_until_it_is_cancelled() {
     assert_eq!(poll_pinned(too_late.as_mut(), &counter), Poll::Ready(None));
     drop(too_late);
     assert!(fate.is_dropped());
-    // Cancelled before: polled once all the same.
-    let mut ready_at_once = token.run_until_cancelled(ready(1));
-    assert_eq!(poll(&mut ready_at_once, &counter), Poll::Ready(Some(1)));
     assert_eq!(poll_pinned(pin!(token.run_until_cancelled(pending::<()>())), &counter), Poll::Ready(None));
+}
+
+/// A future that counts its polls, and is pending at the first.
+fn polled(polls: &Count) -> impl Future<Output = u8> + Unpin + use<> {
+    let polls = polls.clone();
+    poll_fn(move |_| if polls.bump() == 1 { Poll::Pending } else { Poll::Ready(7) })
+}
+
+#[test]
+fn s86_under_a_cancelled_token_a_future_is_not_begun() {
+    let (_clock, runtime) = manual();
+    let (token, counter, polls) = (CancellationToken::new_cancelled(), CountingWaker::new(), Count::new());
+    let mut until = token.run_until_cancelled(polled(&polls));
+    let mut with_token = polled(&polls).with_token(&token);
+    let mut limited = Timeout::on(&runtime, secs(1), polled(&polls)).with_token(&token);
+    let mut passed = Timeout::on(&runtime, Duration::ZERO, polled(&polls)).with_token(&token);
+    for _ in 0..2 {
+        assert_eq!(poll(&mut until, &counter), Poll::Ready(None));
+        assert!(matches!(poll(&mut with_token, &counter), Poll::Ready(Err(_))), "and again, if polled again");
+        assert!(matches!(poll(&mut limited, &counter), Poll::Ready(Err(TimeoutError::Cancelled(_)))));
+        assert!(matches!(poll(&mut passed, &counter), Poll::Ready(Err(TimeoutError::Cancelled(_)))));
+    }
+    assert_eq!((polls.get(), counter.kept(), runtime.metrics().active), (0, 0, 0));
+    assert_eq!(poll(&mut with_token.into_inner(), &counter), Poll::Pending, "the future can be had all the same");
+    // Made before the cancellation, polled after it.
+    let source = CancellationTokenSource::on(&runtime);
+    let mut made_before = polled(&polls).with_token(&source.token());
+    source.cancel();
+    assert!(matches!(poll(&mut made_before, &counter), Poll::Ready(Err(_))));
+    assert_eq!(polls.get(), 1);
+    // Polled before the cancellation: the result counts.
+    let source = CancellationTokenSource::on(&runtime);
+    let polls = [(); 3].map(|()| Count::new());
+    let token = source.token();
+    let mut until = token.run_until_cancelled(polled(&polls[0]));
+    let mut with_token = polled(&polls[1]).with_token(&token);
+    let mut limited = Timeout::on(&runtime, secs(1), polled(&polls[2])).with_token(&token);
+    assert!(poll(&mut until, &counter).is_pending() && poll(&mut with_token, &counter).is_pending());
+    assert!(poll(&mut limited, &counter).is_pending());
+    source.cancel();
+    assert_eq!(
+        (poll(&mut until, &counter), poll(&mut with_token, &counter)),
+        (Poll::Ready(Some(7)), Poll::Ready(Ok(7)))
+    );
+    assert_eq!(poll(&mut limited, &counter), Poll::Ready(Ok(7)));
+}
+
+/// A task whose budget is spent is told of the cancellation later. A future that has not begun does
+/// not begin meanwhile, and one that has begun keeps its result.
+#[test]
+fn s86_a_spent_budget_changes_nothing() {
+    let (_clock, runtime) = manual();
+    for begun in [false, true] {
+        for limited in [false, true] {
+            let (source, counter, polls) = (CancellationTokenSource::new(), CountingWaker::new(), Count::new());
+            let (spent, token) = (CancellationToken::new_cancelled(), source.token());
+            while poll(&mut spent.cancelled(), &counter).is_ready() {}
+            for _ in 0..128 {
+                assert!(poll(&mut spent.cancelled(), &counter).is_ready());
+            }
+            let counting = polls.clone();
+            let future = poll_fn(move |_| {
+                source.cancel();
+                if counting.bump() == 1 { Poll::Pending } else { Poll::Ready(7) }
+            });
+            let token = if begun { token } else { spent.clone() };
+            let mut future: Pin<Box<dyn Future<Output = Option<u8>>>> = if limited {
+                let limited = Timeout::on(&runtime, secs(1), future).with_token(&token);
+                Box::pin(async { limited.await.ok() })
+            } else {
+                Box::pin(async { future.with_token(&token).await.ok() })
+            };
+            assert!(poll(&mut future, &counter).is_pending(), "the budget is spent");
+            assert_eq!(polls.get(), usize::from(begun));
+            assert_eq!(poll(&mut future, &counter), Poll::Ready(begun.then_some(7)));
+            assert_eq!((polls.get(), counter.kept()), (if begun { 2 } else { 0 }, 0));
+        }
+    }
 }
 
 #[test]

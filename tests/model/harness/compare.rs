@@ -30,6 +30,7 @@ impl Harness {
         }
         for (id, source) in real.sources.iter().flatten() {
             self.same("reason", source.token().reason(), model.reason(*id));
+            self.same("root reason", source.token().root_reason(), model.root_reason(*id));
         }
         let timers = (0..model.nodes.len()).filter(|&node| model.owns(node)).map(|node| ('t', node));
         let want: BTreeSet<_> = timers.chain(model.registered().map(|callback| ('r', callback))).collect();

@@ -43,12 +43,12 @@ impl Harness {
             Make::Both => {
                 let Some((source, handle)) = source else { return };
                 let timeout = Timeout::on(&runtime, after, Flag(Arc::clone(&flag))).with_token(&handle.token());
-                (Future::Both(timeout, flag), FutureKind::Both { ready: false, source })
+                (Future::Both(timeout, flag), FutureKind::Both { ready: false, begun: false, source })
             }
             Make::Until => {
                 let Some((source, handle)) = source else { return };
                 let until = handle.token().run_until_cancelled(Flag(Arc::clone(&flag)));
-                (Future::Until(until, flag), FutureKind::Until { ready: false, source })
+                (Future::Until(until, flag), FutureKind::Until { ready: false, begun: false, source })
             }
             Make::Interval(policy) => {
                 let period = self.period(clock, after);

@@ -139,6 +139,21 @@ impl Model {
     }
 
     pub(crate) fn poll(&mut self, id: usize, waker: u8) -> Polled {
+        let polled = self.poll_as(id, waker);
+        if let FutureKind::Both { begun, .. } | FutureKind::Until { begun, .. } = &mut self.future_mut(id).kind {
+            *begun = polled == Polled::Pending;
+        }
+        polled
+    }
+
+    /// Whether the future inside a future is polled: not if its token is cancelled before.
+    fn begins(&mut self, begun: bool, source: usize) -> bool {
+        let begins = begun || self.reason(source).is_none();
+        self.saw("a future was not begun under a cancelled token", !begins);
+        begins
+    }
+
+    fn poll_as(&mut self, id: usize, waker: u8) -> Polled {
         // Without an error to return, time stands still.
         let plain = |end: Option<DelayEnd>| match end {
             None | Some(DelayEnd::RuntimeEnded) => Polled::Pending,
@@ -154,12 +169,12 @@ impl Model {
             FutureKind::Cancelled { source } => {
                 self.poll_source(id, source, waker).map_or(Polled::Pending, Polled::Cancelled)
             }
-            FutureKind::Both { ready: true, source } => {
+            FutureKind::Both { ready: true, begun, source } if self.begins(begun, source) => {
                 self.unlink(id);
                 self.withdraw_waker(id, source);
                 Polled::Value
             }
-            FutureKind::Until { ready: true, source } => {
+            FutureKind::Until { ready: true, begun, source } if self.begins(begun, source) => {
                 self.withdraw_waker(id, source);
                 Polled::Value
             }

@@ -164,6 +164,8 @@ pub(crate) enum Entry {
 struct Source {
     runtime: usize,
     reason: Option<CancelReason>,
+    /// The reason where the cancellation began.
+    root: Option<CancelReason>,
     /// Last registered at the end.
     stack: Vec<Entry>,
     timer: Option<usize>,
@@ -217,11 +219,14 @@ pub(crate) enum FutureKind {
     /// As `Timeout`, with a token.
     Both {
         ready: bool,
+        /// A poll was pending.
+        begun: bool,
         source: usize,
     },
     /// The same future until a source is cancelled.
     Until {
         ready: bool,
+        begun: bool,
         source: usize,
     },
     Interval {

@@ -10,9 +10,10 @@ impl Model {
 
     pub(crate) fn linked(&mut self, parents: &[usize]) -> usize {
         let source = self.source(self.sources[parents[0]].runtime);
-        if parents.iter().any(|&parent| self.sources[parent].reason.is_some()) {
+        if let Some(root) = parents.iter().find_map(|&parent| self.sources[parent].root) {
             // Born cancelled: it is linked to no parent, and keeps none alive.
             self.sources[source].reason = Some(CancelReason::Parent);
+            self.sources[source].root = Some(root);
             return source;
         }
         self.sources[source].parents = parents.to_vec();
@@ -24,6 +25,10 @@ impl Model {
 
     pub(crate) fn reason(&self, source: usize) -> Option<CancelReason> {
         self.sources[source].reason
+    }
+
+    pub(crate) fn root_reason(&self, source: usize) -> Option<CancelReason> {
+        self.sources[source].root
     }
 
     pub(super) fn with_descendants(&self, source: usize) -> Vec<usize> {
@@ -45,6 +50,7 @@ impl Model {
         for &source in &sources {
             let s = &mut self.sources[source];
             s.reason = Some(if source == root { reason } else { CancelReason::Parent });
+            s.root = Some(reason);
             if let Some(timer) = s.timer.take() {
                 self.dispose(timer);
             }
