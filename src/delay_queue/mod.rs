@@ -60,9 +60,9 @@ use crate::sync::Arc;
 ///
 /// **Costs.** Inserting, removing and moving take one lock section. Its time is constant for
 /// entries of the runtime's clock, and grows with the logarithm of their number for those of the
-/// wall clock. Moving an entry of the runtime's clock to a later time touches no other entry. A
-/// step of the wall clock costs nothing. An entry takes some 90 bytes beside key and value, one of
-/// the wall clock some 50 more.
+/// wall clock. An entry of the runtime's clock that is due within some 11 minutes, and is moved
+/// later, stays in its list. A step of the wall clock costs nothing. An entry takes some 90 bytes
+/// beside key and value, one of the wall clock some 50 more.
 ///
 /// **Keys.** `Eq` and `Borrow` of a key run with the queue locked, and only if the queue has a key
 /// with the same hash. All other users of the queue wait meanwhile: a slow `Eq` blocks them. `Hash`
