@@ -102,6 +102,29 @@ impl Tick<'_> {
     }
 
     /// Starts the callback's own timer again; see [`Timer::reset`](crate::Timer::reset).
+    ///
+    /// # Examples
+    ///
+    /// A fixed delay after each run, however long the run takes:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime, Timer};
+    ///
+    /// const SECOND: Duration = Duration::from_secs(1);
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let work = clock.clone();
+    /// let _timer = Timer::on(&runtime, 5 * SECOND, Duration::MAX, move |tick| {
+    ///     work.stall(2 * SECOND);
+    ///     tick.reset(5 * SECOND);
+    /// });
+    /// assert_eq!(clock.advance(21 * SECOND), 3); // at 5 s, 12 s and 19 s
+    /// # Ok::<(), timerqueue::error::StartError>(())
+    /// ```
+    #[doc(alias = "scheduleWithFixedDelay")]
+    #[doc(alias = "restart")]
     pub fn reset(&self, due: Duration) -> Changed {
         engine::restart(&self.firing.entry, due)
     }
