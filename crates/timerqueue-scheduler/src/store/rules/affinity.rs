@@ -129,7 +129,7 @@ pub(crate) trait Bindings: Rows + Sized {
     }
 
     /// A run whose holder is gone waits again. Its attempt counts.
-    #[cfg(any(test, feature = "sqlite"))]
+    #[cfg_attr(not(any(test, feature = "sqlite")), expect(dead_code, reason = "only files and tests"))]
     fn take_back_run(&mut self, id: JobId, now: Micros) {
         let freed = self.edit(id, |row| {
             (row.lease, row.process) = (None, 0);
