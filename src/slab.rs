@@ -300,6 +300,25 @@ mod tests {
     }
 
     #[test]
+    fn values_are_reached_in_each_page_and_the_last_one_empties_the_slab() {
+        let (page, many) = (PAGE as u32, 3 * PAGE as u32);
+        let mut slab = Slab::new();
+        assert!(slab.is_empty());
+        (0..many).for_each(|i| _ = slab.insert(i));
+        (0..many).for_each(|i| assert_eq!(slab.get_mut(i).copied(), Some(i)));
+        assert!(slab.get_mut(many).is_none() && !slab.is_empty());
+        (page..many).for_each(|i| assert_eq!(slab.remove(i), Some(i)));
+        assert!(!slab.is_empty(), "the first page has values");
+        assert_eq!(slab.insert(0), page);
+        (0..page).for_each(|i| assert_eq!(slab.remove(i), Some(i)));
+        assert!(!slab.is_empty(), "a further page has one");
+        assert_eq!((slab.remove(page), slab.is_empty()), (Some(0), true));
+        (0..=page / 2).for_each(|i| assert_eq!(slab.insert(i), i));
+        assert!(slab.leftover().is_none(), "the first page is more than half full");
+        assert!(slab.remove(0).is_some() && slab.leftover().is_some());
+    }
+
+    #[test]
     fn at_the_edge_of_a_page_no_memory_comes_and_goes() {
         for full in [PAGE as u32, 2 * PAGE as u32] {
             let mut slab = Slab::new();
