@@ -683,10 +683,14 @@ fn links_of_documents_lead_somewhere() {
 
 /// The numbers after a letter at the beginning of lines such as `**S32**` and `| I7 |`.
 fn numbers(text: &str, before: &str) -> BTreeSet<u32> {
-    text.lines()
-        .filter_map(|line| line.strip_prefix(before))
-        .filter_map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().ok())
-        .collect()
+    let mut numbers = BTreeSet::new();
+    for rest in text.lines().filter_map(|line| line.strip_prefix(before)) {
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        if let Ok(number) = digits.parse() {
+            assert!(numbers.insert(number), "{before}{number} is given twice");
+        }
+    }
+    numbers
 }
 
 /// The numbers that a text cites: the letter, and a number that does not go on.

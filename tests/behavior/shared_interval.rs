@@ -1,4 +1,4 @@
-//! Shared intervals (S85): several receivers, and a period that changes while tasks wait.
+//! Shared intervals (S91): several receivers, and a period that changes while tasks wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +25,7 @@ fn take(ticks: &mut SharedInterval) -> Option<(u64, u64)> {
 }
 
 #[test]
-fn s85_each_receiver_gets_each_tick_once() {
+fn s91_each_receiver_gets_each_tick_once() {
     let (clock, runtime) = manual();
     let mut first = Interval::on(&runtime, secs(10)).shared();
     let mut second = first.clone();
@@ -44,7 +44,7 @@ fn s85_each_receiver_gets_each_tick_once() {
 
 /// As .NET's `PeriodicTimer.Period`, which may be set while a task waits.
 #[test]
-fn s85_a_period_that_changes_while_tasks_wait_counts_from_the_change() {
+fn s91_a_period_that_changes_while_tasks_wait_counts_from_the_change() {
     let (clock, runtime) = manual();
     let mut receivers = vec![Interval::on(&runtime, secs(3_600)).shared(); 3];
     let counters: Vec<_> = (0..3).map(|_| CountingWaker::new()).collect();
@@ -78,7 +78,7 @@ fn s85_a_period_that_changes_while_tasks_wait_counts_from_the_change() {
 
 /// Without the new registration after a change, the second change would wake no task.
 #[test]
-fn s85_a_task_that_waits_on_is_woken_by_each_change() {
+fn s91_a_task_that_waits_on_is_woken_by_each_change() {
     let (_clock, runtime) = manual();
     let mut ticks = Interval::on(&runtime, secs(1)).shared();
     let (control, counter) = (ticks.clone(), CountingWaker::new());
@@ -95,7 +95,7 @@ fn s85_a_task_that_waits_on_is_woken_by_each_change() {
 }
 
 #[test]
-fn s85_a_stop_ends_all_receivers_and_those_to_come() {
+fn s91_a_stop_ends_all_receivers_and_those_to_come() {
     let (clock, runtime) = manual();
     let mut interval = Interval::on(&runtime, secs(1));
     let handle = interval.stop_handle();
@@ -115,7 +115,7 @@ fn s85_a_stop_ends_all_receivers_and_those_to_come() {
 }
 
 #[test]
-fn s85_policy_and_leeway_are_those_of_the_interval() {
+fn s91_policy_and_leeway_are_those_of_the_interval() {
     let (clock, runtime) = manual();
     let interval = Interval::on(&runtime, secs(1)).missed_ticks(MissedTicks::Burst).leeway(secs(10));
     let mut first = interval.shared();
@@ -196,7 +196,7 @@ fn the_end_of_the_runtime_is_an_error_for_each_receiver() {
 /// Real threads: a change meets receivers that begin to wait. A change that is lost would leave a
 /// receiver waiting for an hour.
 #[test]
-fn s85_changes_against_receivers_on_other_threads() {
+fn s91_changes_against_receivers_on_other_threads() {
     within(PATIENCE, "no change is lost", || {
         let runtime = native();
         let ticks = Interval::on(&runtime, secs(3_600)).shared();

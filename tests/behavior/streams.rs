@@ -1,4 +1,4 @@
-//! Streams with limits, throttled, and in chunks (feature `stream`, S86). The cases are those of
+//! Streams with limits, throttled, and in chunks (feature `stream`, S92). The cases are those of
 //! tokio-stream's own tests.
 
 use std::pin::{Pin, pin};
@@ -39,7 +39,7 @@ fn ok<T>(item: T) -> Result<T, Elapsed> {
 
 /// tokio-stream, `stream_timeout`: basic usage.
 #[test]
-fn s86_items_within_the_limit_pass_and_a_silence_is_an_error() {
+fn s92_items_within_the_limit_pass_and_a_silence_is_an_error() {
     with(|clock, _| {
         // Items 1 to 4: two after 100 ms, the third after 300, the fourth after 100.
         let stream = numbers([ms(0), ms(100), ms(300), ms(100)]).timeout(ms(200));
@@ -50,7 +50,7 @@ fn s86_items_within_the_limit_pass_and_a_silence_is_an_error() {
 
 /// tokio-stream, `stream_timeout`: errors are returned once.
 #[test]
-fn s86_a_silence_is_told_once_and_leaves_no_timer() {
+fn s92_a_silence_is_told_once_and_leaves_no_timer() {
     with(|clock, runtime| {
         let mut stream = pin!(numbers([ms(0), ms(500), ms(500)]).timeout(ms(50)));
         let mut next = || clock.block_on(stream.next()).map(|item| item.ok());
@@ -65,7 +65,7 @@ fn s86_a_silence_is_told_once_and_leaves_no_timer() {
 
 /// tokio-stream, `stream_timeout`: no timeouts.
 #[test]
-fn s86_a_stream_that_is_fast_enough_has_no_errors() {
+fn s92_a_stream_that_is_fast_enough_has_no_errors() {
     with(|clock, _| {
         let items = collect(clock, numbers([ms(1), ms(1), ms(1), ms(1)]).timeout(ms(20)));
         assert_eq!(items, [(ok(1), 1), (ok(2), 2), (ok(3), 3), (ok(4), 4)]);
@@ -73,7 +73,7 @@ fn s86_a_stream_that_is_fast_enough_has_no_errors() {
 }
 
 #[test]
-fn s86_a_limit_may_repeat_and_an_item_starts_it_again() {
+fn s92_a_limit_may_repeat_and_an_item_starts_it_again() {
     with(|clock, runtime| {
         let ticks = Interval::on(runtime, ms(100));
         let stream = numbers([ms(0), ms(350), ms(50)]).timeout_repeating(ticks);
@@ -85,7 +85,7 @@ fn s86_a_limit_may_repeat_and_an_item_starts_it_again() {
 
 /// tokio-stream, `time_throttle`: usage.
 #[test]
-fn s86_throttled_items_are_a_period_apart_at_least() {
+fn s92_throttled_items_are_a_period_apart_at_least() {
     with(|clock, _| {
         let stream = futures_util::stream::iter(1..=3).throttle(ms(100));
         assert_eq!(collect(clock, stream), [(1, 0), (2, 100), (3, 200)]);
@@ -99,7 +99,7 @@ fn s86_throttled_items_are_a_period_apart_at_least() {
 
 /// tokio-stream, `chunks_timeout`: usage.
 #[test]
-fn s86_chunks_come_when_full_or_at_their_limit_or_at_the_end() {
+fn s92_chunks_come_when_full_or_at_their_limit_or_at_the_end() {
     with(|clock, _| {
         let stream = numbers([ms(0), ms(0), ms(0), ms(0), ms(2_000), ms(0), ms(4_000)]).chunks_timeout(4, secs(2));
         let expected = [(vec![1, 2, 3, 4], 0), (vec![5, 6], 4_000), (vec![7], 6_000)];
@@ -109,7 +109,7 @@ fn s86_chunks_come_when_full_or_at_their_limit_or_at_the_end() {
 
 /// tokio-stream, `chunks_timeout`: a full chunk after an expired one.
 #[test]
-fn s86_the_limit_of_a_chunk_counts_from_its_first_item() {
+fn s92_the_limit_of_a_chunk_counts_from_its_first_item() {
     with(|clock, _| {
         let stream = numbers([ms(1_000), ms(0), ms(0), ms(3_000), ms(0)]).chunks_timeout(3, secs(2));
         assert_eq!(collect(clock, stream), [(vec![1, 2, 3], 1_000), (vec![4, 5], 4_000)]);
@@ -122,7 +122,7 @@ fn s86_the_limit_of_a_chunk_counts_from_its_first_item() {
 
 /// tokio-stream, `chunks_timeout`: real time.
 #[test]
-fn s86_chunks_on_real_time_lose_no_item() {
+fn s92_chunks_on_real_time_lose_no_item() {
     within(PATIENCE, "an end", || {
         let runtime = native();
         let chunks: Vec<Vec<usize>> = runtime.enter(|| {
@@ -137,7 +137,7 @@ fn s86_chunks_on_real_time_lose_no_item() {
 
 /// tokio-stream, `chunks_timeout`: the remainder.
 #[test]
-fn s86_what_was_collected_can_be_taken_back() {
+fn s92_what_was_collected_can_be_taken_back() {
     with(|_, _| {
         let mut chunks = Box::pin(numbers([ms(0), ms(0), secs(60)]).boxed().chunks_timeout(10, secs(5)));
         let counter = CountingWaker::new();
@@ -153,7 +153,7 @@ fn poll_next<S: Stream>(mut stream: Pin<&mut S>, counter: &CountingWaker) -> Pol
 
 /// An item that has come is not lost to a limit that has passed.
 #[test]
-fn s86_an_item_goes_before_a_limit_that_has_passed() {
+fn s92_an_item_goes_before_a_limit_that_has_passed() {
     with(|clock, _| {
         let (mut limited, counter) = (pin!(numbers([secs(1), secs(1)]).timeout(secs(1))), CountingWaker::new());
         assert!(poll_next(limited.as_mut(), &counter).is_pending());
