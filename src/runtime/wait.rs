@@ -129,7 +129,8 @@ pub(crate) fn wait_until<T>(
 ) -> Result<T, RuntimeError> {
     let mut future = pin!(future);
     let is_own = |here: &ManualClock| own.manual_clock().is_some_and(|own| Arc::ptr_eq(&own.inner, &here.inner));
-    let clock = RuntimeHandle::current().manual_clock().filter(is_own);
+    // As in `wait`: the thread may be one without a runtime.
+    let clock = RuntimeHandle::try_current().ok().and_then(|here| here.manual_clock()).filter(is_own);
     let entry_at = if own.is_monotonic() { END } else { deadline.min(END) };
     let mut ending = None;
     let mut limited = pin!(poll_fn(|context| {

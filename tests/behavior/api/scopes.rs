@@ -409,6 +409,11 @@ fn s90_the_default_runtime_can_be_forbidden() {
         let waits = thread::spawn(move || token.wait().reason());
         source.cancel();
         assert_eq!(waits.join().expect("no panic"), CancelReason::Cancelled);
+        let mut interval = Interval::on(&runtime, secs(1));
+        let ticks = thread::spawn(move || interval.blocking_tick().expect("it goes on").scheduled());
+        eventually("the thread waits", || runtime.metrics().active == 1);
+        clock.advance(secs(1));
+        assert_eq!(ticks.join().expect("no panic"), runtime.now());
     });
 }
 
