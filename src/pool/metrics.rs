@@ -146,7 +146,8 @@ impl Counts {
     }
 }
 
-/// What a runtime has done since its start, and what it does now: see [`Runtime::metrics`].
+/// What a runtime has done since its start, and what it does now: see
+/// [`Runtime::metrics`](crate::Runtime::metrics).
 ///
 /// The numbers count operations since the start of the runtime, unless their description says
 /// *now*. Each queue and thread is read at a slightly different moment, so sums of several numbers
@@ -202,7 +203,7 @@ pub struct Metrics {
     /// How often a queue set its alarm: a system call each, but on a manual clock and with the
     /// portable alarm.
     pub alarms_set: u64,
-    /// Timers of the kernel that the queues have. Fewer than [queues](Runtime::queues) where
+    /// Timers of the kernel that the queues have. Fewer than [queues](crate::Runtime::queues) where
     /// descriptors were scarce at the start: then several queues share a timer, and their timers
     /// are somewhat later. Zero on a manual clock, with the portable alarm, and on Windows.
     pub kernel_timers: usize,

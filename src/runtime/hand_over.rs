@@ -12,7 +12,7 @@ use crate::time::{NEVER, Timestamp};
 
 /// A callback to be run by the program: a due one for its executor
 /// ([`RuntimeBuilder::callback_executor`]), or one that never ran, after the end of its runtime
-/// ([`Runtime::shutdown_now`]).
+/// ([`Runtime::shutdown_now`](crate::Runtime::shutdown_now)).
 ///
 /// **Dropping** a job that was not run disposes its timer: the callback never runs again, and
 /// waiters for the end of the timer are woken.
@@ -71,8 +71,8 @@ impl CallbackJob {
 
     /// Runs the callback on the calling thread, unless the timer was changed or disposed. A due
     /// callback of an executor's does not run either if its runtime has ended. A panic of the
-    /// callback is caught and counted. The runtime of the timer is the [current](Runtime::current)
-    /// one meanwhile.
+    /// callback is caught and counted. The runtime of the timer is the
+    /// [current](crate::Runtime::current) one meanwhile.
     pub fn run(self) {
         self.job.run();
     }
@@ -87,8 +87,9 @@ impl RuntimeBuilder {
     /// for each due callback, on a thread of the pool, and passes the job on to a thread that calls
     /// [`CallbackJob::run`]. Without meaning on a manual clock.
     ///
-    /// Callbacks of timers, of timed cancels and of wall timers, and jobs of [`Runtime::execute`],
-    /// are handed over. Wakers of delays, timeouts and intervals are not.
+    /// Callbacks of timers, of timed cancels and of wall timers, and jobs of
+    /// [`Runtime::execute`](crate::Runtime::execute), are handed over. Wakers of delays, timeouts
+    /// and intervals are not.
     ///
     /// **What stays.** No callback starts early, nor after a change or disposal. A timer has at
     /// most one job at a time with the executor; ticks that come due meanwhile are deferred and
