@@ -83,7 +83,7 @@ fn changing_and_disposing_allocate_nothing() {
             for timer in &timers[..30] {
                 let _ = timer.change(NEVER, NEVER);
             }
-            assert!(runtime.metrics().active > 0 && runtime.next_due().is_some());
+            assert!(runtime.next_due().is_some());
             timers[..40].iter().for_each(Timer::dispose);
             for timer in &timers[40..60] {
                 assert_eq!(timer.dispose_and_wait(), Waited::Ended);
