@@ -12,7 +12,7 @@
 //! **A walk** ([`KeyTable::walk`]) visits the entries in the order of their hashes, read from
 //! the lowest bit on. Splitting and merging keep this order: the entries of a bucket always are
 //! those of an interval. So a walk over many lock sections meets each entry that stays exactly
-//! once, whatever is inserted and removed meanwhile. (Insertions that add buckets faster than the
+//! once, also while entries are inserted and removed. (Insertions that add buckets faster than the
 //! walk visits buckets make the walk long.)
 
 use super::item_wheel::ItemWheel;

@@ -93,7 +93,7 @@ impl<K, V> SharedQueue<K, V> {
     /// Takes all entries that are due, in short lock sections.
     pub(super) fn try_recv_all(&self) -> Vec<Expired<K, V>> {
         let (now, mut taken) = (self.clock.now(), Vec::new());
-        let most = self.lock().len(); // ends the call, whatever others insert
+        let most = self.lock().len(); // so insertions meanwhile do not prolong the call
         while taken.len() < most && !self.has_ended() {
             let (mut section, mut is_over) = (self.lock(), false);
             for _ in 0..SECTION.min(most - taken.len()) {

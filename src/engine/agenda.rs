@@ -42,7 +42,7 @@ use crate::sync::{Arc, Mutex, MutexGuard, ThreadId};
 use crate::time::{END, NEVER};
 
 /// The capacity for swept ticks that is kept between instants.
-const ROOM: usize = 256;
+const KEPT: usize = 256;
 
 /// See the module's ground rules.
 #[derive(Default)]
@@ -307,7 +307,7 @@ impl Agenda {
         loop {
             let next = self.due.lock().pop();
             let Some(Due { engine, tick, .. }) = next else {
-                self.due.lock().shrink_to(ROOM); // an instant may have had many due timers
+                self.due.lock().shrink_to(KEPT); // an instant may have many due timers
                 return run;
             };
             // A callback that names no runtime uses its own.

@@ -123,7 +123,7 @@ fn a_recorder_that_panics_is_a_panic_of_the_callback() {
     drop(reports);
 }
 
-/// A recorder that nobody scrapes keeps each sample of a histogram.
+/// A recorder that is never read keeps each sample of a histogram: lateness is none here.
 #[test]
 fn a_report_costs_the_same_however_much_has_fired() {
     /// Counts what a report asks for.

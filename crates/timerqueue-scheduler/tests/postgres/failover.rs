@@ -258,7 +258,8 @@ fn l7_a_commit_whose_answer_is_lost_is_done_once() {
     }
 }
 
-/// Once, a run without a lease of its own would have been nobody's for as long as its member lived.
+/// The server began the run, and its answer was lost: without the put-back the job would wait for
+/// the end of its member.
 #[test]
 fn l4_a_run_of_which_no_scheduler_has_heard_waits_again() {
     let Some(server) = Server::shared() else { return };
