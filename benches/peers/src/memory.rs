@@ -139,7 +139,7 @@ pub(crate) fn child(contender: &str, n: usize) -> Outcome {
         0 => ours(n, |runtime| {
             kept::<Timer>(n, |i| {
                 let word = black_box(i);
-                Timer::on(&runtime, after(i), Duration::ZERO, move |_| {
+                Timer::on(runtime, after(i), Duration::ZERO, move |_| {
                     black_box(word);
                 })
             })
@@ -147,7 +147,7 @@ pub(crate) fn child(contender: &str, n: usize) -> Outcome {
         1 => ours(n, |runtime| {
             kept::<()>(n, |i| {
                 let word = black_box(i);
-                let timer: OnceTimer = OnceTimer::on(&runtime, after(i), move |_| {
+                let timer: OnceTimer = OnceTimer::on(runtime, after(i), move |_| {
                     black_box(word);
                 });
                 timer.detach();

@@ -169,9 +169,9 @@ fn callbacks(plan: &'static Plan, leeway: bool) {
             let after = plan.after(i);
             let fire = move |tick: &Tick<'_>| plan.fired(i, tick.scheduled().as_duration().as_nanos() as u64);
             if leeway {
-                TimerBuilder::on(&runtime).due(after).leeway(LEEWAY).start(fire).detach();
+                TimerBuilder::on(runtime).due(after).leeway(LEEWAY).start(fire).detach();
             } else {
-                OnceTimer::on(&runtime, after, fire).detach();
+                OnceTimer::on(runtime, after, fire).detach();
             }
         }
     });
@@ -325,7 +325,7 @@ fn empty(contender: &str, plan: &'static Plan) -> Outcome {
         let runtime = our_runtime();
         on_cores(MAKERS, |maker, _| {
             for i in plan.share(maker) {
-                OnceTimer::on(&runtime, plan.after(i), |_| {}).detach();
+                OnceTimer::on(runtime, plan.after(i), |_| {}).detach();
             }
         });
         Box::new(|| runtime.metrics().callbacks as usize)
