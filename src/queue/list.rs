@@ -20,8 +20,8 @@ use std::ptr::NonNull;
 use super::node::{Key, Node};
 use crate::sys::os::fetch_line;
 
-/// A million timers that fire within a second take a sixth less processor time with 4 than with 1,
-/// a tenth less with 2, and with 8 no less than with 4.
+/// More stripes fetch more nodes at once, and make each slot larger: docs/BENCHMARKS.md has figures
+/// of one, four and eight.
 const STRIPES: usize = 4;
 
 /// The first node of each stripe.
