@@ -49,7 +49,7 @@ struct Stage {
 impl Stage {
     fn new() -> Arc<Self> {
         let manual = Manual::new();
-        let clock = manual.engine.clock().clone();
+        let clock = manual.engine.clock.clone();
         let shared = SharedQueue::new(manual.source(), clock, MissedTicks::default().into(), false, usize::MAX);
         let queue = DelayQueue { owner: Shareable::new(Owner { shared }), hasher: BuildHasherDefault::default() };
         Arc::new(Self { manual, queue })

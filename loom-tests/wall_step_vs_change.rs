@@ -145,7 +145,7 @@ impl Stage {
     fn set_wall(&self, to: u64) {
         self.manual.step();
         self.manual.virtual_time.set_wall(wall(to));
-        self.manual.engine.walls().follow_by(&self.manual.engine, 1);
+        self.manual.engine.walls.follow_by(&self.manual.engine, 1);
     }
 
     fn change(&self, to: u64) -> Changed {
@@ -337,7 +337,7 @@ fn timers_that_are_due_between_two_sections_of_a_step_call_back_once() {
 /// timer waits.
 fn untold() -> Arc<Manual> {
     let manual = Arc::new(Manual::new());
-    let walls = manual.engine.walls();
+    let walls = &manual.engine.walls;
     walls.told.store(false, Relaxed);
     walls.looks.store(true, Relaxed);
     walls.own.get_or_init(|| Own::new(&manual.engine));
@@ -345,7 +345,7 @@ fn untold() -> Arc<Manual> {
 }
 
 fn look_is_set(manual: &Manual) -> bool {
-    let look = manual.engine.walls().own_timer().expect("made");
+    let look = manual.engine.walls.own_timer().expect("made");
     look.get().is_queued(look.shard().inner.lock().queue.key())
 }
 
@@ -355,13 +355,13 @@ fn a_timer_made_while_a_look_finds_none_that_waits_is_looked_after() {
         let manual = untold();
         let looking = {
             let manual = Arc::clone(&manual);
-            thread::spawn(move || manual.engine.walls().look(&manual.engine))
+            thread::spawn(move || manual.engine.walls.look(&manual.engine))
         };
         let timer = WallTimer::start(&manual.engine, wall(TIME), MissedTicks::default().into(), |_| {});
         looking.join().unwrap();
         assert!(look_is_set(&manual));
         drop(timer);
-        manual.engine.walls().look(&manual.engine);
+        manual.engine.walls.look(&manual.engine);
         manual.engine.close();
     });
 }
@@ -370,14 +370,14 @@ fn a_timer_made_while_a_look_finds_none_that_waits_is_looked_after() {
 fn a_step_before_the_system_tells_of_steps_is_seen_by_the_timer_or_by_a_look() {
     explore_all(|| {
         let manual = untold();
-        manual.engine.walls().look(&manual.engine);
+        manual.engine.walls.look(&manual.engine);
         assert!(!look_is_set(&manual));
         let clock = {
             let manual = Arc::clone(&manual);
             thread::spawn(move || {
                 manual.step();
                 manual.virtual_time.set_wall(wall(TIME - 4));
-                manual.engine.walls().told.store(true, Release);
+                manual.engine.walls.told.store(true, Release);
             })
         };
         let timer = WallTimer::start(&manual.engine, wall(TIME), MissedTicks::default().into(), |_| {});

@@ -117,6 +117,36 @@ macro_rules! shown {
     };
 }
 
+/// An unwinding leaves no value of these types half-changed.
+macro_rules! unwind_safe {
+    ($($safe:ty),*) => {
+        $(impl std::panic::UnwindSafe for $safe {}
+        impl std::panic::RefUnwindSafe for $safe {})*
+    };
+}
+
+/// `Display` and `Error` for a type of this crate, and if given, its kind as an error of I/O.
+macro_rules! error {
+    ([$($generics:tt)*] $error:ty, |$this:ident, $f:ident| $written:expr $(, $(#[$io:meta])* io $kind:expr)?) => {
+        impl<$($generics)*> std::fmt::Display for $error {
+            fn fmt(&self, $f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                #[allow(unused_variables)] // a text without fields
+                let $this = self;
+                $written
+            }
+        }
+
+        impl<$($generics)*> std::error::Error for $error {}
+
+        $($(#[$io])*
+        impl From<$error> for std::io::Error {
+            fn from($this: $error) -> Self {
+                Self::new($kind, $this)
+            }
+        })?
+    };
+}
+
 /// `FusedFuture` or `FusedStream` for a type of this crate (S78): generics, trait, type, condition.
 macro_rules! fused {
     ([$($generics:tt)*] $fused:ident for $fused_type:ty, |$this:ident| $is_terminated:expr) => {

@@ -424,14 +424,11 @@ impl TimerFd {
         if !self.origin.is_here() {
             return Ok(());
         }
-        let at = libc::timespec { tv_sec: Seconds::MAX, tv_nsec: 0 };
-        let spec = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
         let flags = libc::TFD_TIMER_ABSTIME | libc::TFD_TIMER_CANCEL_ON_SET;
-        // SAFETY: the kernel checks the number, and `spec` lives through the call. (ECANCELED
-        // reports a cancellation that this call resets; the timer is set all the same.)
-        match check(unsafe { libc::timerfd_settime(wall.as_raw_fd(), flags, &spec, std::ptr::null_mut()) }) {
-            Err(error) if error.raw_os_error() != Some(libc::ECANCELED) => Err(error),
-            _ => Ok(()),
+        match set_timer(wall.as_raw_fd(), flags, u64::MAX) {
+            // Reports a cancellation that this call resets; the timer is set all the same.
+            Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => Ok(()),
+            result => result,
         }
     }
 

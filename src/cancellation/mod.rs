@@ -26,7 +26,7 @@ mod waiting;
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::fmt;
+use std::io::ErrorKind;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::task::Waker;
@@ -117,29 +117,16 @@ impl Cancelled {
     }
 }
 
-impl fmt::Display for Cancelled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match (self.reason, self.root) {
-            (CancelReason::Cancelled, _) => "cancelled",
-            (CancelReason::Timeout, _) => "cancelled by a timeout",
-            (CancelReason::Parent, CancelReason::Timeout) => "cancelled by the timeout of a linked source",
-            (CancelReason::Parent, _) => "cancelled by a linked source",
-        })
-    }
-}
-
-impl Error for Cancelled {}
-
-/// `TimedOut` if the root reason is [`CancelReason::Timeout`], else `Other`.
-impl From<Cancelled> for std::io::Error {
-    fn from(cancelled: Cancelled) -> Self {
-        let kind = match cancelled.root {
-            CancelReason::Timeout => std::io::ErrorKind::TimedOut,
-            _ => std::io::ErrorKind::Other,
-        };
-        Self::new(kind, cancelled)
-    }
-}
+error!(
+    [] Cancelled, |this, f| f.write_str(match (this.reason, this.root) {
+        (CancelReason::Cancelled, _) => "cancelled",
+        (CancelReason::Timeout, _) => "cancelled by a timeout",
+        (CancelReason::Parent, CancelReason::Timeout) => "cancelled by the timeout of a linked source",
+        (CancelReason::Parent, _) => "cancelled by a linked source",
+    }),
+    /// `TimedOut` if the root reason is [`CancelReason::Timeout`], else `Other`.
+    io if this.root == CancelReason::Timeout { ErrorKind::TimedOut } else { ErrorKind::Other }
+);
 
 /// A cause of the program's, shared by the sources of a tree.
 type Cause = Arc<dyn Error + Send + Sync>;

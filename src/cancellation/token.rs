@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::future::IntoFuture;
 use std::hash::{Hash, Hasher};
-use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -422,10 +421,7 @@ impl Hash for CancellationToken {
 
 // A panic of user code leaves no state of a source half changed: no callback, waker or destructor
 // runs under its locks.
-impl UnwindSafe for CancellationToken {}
-impl RefUnwindSafe for CancellationToken {}
-impl UnwindSafe for CancellationTokenSource {}
-impl RefUnwindSafe for CancellationTokenSource {}
+unwind_safe!(CancellationToken, CancellationTokenSource);
 
 /// [`CancellationToken::none`].
 impl Default for CancellationToken {

@@ -132,7 +132,7 @@ impl<'a, S> DelayQueueBuilder<'a, S> {
         V: Send + 'static,
     {
         let policy = TickPolicy::new(MissedTicks::default(), self.leeway);
-        let clock = self.runtime.engine().clock().clone();
+        let clock = self.runtime.engine().clock.clone();
         let shared = SharedQueue::new(self.runtime.handle(), clock, policy, self.refuses_overdue, self.capacity);
         DelayQueue { owner: Arc::new(Owner { shared }), hasher: self.hasher }
     }

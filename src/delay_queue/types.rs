@@ -193,13 +193,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl<K, V> fmt::Display for Refused<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.reason.fmt(f)
-    }
-}
-
-impl<K, V> std::error::Error for Refused<K, V> {}
+error!([K, V] Refused<K, V>, |this, f| fmt::Display::fmt(&this.reason, f));
 
 /// Why [`DelayQueue::try_recv`](crate::DelayQueue::try_recv) has no entry to deliver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -211,16 +205,10 @@ pub enum TryRecvError {
     Closed,
 }
 
-impl fmt::Display for TryRecvError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Empty => "no entry of the delay queue is due",
-            Self::Closed => "the delay queue is closed and empty, or its runtime has ended",
-        })
-    }
-}
-
-impl std::error::Error for TryRecvError {}
+error!([] TryRecvError, |this, f| f.write_str(match this {
+    Self::Empty => "no entry of the delay queue is due",
+    Self::Closed => "the delay queue is closed and empty, or its runtime has ended",
+}));
 
 /// Why [`DelayQueue::recv_timeout`](crate::DelayQueue::recv_timeout) has no entry to deliver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -232,16 +220,10 @@ pub enum RecvTimeoutError {
     Closed,
 }
 
-impl fmt::Display for RecvTimeoutError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Timeout => f.write_str("no entry of the delay queue came due in time"),
-            Self::Closed => TryRecvError::Closed.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for RecvTimeoutError {}
+error!([] RecvTimeoutError, |this, f| match this {
+    Self::Timeout => f.write_str("no entry of the delay queue came due in time"),
+    Self::Closed => fmt::Display::fmt(&TryRecvError::Closed, f),
+});
 
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {

@@ -293,7 +293,7 @@ impl Agenda {
 
     /// The wall clock has been set: aims all wall timers again.
     pub(crate) fn follow_wall(&self) {
-        self.engines().iter().for_each(|engine| engine.walls().follow(engine));
+        self.engines().iter().for_each(|engine| engine.walls.follow(engine));
     }
 
     /// Runs all due callbacks, ordered by due point and arming. Returns their number.
@@ -364,7 +364,7 @@ impl Agenda {
     pub(crate) fn earliest_due(&self) -> u64 {
         while let Some((at, engine, queue)) = self.first_queue() {
             // `earliest_due_of` moves the entry of the queue, if too early.
-            if engine.clock().on_monotonic(engine.earliest_due_of(queue)) <= at {
+            if engine.clock.on_monotonic(engine.earliest_due_of(queue)) <= at {
                 return at;
             }
         }
@@ -389,7 +389,7 @@ impl Due {
     /// `next`: the arming number to be given next.
     fn new(engine: &Arc<Engine>, due: InOrder, next: u64) -> Self {
         let number = whole_number(due.number(), next);
-        let order = Reverse((engine.clock().on_monotonic(due.scheduled), number));
+        let order = Reverse((engine.clock.on_monotonic(due.scheduled), number));
         Self { order, engine: Arc::clone(engine), tick: due }
     }
 }

@@ -105,57 +105,45 @@ pub(crate) fn replace(new: Option<Arc<CoreRef>>) -> Option<Arc<CoreRef>> {
 }
 
 /// A change of the current runtime of a thread, undone on drop. Does not leave its thread.
+///
+/// A guard is dropped in any order with other guards and scopes. If a later one is current then,
+/// the guard leaves that one alone, and marks its own reference as left: whichever restores it goes
+/// on to what was current before. The end of the scope in which a guard was made ends what the
+/// guard has set.
 pub(crate) struct Scope {
     before: Option<Arc<CoreRef>>,
+    /// Of a guard: its reference, which no other code has.
+    guard: Option<Arc<CoreRef>>,
     _of_a_thread: std::marker::PhantomData<*const ()>,
 }
 
 impl Scope {
     pub(crate) fn enter(core: Arc<CoreRef>) -> Self {
-        Self { before: replace(Some(core)), _of_a_thread: std::marker::PhantomData }
+        Self { before: replace(Some(core)), guard: None, _of_a_thread: std::marker::PhantomData }
+    }
+
+    pub(crate) fn guard(engine: &Arc<Engine>) -> Self {
+        let own = CoreRef::new(engine);
+        let mut scope = Self::enter(Arc::clone(&own));
+        scope.guard = Some(own);
+        scope
     }
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        drop(replace(still_there(self.before.take())));
-    }
-}
-
-/// What becomes current again: of guards dropped meanwhile, what was current before them.
-fn still_there(mut before: Option<Arc<CoreRef>>) -> Option<Arc<CoreRef>> {
-    while let Some(left) = before.as_ref().and_then(|core| core.left.get()).cloned() {
-        before = left;
-    }
-    before
-}
-
-/// A change of the current runtime of a thread, undone on drop, in any order with other guards and
-/// scopes. Does not leave its thread.
-///
-/// A guard dropped while a later scope or guard is current leaves that one alone, and marks its own
-/// reference as left: whichever restores it goes on to what was current before. The end of the
-/// scope in which a guard was made ends what the guard has set.
-pub(crate) struct Guard {
-    own: Arc<CoreRef>,
-    before: Option<Arc<CoreRef>>,
-    _of_a_thread: std::marker::PhantomData<*const ()>,
-}
-
-impl Guard {
-    pub(crate) fn enter(engine: &Arc<Engine>) -> Self {
-        let own = CoreRef::new(engine);
-        Self { before: replace(Some(Arc::clone(&own))), own, _of_a_thread: std::marker::PhantomData }
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let before = still_there(self.before.take());
-        let _ = self.own.left.set(before.clone());
-        if get().is_some_and(|current| Arc::ptr_eq(&current, &self.own)) {
-            drop(replace(before));
+        let mut before = self.before.take();
+        // Of guards dropped meanwhile, what was current before them.
+        while let Some(left) = before.as_ref().and_then(|core| core.left.get()).cloned() {
+            before = left;
         }
+        if let Some(own) = &self.guard {
+            let _ = own.left.set(before.clone());
+            if !get().is_some_and(|current| Arc::ptr_eq(&current, own)) {
+                return;
+            }
+        }
+        drop(replace(before));
     }
 }
 

@@ -36,9 +36,8 @@ use std::time::Duration;
 
 use super::Engine;
 use super::frames::inside;
-use super::label::{Label, Settings};
 use super::number::EngineNumber;
-use super::observe::Context;
+use super::observe::{Context, Label, Settings};
 use super::shard::{AfterUnlock, Changed, Notice, Shard, ShardState, end_section, end_section_apart};
 use crate::alarm::Clock;
 use crate::queue::list::Linked;
@@ -475,7 +474,7 @@ impl OwnedEntry {
         due: u64,
         callback: P,
     ) -> Self {
-        let before = engine.clock().now();
+        let before = engine.clock.now();
         let (entry, _) = start_as(engine, tick_policy.into(), (), callback, |state, entry| {
             let shard = entry.shard();
             let now = state.now(shard, before);
@@ -494,7 +493,7 @@ impl OwnedEntry {
         callback: P,
     ) -> Self {
         // A sweep with a slightly later reading does no harm.
-        let before = engine.clock().now();
+        let before = engine.clock.now();
         let Settings { tick_policy, label } = settings;
         let (entry, _) = if label.is_none() && context.is_none() {
             start_as(engine, tick_policy, (), callback, first_schedule::<()>(before, when))

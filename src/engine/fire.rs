@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use super::current::{Owner, Scope};
 use super::entry::{Firing, finish_disposal};
-use super::{Engine, EntryRef, dispose, inside, observe};
+use super::{Engine, EntryRef, TimerSnapshot, dispose, inside, observe};
 use crate::pool::{Ran, Tick};
 use crate::queue::state::{Begin, Claim, End};
 use crate::sync::{Arc, Ordering};
+use crate::time::Timestamp;
 use crate::unwind::contain;
 
 /// The output of a sweep for a due entry.
@@ -60,10 +61,39 @@ impl From<Firing> for InOrder {
 }
 
 /// Passes a due callback on to an executor of the program's. Called with no lock held.
-pub(crate) type Executor = dyn Fn(HandedOver) + Send + Sync;
+pub(crate) type Executor = dyn Fn(CallbackJob) + Send + Sync;
 
-/// A claimed tick with an executor of the program's.
-pub(crate) struct HandedOver {
+/// A callback to be run by the program: a due one for its executor
+/// ([`callback_executor`](crate::RuntimeBuilder::callback_executor)), or one that never ran, after
+/// the end of its runtime ([`Runtime::shutdown_now`](crate::Runtime::shutdown_now)).
+///
+/// **Dropping** a job that was not run disposes its timer: the callback never runs again, and
+/// waiters for the end of the timer are woken.
+///
+/// # Examples
+///
+/// Callbacks on a thread of the program's own, one after another:
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+/// use timerqueue::{OnceTimer, Runtime, observe::CallbackJob};
+///
+/// let (jobs, queue) = mpsc::channel::<CallbackJob>();
+/// let runtime = Runtime::builder()
+///     .callback_executor(move |job| _ = jobs.send(job))
+///     .start()?;
+/// let own = std::thread::current().id();
+/// let timer = OnceTimer::on(&runtime, Duration::from_millis(1), move |_| {
+///     assert_eq!(std::thread::current().id(), own)
+/// });
+/// queue.recv().unwrap().run();
+/// assert_eq!((runtime.metrics().fired(), runtime.metrics().panics), (1, 0));
+/// # drop(timer);
+/// # Ok::<(), timerqueue::error::StartError>(())
+/// ```
+#[must_use = "dropping a job disposes its timer"]
+pub struct CallbackJob {
     engine: Arc<Engine>,
     /// `None`: taken by [`Self::run`].
     firing: Option<Firing>,
@@ -71,9 +101,31 @@ pub(crate) struct HandedOver {
     given_back: bool,
 }
 
-impl HandedOver {
-    /// Runs the callback on the calling thread. One that names no runtime uses its own.
-    pub(crate) fn run(mut self) {
+impl CallbackJob {
+    /// The [name](crate::TimerBuilder::name) of the timer.
+    #[must_use]
+    pub fn timer_name(&self) -> Option<&str> {
+        self.firing.as_ref()?.entry.name()
+    }
+
+    /// The due point of the tick. After the end of the runtime perhaps still to come; of a wall
+    /// timer, the instant at which the runtime would have looked at the wall clock.
+    #[must_use]
+    pub fn scheduled(&self) -> Timestamp {
+        Timestamp::from_ns(self.firing.as_ref().map_or(0, |firing| firing.scheduled))
+    }
+
+    /// The period of the timer; `None` for a one-shot.
+    #[must_use]
+    pub fn period(&self) -> Option<Duration> {
+        TimerSnapshot::of(&self.firing.as_ref()?.entry).period
+    }
+
+    /// Runs the callback on the calling thread, unless the timer was changed or disposed. A due
+    /// callback of an executor's does not run either if its runtime has ended. A panic of the
+    /// callback is caught and counted. The runtime of the timer is the
+    /// [current](crate::Runtime::current) one meanwhile.
+    pub fn run(mut self) {
         let Some(mut firing) = self.firing.take() else { return };
         let engine = &self.engine;
         let _scope = Scope::enter(Owner::of(engine).core());
@@ -88,19 +140,13 @@ impl HandedOver {
         inside(engine.address(), || engine.run_given_back(firing));
         dispose(&entry);
     }
-
-    /// The timer, while the callback has not been run.
-    pub(crate) fn entry(&self) -> Option<&EntryRef> {
-        self.firing.as_ref().map(|firing| &firing.entry)
-    }
-
-    /// The instant at which the tick is due.
-    pub(crate) fn scheduled(&self) -> u64 {
-        self.firing.as_ref().map_or(0, |firing| firing.scheduled)
-    }
 }
 
-impl Drop for HandedOver {
+shown!([] CallbackJob, |this|
+    "timer_name" => this.timer_name(), "scheduled" => format_args!("{}", this.scheduled())
+);
+
+impl Drop for CallbackJob {
     fn drop(&mut self) {
         if let Some(firing) = self.firing.take() {
             self.engine.by_hand.share_begin();
@@ -177,7 +223,7 @@ impl Engine {
     }
 
     /// The callbacks that were kept, in the order of their due points. None is kept any more.
-    pub(crate) fn take_unfired(self: &Arc<Self>) -> Vec<HandedOver> {
+    pub(crate) fn take_unfired(self: &Arc<Self>) -> Vec<CallbackJob> {
         let mut kept = self.unfired.lock().take().unwrap_or_default();
         kept.sort_by_key(|firing| firing.scheduled);
         let give_back = |firing: Firing| {
@@ -185,7 +231,7 @@ impl Engine {
             let given = firing.entry.get().state.give_back();
             drop(state);
             if given {
-                return Some(HandedOver { engine: Arc::clone(self), firing: Some(firing), given_back: true });
+                return Some(CallbackJob { engine: Arc::clone(self), firing: Some(firing), given_back: true });
             }
             self.by_hand.share_begin();
             dispose(&firing.entry);
@@ -215,7 +261,7 @@ impl Firing {
             None => dispose(&self.entry),
             Some(mine) => {
                 engine.by_hand.share_other(); // the pool has taken the tick, and the executor has it now
-                let job = HandedOver { engine: mine, firing: Some(self), given_back: false };
+                let job = CallbackJob { engine: mine, firing: Some(self), given_back: false };
                 contain(engine, || executor(job));
             }
         }
@@ -235,7 +281,7 @@ impl Firing {
             }
             Begin::Refused => return Ran::Void,
         }
-        let limit = engine.hooks.slow.as_ref().map(|slow| slow.limit);
+        let limit = engine.hooks.slow_limit;
         let begun = limit.map(|limit| (limit, Instant::now(), engine.clock.now()));
         // SAFETY: between `begin`, which has given the right to call the callback once, and `end`.
         let call = || unsafe { (node.callback())(node.as_ptr(), &self) };

@@ -11,7 +11,6 @@ use std::time::Duration;
 use super::{CallbackPanic, Engine};
 use crate::alarm::Loss;
 use crate::sync::Ordering;
-use crate::unwind::catch_all;
 
 impl Engine {
     fn loss(&self) -> Option<&Loss> {
@@ -51,10 +50,9 @@ impl Engine {
             return std::thread::sleep(Duration::from_millis(1));
         }
         self.close();
-        match &self.hooks.panicked {
-            Some(handler) => catch_all(|| handler(CallbackPanic { payload: Box::new(loss.message()), label: None })),
+        if !self.hooks.tell_panic(CallbackPanic { payload: Box::new(loss.message()), label: None }) {
             // If standard error is closed too, the message is lost.
-            None => _ = writeln!(std::io::stderr(), "{}", loss.message()),
+            let _ = writeln!(std::io::stderr(), "{}", loss.message());
         }
     }
 }

@@ -19,15 +19,15 @@ pub(crate) use self::entry::{
     EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, OwnedEntry, TimedCancel, change, change_at, dispose,
     restart, restart_under_lock,
 };
-pub(crate) use self::fire::{Executor, Expired, HandedOver, InOrder};
+pub use self::fire::CallbackJob;
+pub(crate) use self::fire::{Executor, Expired, InOrder};
 pub(crate) use self::frames::{inside, is_inside};
-pub use self::label::{CallbackPanic, SlowCallback};
-pub(crate) use self::label::{Hooks, Label, Settings, SlowHandler};
 use self::number::EngineNumber;
 use self::observe::PoolNews;
-pub use self::observe::{CallbackContext, ObservedCallback, ThreadsChanged};
-pub use self::outlook::PendingTimer;
-pub(crate) use self::outlook::{Outline, soonest};
+pub use self::observe::{CallbackContext, CallbackPanic, ObservedCallback, Observer, SlowCallback, ThreadsChanged};
+pub(crate) use self::observe::{Hooks, Label, Settings};
+pub(crate) use self::outlook::soonest;
+pub use self::outlook::{PendingTimer, TimerDump, TimerSnapshot, TimerState};
 pub use self::shard::Changed;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;
@@ -53,7 +53,6 @@ pub(crate) mod current;
 mod entry;
 mod fire;
 mod frames;
-mod label;
 mod lead;
 mod lost;
 mod number;
@@ -76,7 +75,7 @@ pub(crate) struct Engine {
     /// Round robin for runtimes on a manual clock, so that nothing depends on the machine.
     next_shard: AtomicU64,
     /// `None` on a manual clock.
-    native: Option<NativeParts>,
+    pub(crate) native: Option<NativeParts>,
     /// One for each [`shared_alarm::SHARE`] shards, in real time.
     shared_alarms: Box<[SharedAlarm<{ shared_alarm::ALARMS }>]>,
     /// The place of this engine in the agenda of a manual clock.
@@ -104,8 +103,8 @@ pub(crate) struct Engine {
     /// closed. A std atomic, since no other access pairs with it: a model need not explore its
     /// reads.
     ended_at: unmodelled::AtomicU64,
-    clock: Clock,
-    walls: WallRegistry,
+    pub(crate) clock: Clock,
+    pub(crate) walls: WallRegistry,
     /// The process that made the engine.
     origin: ForkGuard,
 }
@@ -189,19 +188,6 @@ impl Engine {
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.is_inherited() && self.native.is_some()
-    }
-
-    /// The registry of wall timers.
-    pub(crate) fn walls(&self) -> &WallRegistry {
-        &self.walls
-    }
-
-    pub(crate) fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    pub(crate) fn native(&self) -> Option<&NativeParts> {
-        self.native.as_ref()
     }
 
     fn parts(&self) -> &NativeParts {
@@ -351,8 +337,8 @@ impl Engine {
     /// A callback took long (`slow`: how long, and how late it began), or panicked.
     #[cold]
     fn ended_badly(&self, label: Option<Arc<Label>>, slow: Option<(Duration, Duration)>, panicked: Option<Payload>) {
-        if let (Some((took, late)), Some(hook)) = (slow, &self.hooks.slow) {
-            contain(self, || (hook.handler)(&SlowCallback { took, late, label: label.clone() }));
+        if let Some((took, late)) = slow {
+            contain(self, || self.hooks.tell_slow(&SlowCallback { took, late, label: label.clone() }));
         }
         if let Some(payload) = panicked {
             self.handle_panic(payload, label);
@@ -363,13 +349,11 @@ impl Engine {
     fn handle_panic(&self, payload: Payload, label: Option<Arc<Label>>) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         let place = self.address().wrapping_byte_add(1);
-        match &self.hooks.panicked {
-            // What panics inside of the handler is not told: else there might be no end.
-            Some(handler) if !is_inside(place) => {
-                inside(place, || catch_all(|| handler(CallbackPanic { payload, label })));
-            }
-            _ => discard(payload),
+        // What panics inside of the handler is not told: else there might be no end.
+        if is_inside(place) {
+            return discard(payload);
         }
+        inside(place, || self.hooks.tell_panic(CallbackPanic { payload, label }));
     }
 
     // ---------------------------------------------------------------- queries; the path of a firing is in `sweep` and `fire`
@@ -546,14 +530,13 @@ impl Drop for Engine {
         // The thread is any, perhaps in the middle of an operation: a panic of the destructor of a
         // hook is caught. The panic handler goes last, and is told of the others.
         let executor = self.native.as_mut().and_then(|native| native.executor.take());
-        let panicked = self.hooks.panicked.take();
-        let Hooks { slow, context, threads, thread_begins, thread_ends, .. } = std::mem::take(&mut self.hooks);
-        self.hooks.panicked = panicked;
+        let Hooks { slow, thread_begins, thread_ends, observer, .. } = &mut self.hooks;
+        let (slow, observer) = (slow.take(), observer.take());
+        let of_threads = [thread_begins.take(), thread_ends.take()];
         contain_drop(self, executor);
         contain_drop(self, slow);
-        contain_drop(self, context);
-        contain_drop(self, threads);
-        contain_drop(self, [thread_begins, thread_ends]);
+        contain_drop(self, of_threads);
+        contain_drop(self, observer);
         catch_all(|| drop(self.hooks.panicked.take()));
     }
 }

@@ -171,7 +171,7 @@ mod tests {
     fn a_shared_alarm_is_for_each_shard_whose_point_has_come() {
         let runtime = Runtime::builder().queues(19).workers(2).start().expect("a runtime starts");
         let engine = runtime.engine();
-        let past = engine.clock().now() / MS * MS;
+        let past = engine.clock.now() / MS * MS;
         let far = past + 3600 * 1_000 * MS;
         let mut shares: Vec<_> = (0..19).map(|_| Shares::default()).collect();
         assert!(shares[8].arm(engine, 8, far) && shares[9].arm(engine, 9, far) && shares[15].arm(engine, 15, far));

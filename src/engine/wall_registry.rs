@@ -28,8 +28,7 @@ use std::time::{Duration, SystemTime};
 
 use super::Engine;
 use super::entry::{self, Entry, EntryPayload, EntryRef, Exclusive, Firing, OwnedEntry, run_in};
-use super::label::Settings;
-use super::observe::Context;
+use super::observe::{Context, Settings};
 use super::shard::{Changed, Shard, ShardState, end_section};
 use crate::alarm::Clock;
 use crate::queue::{Kind, MissedTicks, Schedule};
@@ -79,10 +78,7 @@ impl Own {
             });
             OwnedEntry::start_own(engine, MissedTicks::default(), (Duration::MAX, Duration::MAX), job)
         };
-        Self {
-            follow: idle(|engine| engine.walls().follow_some(engine)),
-            look: idle(|engine| engine.walls().look(engine)),
-        }
+        Self { follow: idle(|engine| engine.walls.follow_some(engine)), look: idle(|engine| engine.walls.look(engine)) }
     }
 }
 
@@ -99,7 +95,7 @@ impl WallRegistry {
     /// Called before a wall timer is made. Each call asks the system for reports of steps, until
     /// the system agrees.
     fn prepare(&self, engine: &Engine) {
-        if let Some(native) = engine.native() {
+        if let Some(native) = &engine.native {
             self.own.get_or_init(|| Own::new(engine));
             if !self.told.load(Ordering::Acquire) && native.pool.alarms.follow_wall() {
                 self.told.store(true, Ordering::Release);
@@ -193,7 +189,7 @@ impl WallRegistry {
         // Read before the clocks: a step after this reading is reported, and the clocks show a step
         // before.
         let told = self.told.load(Ordering::Acquire);
-        let offset = Reading::of(engine.clock()).offset();
+        let offset = Reading::of(&engine.clock).offset();
         let (mut waiting, mut behind) = (false, false);
         for shard in engine.shards() {
             let inner = shard.lock();
@@ -261,7 +257,7 @@ impl Aim {
 /// scheduled.
 fn wants_look(inner: &ShardState, aim: &Aim) -> Option<Arc<Engine>> {
     let engine = inner.engine()?;
-    let set = aim.told || engine.walls().looks.load(Ordering::Relaxed);
+    let set = aim.told || engine.walls.looks.load(Ordering::Relaxed);
     (!set).then(|| Arc::clone(engine))
 }
 
@@ -271,7 +267,7 @@ pub(crate) fn change_wall(entry: &EntryRef, at: SystemTime) -> Changed {
     let mut inner = shard.lock();
     inner.touch(shard);
     let Some(engine) = inner.engine() else { return Changed::Ended };
-    let aim = Aim::new(engine.walls(), shard);
+    let aim = Aim::new(&engine.walls, shard);
     // SAFETY: alive by the caller's reference, and of this shard, whose lock is held.
     let (rescheduled, left) =
         unsafe { inner.reschedule(shard, entry.as_ptr(), Schedule::once(aim.by.due(at)), aim.by.now) };
@@ -282,7 +278,7 @@ pub(crate) fn change_wall(entry: &EntryRef, at: SystemTime) -> Changed {
     let look = wants_look(&inner, &aim);
     end_section(inner, left);
     if let Some(engine) = look {
-        engine.walls().look_later();
+        engine.walls.look_later();
     }
     Changed::waited(waited)
 }
@@ -305,7 +301,7 @@ fn has_come(firing: &Firing) -> Option<SystemTime> {
         return has_come.then_some(at);
     }
     inner.touch(shard);
-    let aim = Aim::new(inner.engine()?.walls(), shard);
+    let aim = Aim::new(&inner.engine()?.walls, shard);
     // SAFETY: alive by the job's reference, and of this shard, whose lock is held.
     let left = unsafe { inner.aim_again(shard, entry.as_ptr(), aim.by.due(at), aim.by.now) };
     inner.walls.aimed(entry, at, &aim);
@@ -541,13 +537,13 @@ pub(crate) fn start_wall<F: WallCallback, const OWN: bool>(
     callback: F,
 ) -> OwnedEntry {
     let settings = (settings, if OWN { None } else { Context::here(engine) });
-    engine.walls().prepare(engine);
+    engine.walls.prepare(engine);
     let payload = WallPayload::<F, OWN> { index: AtomicUsize::new(IDLE), callback };
     let mut look = None;
     let (entry, _) = entry::start(engine, settings, payload, |inner, entry| {
         let shard = entry.shard();
         inner.touch(shard);
-        let aim = Aim::new(engine.walls(), shard);
+        let aim = Aim::new(&engine.walls, shard);
         inner.walls.aimed(entry, at, &aim);
         // SAFETY: just made, so alive and idle; a reference is for `schedule`. `start` holds
         // the lock.
@@ -556,7 +552,7 @@ pub(crate) fn start_wall<F: WallCallback, const OWN: bool>(
         left
     });
     if let Some(engine) = look {
-        engine.walls().look_later();
+        engine.walls.look_later();
     }
     OwnedEntry::of(entry)
 }

@@ -22,7 +22,7 @@ fn eventually(what: &str, so: impl Fn() -> bool) {
 
 /// Whether the last step has reached all timers.
 fn is_followed(engine: &Engine) -> bool {
-    !engine.walls().stepped.load(Ordering::Acquire) && engine.shards().all(|shard| shard.lock().walls.behind == 0)
+    !engine.walls.stepped.load(Ordering::Acquire) && engine.shards().all(|shard| shard.lock().walls.behind == 0)
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn s30_a_step_is_followed_in_sections_between_which_the_lock_is_free() {
     let shard = engine.shards().next().expect("one queue");
     shard.lock().walls.begin();
     let mut sections = 1;
-    while engine.walls().follow_section(engine, shard, SECTION) {
+    while engine.walls.follow_section(engine, shard, SECTION) {
         assert!(shard.inner.try_lock().is_some_and(|inner| inner.walls.behind > 0), "{sections}");
         sections += 1;
     }
@@ -68,12 +68,12 @@ fn s56_a_step_is_followed_by_jobs_of_the_pool() {
         let timers: Vec<_> = (0..3 * AT_ONCE + 1).map(|_| WallTimer::on(&runtime, far, |_| {})).collect();
         let engine = runtime.engine();
         assert!(is_followed(engine) && runtime.metrics().fired() == 0);
-        engine.walls().step();
+        engine.walls.step();
         eventually("the pool has followed the step", || is_followed(engine));
         eventually("in four jobs", || runtime.metrics().fired() >= 4);
         // A step during a step.
         for _ in 0..50 {
-            engine.walls().step();
+            engine.walls.step();
         }
         eventually("the pool has followed the last step", || is_followed(engine));
         assert_eq!(runtime.metrics().active, timers.len());
@@ -113,7 +113,7 @@ fn s56_timers_are_made_and_changed_and_disposed_and_fire_while_steps_are_followe
                 })
                 .collect();
             while churns.iter().any(|churn| !churn.is_finished()) {
-                runtime.engine().walls().step();
+                runtime.engine().walls.step();
                 std::thread::yield_now();
             }
         });
@@ -131,7 +131,7 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
     let clock = Clock::Manual { virtual_time: std::sync::Arc::clone(&virtual_time), boot: false };
     let engine =
         Engine::new(1, &[crate::sys::topology::CoreId { id: 0 }], clock, None, crate::engine::Hooks::default());
-    let walls = engine.walls();
+    let walls = &engine.walls;
     walls.told.store(false, Ordering::Relaxed);
     walls.own.get_or_init(|| Own::new(&engine));
     let (start, hour) = (virtual_time.wall(), Duration::from_secs(3600));
@@ -212,7 +212,7 @@ fn s56_a_walk_reaches_all_timers_while_others_come_and_go() {
         virtual_time.set_wall(start + Duration::from_secs(round));
         shard.lock().walls.begin();
         let mut next = 1_000 * round;
-        while engine.walls().follow_section(&engine, shard, 20) {
+        while engine.walls.follow_section(&engine, shard, 20) {
             for _ in 0..12 {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let pick = (random >> 33) as usize % timers.len();

@@ -9,7 +9,6 @@
 //! cloned, called and dropped without the lock. A change ends the places of all wakers that it has
 //! taken: a place counts for the schedule under which it was given.
 
-use std::fmt;
 use std::future::poll_fn;
 #[cfg(feature = "stream")]
 use std::pin::Pin;
@@ -303,20 +302,6 @@ impl futures_core::Stream for SharedInterval {
     }
 }
 
-/// Terminated when a tick was `None`: the interval has been stopped.
-#[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
-impl futures_core::FusedStream for SharedInterval {
-    fn is_terminated(&self) -> bool {
-        futures_core::FusedStream::is_terminated(&self.interval)
-    }
-}
+fused!([] FusedStream for SharedInterval, |this| futures_core::FusedStream::is_terminated(&this.interval));
 
-impl fmt::Debug for SharedInterval {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedInterval")
-            .field("period", &self.period())
-            .field("next_due", &self.next_due())
-            .finish_non_exhaustive()
-    }
-}
+shown!([] SharedInterval, |this| "period" => this.period(), "next_due" => this.next_due());

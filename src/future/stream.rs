@@ -4,7 +4,6 @@
 //! inner stream is polled first, as the future of a timeout is: an item is never lost to a limit
 //! that has passed.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -279,33 +278,9 @@ impl<S: Stream> Stream for ChunksTimeout<S> {
     }
 }
 
-/// Terminated when the last chunk, if any, was delivered.
-impl<S: Stream> FusedStream for ChunksTimeout<S> {
-    fn is_terminated(&self) -> bool {
-        self.ended && self.items.is_empty()
-    }
-}
+fused!([S: Stream] FusedStream for ChunksTimeout<S>, |this| this.ended && this.items.is_empty());
+fused!([S: FusedStream] FusedStream for StreamTimeout<S>, |this| this.stream.is_terminated());
+fused!([S: FusedStream] FusedStream for StreamTimeoutRepeating<S>, |this| this.stream.is_terminated());
+fused!([S: FusedStream] FusedStream for Throttled<S>, |this| this.stream.is_terminated());
 
-impl<S: FusedStream> FusedStream for StreamTimeout<S> {
-    fn is_terminated(&self) -> bool {
-        self.stream.is_terminated()
-    }
-}
-
-impl<S: FusedStream> FusedStream for StreamTimeoutRepeating<S> {
-    fn is_terminated(&self) -> bool {
-        self.stream.is_terminated()
-    }
-}
-
-impl<S: FusedStream> FusedStream for Throttled<S> {
-    fn is_terminated(&self) -> bool {
-        self.stream.is_terminated()
-    }
-}
-
-impl<S: Stream> fmt::Debug for ChunksTimeout<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChunksTimeout").field("items", &self.items.len()).finish_non_exhaustive()
-    }
-}
+shown!([S: Stream] ChunksTimeout [<S>], |this| "items" => this.items.len());

@@ -5,7 +5,6 @@
 //! result, token, limit; but a future whose token is cancelled before its first poll is not polled.
 //! The first to come removes the delay from its queue and the waker from the token.
 
-use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,8 +12,7 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
-use super::cancellable_delay::CancellableDelay;
-use super::delay::Delay;
+use super::delay::{CancellableDelay, Delay};
 use crate::cancellation::{CancellationToken, Cancelled};
 use crate::runtime::Runtime;
 use crate::time::Deadline;
@@ -109,19 +107,7 @@ impl Elapsed {
     }
 }
 
-impl fmt::Display for Elapsed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the time limit has passed")
-    }
-}
-
-impl std::error::Error for Elapsed {}
-
-impl From<Elapsed> for std::io::Error {
-    fn from(elapsed: Elapsed) -> Self {
-        Self::new(std::io::ErrorKind::TimedOut, elapsed)
-    }
-}
+error!([] Elapsed, |elapsed, f| f.write_str("the time limit has passed"), io std::io::ErrorKind::TimedOut);
 
 pin_project! {
     /// A future with a time limit. Made by [`timeout()`], [`timeout_at`], [`Timeout::on`] and
@@ -323,16 +309,10 @@ pub enum TimeoutError {
     Cancelled(Cancelled),
 }
 
-impl fmt::Display for TimeoutError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Elapsed(elapsed) => elapsed.fmt(f),
-            Self::Cancelled(cancelled) => cancelled.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for TimeoutError {}
+error!([] TimeoutError, |this, f| match this {
+    Self::Elapsed(elapsed) => elapsed.fmt(f),
+    Self::Cancelled(cancelled) => cancelled.fmt(f),
+});
 
 impl From<Elapsed> for TimeoutError {
     fn from(elapsed: Elapsed) -> Self {

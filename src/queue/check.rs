@@ -54,8 +54,8 @@ impl<X> TimerWheel<X> {
             }
         });
         assert_eq!(self.front[FAR], self.open() / GROUP);
-        self.expiring.for_each(key, |node| _ = see(node));
-        self.cascading.for_each(key, |node| _ = see(node));
+        self.expiring.list.for_each(key, |node| _ = see(node));
+        self.cascading.list.for_each(key, |node| _ = see(node));
         assert_eq!(seen, self.len, "every timer is in exactly one list");
         if earliest < END { earliest } else { NEVER }
     }

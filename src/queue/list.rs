@@ -75,40 +75,12 @@ impl<X> std::ops::Deref for Linked<'_, X> {
     }
 }
 
-/// Calls `visit` for each node, until `visit` breaks.
-fn visit_all<'a, X>(
-    heads: &'a Heads<X>,
-    key: &Key,
-    mut visit: impl FnMut(Linked<'a, X>) -> ControlFlow<()>,
-) -> ControlFlow<()> {
-    for head in heads {
-        let mut at = *head;
-        while let Some(node) = at {
-            // Unlinking needs a `&mut` of the list.
-            let linked = Linked { node, of: PhantomData };
-            visit(linked)?;
-            at = linked.links(key).next.get();
-        }
-    }
-    ControlFlow::Continue(())
-}
-
-/// Calls `visit` for each node.
-#[cfg(any(test, timerqueue_check))]
-fn for_each<X>(heads: &Heads<X>, key: &Key, mut visit: impl FnMut(NonNull<Node<X>>)) {
-    let _ = visit_all(heads, key, |linked| {
-        visit(linked.as_ptr());
-        ControlFlow::Continue(())
-    });
-}
-
 /// Heads of chains of nodes.
 pub(crate) struct List<X> {
     heads: Heads<X>,
 }
 
 impl<X> List<X> {
-    #[cfg(test)]
     pub(crate) const fn new() -> Self {
         Self { heads: [None; STRIPES] }
     }
@@ -165,24 +137,36 @@ impl<X> List<X> {
 
     /// Takes all nodes, leaving this list empty.
     pub(crate) fn take(&mut self) -> TakenList<X> {
-        let heads = std::mem::replace(&mut self.heads, [None; STRIPES]);
-        heads.into_iter().for_each(fetch);
-        TakenList { heads, turn: 0 }
+        let list = std::mem::replace(self, Self::new());
+        list.heads.into_iter().for_each(fetch);
+        TakenList { list, turn: 0 }
     }
 
     /// Calls `visit` for each node, until `visit` breaks.
     pub(crate) fn visit<'a>(
         &'a self,
         key: &Key,
-        visit: impl FnMut(Linked<'a, X>) -> ControlFlow<()>,
+        mut visit: impl FnMut(Linked<'a, X>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        visit_all(&self.heads, key, visit)
+        for head in &self.heads {
+            let mut at = *head;
+            while let Some(node) = at {
+                // Unlinking needs a `&mut` of the list.
+                let linked = Linked { node, of: PhantomData };
+                visit(linked)?;
+                at = linked.links(key).next.get();
+            }
+        }
+        ControlFlow::Continue(())
     }
 
     /// Calls `visit` for each node.
     #[cfg(any(test, timerqueue_check))]
-    pub(crate) fn for_each(&self, key: &Key, visit: impl FnMut(NonNull<Node<X>>)) {
-        for_each(&self.heads, key, visit);
+    pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(NonNull<Node<X>>)) {
+        let _ = self.visit(key, |linked| {
+            visit(linked.as_ptr());
+            ControlFlow::Continue(())
+        });
     }
 }
 
@@ -191,26 +175,27 @@ impl<X> List<X> {
 /// The backward link of a head may be stale (I16): clearing it earlier would load the node before
 /// its turn.
 pub(crate) struct TakenList<X> {
-    heads: Heads<X>,
+    pub(super) list: List<X>,
     /// The stripe to be popped next.
     turn: usize,
 }
 
 impl<X> TakenList<X> {
     pub(crate) const fn new() -> Self {
-        Self { heads: [None; STRIPES], turn: 0 }
+        Self { list: List::new(), turn: 0 }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.heads == [None; STRIPES]
+        self.list.is_empty()
     }
 
     /// Unlinks and returns a node.
     #[inline]
     pub(crate) fn pop(&mut self, key: &Key) -> Option<NonNull<Node<X>>> {
-        let stripe = (self.turn..self.turn + STRIPES).find(|stripe| self.heads[stripe % STRIPES].is_some())? % STRIPES;
-        let node = self.heads[stripe]?;
+        let stripe =
+            (self.turn..self.turn + STRIPES).find(|stripe| self.list.heads[stripe % STRIPES].is_some())? % STRIPES;
+        let node = self.list.heads[stripe]?;
         self.turn = (stripe + 1) % STRIPES;
         self.pop_head(stripe, node, key);
         Some(node)
@@ -220,7 +205,7 @@ impl<X> TakenList<X> {
     #[inline]
     pub(crate) fn unlink_leader(&mut self, node: NonNull<Node<X>>, key: &Key) -> bool {
         let stripe = stripe(node);
-        let leads = self.heads[stripe] == Some(node);
+        let leads = self.list.heads[stripe] == Some(node);
         if leads {
             self.pop_head(stripe, node, key);
         }
@@ -230,28 +215,13 @@ impl<X> TakenList<X> {
     /// Unlinks `node`, the head of `stripe`, and prefetches its successor.
     #[inline]
     fn pop_head(&mut self, stripe: usize, node: NonNull<Node<X>>, key: &Key) {
-        debug_assert_eq!(self.heads[stripe % STRIPES], Some(node));
+        debug_assert_eq!(self.list.heads[stripe % STRIPES], Some(node));
         // SAFETY: linked here, hence alive (condition of `push`).
         let links = unsafe { node.as_ref().links(key) };
         links.prev.set(None);
         let next = links.next.take();
         fetch(next);
-        self.heads[stripe % STRIPES] = next;
-    }
-
-    /// Calls `visit` for each node, until `visit` breaks.
-    pub(crate) fn visit<'a>(
-        &'a self,
-        key: &Key,
-        visit: impl FnMut(Linked<'a, X>) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        visit_all(&self.heads, key, visit)
-    }
-
-    /// Calls `visit` for each node.
-    #[cfg(any(test, timerqueue_check))]
-    pub(crate) fn for_each(&self, key: &Key, visit: impl FnMut(NonNull<Node<X>>)) {
-        for_each(&self.heads, key, visit);
+        self.list.heads[stripe % STRIPES] = next;
     }
 }
 
@@ -337,7 +307,7 @@ mod tests {
                 left.retain(|&i| i != gone);
                 let links = nodes[gone].links(&key);
                 assert!(links.next.get().is_none() && links.prev.get().is_none());
-                assert_eq!(contents(|visit| chain.for_each(&key, visit)), left);
+                assert_eq!(contents(|visit| chain.list.for_each(&key, visit)), left);
             }
             assert!(chain.is_empty() && chain.pop(&key).is_none() && list.is_empty());
         }

@@ -742,8 +742,8 @@ impl<X> TimerWheel<X> {
         // are due later than the first of the list.
         let overflow = self.levels.earliest(LEVELS[OVERFLOW].slot(0));
         let mut walk = || {
-            self.expiring.visit(key, &mut visit)?;
-            self.cascading.visit(key, &mut visit)?;
+            self.expiring.list.visit(key, &mut visit)?;
+            self.cascading.list.visit(key, &mut visit)?;
             for (level, row) in LEVELS.iter().enumerate().take(ENDLESS) {
                 let front = self.front[level];
                 let mut next = self.levels.first(level, front);

@@ -7,11 +7,10 @@
 use std::io;
 use std::time::Duration;
 
-use super::hooks::observe;
-use super::{CallbackPanic, ManualClock, Observer, Runtime, SlowCallback, StartError};
+use super::{CallbackJob, CallbackPanic, ManualClock, Observer, Runtime, SlowCallback, StartError};
 use crate::alarm::{self, Clock, SystemClock};
 use crate::engine::shared_alarm::alarms;
-use crate::engine::{Engine, Executor, Hooks, NativeParts, Owner, SlowHandler};
+use crate::engine::{Engine, Executor, Hooks, NativeParts, Owner};
 use crate::pool::{Pool, PoolConfig, Timing};
 use crate::sync::Arc;
 use crate::sys::topology::Cores;
@@ -119,11 +118,10 @@ pub struct RuntimeBuilder {
     name: Option<String>,
     pin: bool,
     hooks: Hooks,
-    observer: Option<std::sync::Arc<dyn Observer>>,
     manual: Option<ManualClock>,
     clock: RuntimeClock,
     alarm: Alarm,
-    pub(super) executor: Option<Box<Executor>>,
+    executor: Option<Box<Executor>>,
     /// After a failed start: the engine whose threads were refused, which has the hooks and the
     /// executor.
     failed: Option<Arc<Engine>>,
@@ -229,6 +227,55 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Runs callbacks on an executor of the program's instead of the pool: `executor` gets a job
+    /// for each due callback, on a thread of the pool, and passes the job on to a thread that calls
+    /// [`CallbackJob::run`]. Without meaning on a manual clock.
+    ///
+    /// Callbacks of timers, of timed cancels and of wall timers, and jobs of
+    /// [`Runtime::execute`](crate::Runtime::execute), are handed over. Wakers of delays, timeouts
+    /// and intervals are not.
+    ///
+    /// **What stays.** No callback starts early, nor after a change or disposal. A timer has at
+    /// most one job at a time with the executor; ticks that come due meanwhile are deferred and
+    /// counted. A job that begins late passes the deferred tick to the executor first, so a
+    /// callback that blocks does not keep the ticks of its timer. Panics are contained. A shutdown
+    /// waits for the callbacks that run; a job that has not begun by then does nothing.
+    ///
+    /// **What the executor decides.** How late a callback is, and in which order callbacks run.
+    /// That a callback that blocks delays no other holds only as far as the executor has a further
+    /// thread. A job that waits in the executor's queue keeps the memory of its timer.
+    ///
+    /// If `executor` panics, the panic is counted as that of a callback, and the job is dropped.
+    ///
+    /// # Examples
+    ///
+    /// Callbacks that block, on the threads that tokio has for this:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{OnceTimer, Runtime};
+    ///
+    /// # let executor = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    /// # executor.block_on(async {
+    /// let tokio = tokio::runtime::Handle::current();
+    /// let runtime = Runtime::builder()
+    ///     .callback_executor(move |job| _ = tokio.spawn_blocking(move || job.run()))
+    ///     .start()?;
+    /// let (send, receive) = tokio::sync::oneshot::channel();
+    /// let timer = OnceTimer::on(&runtime, Duration::from_millis(1), move |_| {
+    ///     send.send("on a thread of tokio's").unwrap()
+    /// });
+    /// println!("{}", receive.await.unwrap());
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::error::StartError>(())
+    /// # }).unwrap();
+    /// ```
+    #[doc(alias = "spawn_blocking")]
+    pub fn callback_executor(mut self, executor: impl Fn(CallbackJob) + Send + Sync + 'static) -> Self {
+        self.executor = Some(Box::new(executor));
+        self
+    }
+
     /// Whether each worker is pinned to a core that the process may use. Default: no; DESIGN.md
     /// tells why. Threads beyond the workers are not pinned. Needs the feature `affinity`.
     #[cfg(feature = "affinity")]
@@ -276,7 +323,8 @@ impl RuntimeBuilder {
     /// Default: no hook. With a hook, each callback costs three readings of a clock more. The limit
     /// also holds for the [observer](Self::observer).
     pub fn on_slow_callback(mut self, limit: Duration, hook: impl Fn(&SlowCallback) + Send + Sync + 'static) -> Self {
-        self.hooks.slow = Some(SlowHandler { limit, handler: Box::new(hook) });
+        self.hooks.slow = Some(Box::new(hook));
+        self.hooks.slow_limit = Some(limit);
         self
     }
 
@@ -305,7 +353,7 @@ impl RuntimeBuilder {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observer = Some(std::sync::Arc::new(observer));
+        self.hooks.observer = Some(Box::new(observer));
         self
     }
 
@@ -362,13 +410,10 @@ impl RuntimeBuilder {
         self.launch()
     }
 
-    /// The hooks, which tell the observer too.
     fn take_hooks(&mut self) -> Hooks {
-        let mut hooks = std::mem::take(&mut self.hooks);
-        if let Some(observer) = self.observer.take() {
-            observe(&mut hooks, observer);
-        }
-        hooks
+        let Hooks { slow_limit, observer, .. } = &mut self.hooks;
+        *slow_limit = slow_limit.or_else(|| observer.as_ref()?.slow_limit());
+        std::mem::take(&mut self.hooks)
     }
 
     /// As [`Self::start`]. If the start fails, the hooks and the executor stay in `self`: their

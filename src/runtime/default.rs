@@ -5,9 +5,7 @@
 //! reading, which need not start the runtime; from then on no default runtime with another clock
 //! can be started. [`STARTING`] is held while the runtime starts and while its clock is settled.
 
-use std::fmt;
 use std::future::Future;
-use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,7 +15,7 @@ use pin_project_lite::pin_project;
 use super::{
     CallbackJob, ManualClock, Runtime, RuntimeBuilder, RuntimeError, RuntimeHandle, ShutdownError, StartError, usable,
 };
-use crate::engine::current::{self, Guard, Scope};
+use crate::engine::current::{self, Scope};
 use crate::sync::Ordering;
 use crate::sync::unmodelled::{AtomicU8, Mutex, MutexGuard, OnceLock};
 use crate::time::Timestamp;
@@ -427,7 +425,7 @@ impl Runtime {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn enter_guard(&self) -> EnterGuard<'_> {
-        EnterGuard { _guard: Guard::enter(self.engine()), runtime: self }
+        EnterGuard { _guard: Scope::guard(self.engine()), runtime: self }
     }
 
     /// A future that polls `future` with this runtime as the [current](Self::current) runtime, and
@@ -489,15 +487,11 @@ impl Timestamp {
 /// Stays on its thread: not `Send`.
 #[must_use = "the runtime is current until the guard is dropped: `let _guard = ...`"]
 pub struct EnterGuard<'a> {
-    _guard: Guard,
+    _guard: Scope,
     runtime: &'a Runtime,
 }
 
-impl fmt::Debug for EnterGuard<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EnterGuard").field("runtime", self.runtime).finish_non_exhaustive()
-    }
-}
+shown!([] EnterGuard [<'_>], |this| "runtime" => this.runtime);
 
 impl<F> Scoped<F> {
     /// With the current runtime of this thread, unless that is the default runtime.
@@ -554,7 +548,4 @@ impl<F: Future> Future for Scoped<F> {
 fused!([F: futures_core::FusedFuture] FusedFuture for Scoped<F>, |this| this.future.is_terminated());
 
 // No callback, waker or destructor of the user's runs while the state of a runtime is half changed.
-impl UnwindSafe for Runtime {}
-impl RefUnwindSafe for Runtime {}
-impl UnwindSafe for ManualClock {}
-impl RefUnwindSafe for ManualClock {}
+unwind_safe!(Runtime, ManualClock);

@@ -50,33 +50,15 @@ impl ShutdownError {
     }
 }
 
-impl fmt::Display for ShutdownError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TimedOut { threads } => {
-                write!(
-                    f,
-                    "{threads} timer threads were still running callbacks when the time for the shutdown was over"
-                )
-            }
-            Self::DefaultRuntime => f.write_str(
-                "the default timer runtime is shut down by `Runtime::shutdown_global` only, not by a handle",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ShutdownError {}
-
-impl From<ShutdownError> for io::Error {
-    fn from(error: ShutdownError) -> Self {
-        let kind = match error {
-            ShutdownError::TimedOut { .. } => io::ErrorKind::TimedOut,
-            ShutdownError::DefaultRuntime => io::ErrorKind::Other,
-        };
-        Self::new(kind, error)
-    }
-}
+error!(
+    [] ShutdownError, |this, f| match this {
+        Self::TimedOut { threads } =>
+            write!(f, "{threads} timer threads were still running callbacks when the time for the shutdown was over"),
+        Self::DefaultRuntime =>
+            f.write_str("the default timer runtime is shut down by `Runtime::shutdown_global` only, not by a handle"),
+    },
+    io if this == ShutdownError::DefaultRuntime { io::ErrorKind::Other } else { io::ErrorKind::TimedOut }
+);
 
 /// Why a runtime could not be started. Nothing is left behind; a later try may work.
 ///
@@ -172,15 +154,12 @@ impl From<StartError> for io::Error {
     fn from(error: StartError) -> Self {
         let kind = match &error {
             // No time has passed.
-            StartError::Alarm(refused) | StartError::Thread(refused) if refused.kind() == io::ErrorKind::TimedOut => {
-                io::ErrorKind::Other
+            StartError::Alarm(refused) | StartError::Thread(refused) if refused.kind() != io::ErrorKind::TimedOut => {
+                refused.kind()
             }
-            StartError::Alarm(refused) | StartError::Thread(refused) => refused.kind(),
             StartError::Queues { .. } | StartError::Threads { .. } => io::ErrorKind::InvalidInput,
             StartError::NoBootClock => io::ErrorKind::Unsupported,
-            StartError::ShutDown | StartError::AlreadyStarted | StartError::Forked | StartError::Forbidden => {
-                io::ErrorKind::Other
-            }
+            _ => io::ErrorKind::Other,
         };
         Self::new(kind, error)
     }
@@ -249,20 +228,17 @@ impl RuntimeError {
 
 impl fmt::Display for RuntimeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ended => f.write_str("the timer runtime was shut down"),
-            Self::NotStarted(_) => f.write_str("the default timer runtime could not be started"),
-            Self::Forked => f.write_str("the timer runtime belongs to the parent of this process, which was forked"),
-        }
+        f.write_str(match self {
+            Self::Ended => "the timer runtime was shut down",
+            Self::NotStarted(_) => "the default timer runtime could not be started",
+            Self::Forked => "the timer runtime belongs to the parent of this process, which was forked",
+        })
     }
 }
 
 impl std::error::Error for RuntimeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Ended | Self::Forked => None,
-            Self::NotStarted(error) => Some(error),
-        }
+        if let Self::NotStarted(error) = self { Some(error) } else { None }
     }
 }
 

@@ -82,7 +82,7 @@ impl RuntimeHandle {
         static USUAL: Clock = Clock::System(SystemClock::MONOTONIC);
         match self {
             Self::Global => &USUAL,
-            Self::Engine(core) => core.engine.clock(),
+            Self::Engine(core) => &core.engine.clock,
         }
     }
 
@@ -100,7 +100,7 @@ impl RuntimeHandle {
     /// Whether both runtimes are on the same clock.
     pub(crate) fn shares_clock(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Engine(one), Self::Engine(other)) => one.engine.clock().is(other.engine.clock()),
+            (Self::Engine(one), Self::Engine(other)) => one.engine.clock.is(&other.engine.clock),
             (Self::Global, other) | (other, Self::Global) => other.is_monotonic(),
         }
     }

@@ -7,11 +7,8 @@
 
 mod builder;
 mod default;
-mod dump;
 mod error;
-mod hand_over;
 mod handle;
-mod hooks;
 mod manual_clock;
 pub(crate) mod wait;
 
@@ -19,16 +16,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock};
 pub use self::default::{EnterGuard, Scoped};
-pub use self::dump::{PendingTimer, TimerDump};
 pub use self::error::{RuntimeError, ShutdownError, StartError};
-pub use self::hand_over::CallbackJob;
 pub(crate) use self::handle::RuntimeHandle;
-pub use self::hooks::Observer;
 use self::manual_clock::LOOK_AGAIN;
 pub use self::manual_clock::ManualClock;
 use crate::alarm::Loss;
-pub use crate::engine::{CallbackContext, CallbackPanic, ObservedCallback, SlowCallback, ThreadsChanged};
-use crate::engine::{CoreRef, Engine, Firing, Once, OwnedEntry, Owner};
+pub use crate::engine::{
+    CallbackContext, CallbackJob, CallbackPanic, ObservedCallback, Observer, PendingTimer, SlowCallback,
+    ThreadsChanged, TimerDump,
+};
+use crate::engine::{CoreRef, Engine, Firing, Once, OwnedEntry, Owner, soonest};
 pub use crate::pool::{Metrics, ThreadMetrics};
 use crate::queue::MissedTicks;
 use crate::sync::Arc;
@@ -92,7 +89,7 @@ impl Runtime {
 
     /// The wall clock of this runtime: the system's, or the [`ManualClock`]'s.
     pub fn wall_now(&self) -> SystemTime {
-        self.owner.engine.clock().wall()
+        self.owner.engine.clock.wall()
     }
 
     #[inline]
@@ -125,7 +122,7 @@ impl Runtime {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn now(&self) -> Timestamp {
-        Timestamp::from_ns(self.owner.engine.clock().now())
+        Timestamp::from_ns(self.owner.engine.clock.now())
     }
 
     /// The time since a timestamp of this runtime's clock; zero if the timestamp lies in the
@@ -182,7 +179,7 @@ impl Runtime {
     /// ```
     #[must_use]
     pub fn instant(&self, at: Timestamp) -> Option<Instant> {
-        self.owner.engine.clock().instant(at.as_ns())
+        self.owner.engine.clock.instant(at.as_ns())
     }
 
     /// An [`Instant`] of the standard library as a timestamp of this runtime's clock;
@@ -204,7 +201,7 @@ impl Runtime {
     /// ```
     #[must_use]
     pub fn timestamp(&self, at: Instant) -> Timestamp {
-        Timestamp::from_ns(self.owner.engine.clock().ns(at.into()))
+        Timestamp::from_ns(self.owner.engine.clock.ns(at.into()))
     }
 
     /// The instant at which the next timer fires; `None`: no timer waits. The instant is the due
@@ -266,6 +263,39 @@ impl Runtime {
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         self.engine().metrics()
+    }
+
+    /// The next `n` timers to fire, with their names: to see what a program waits for.
+    ///
+    /// The queues are looked at one after the other, so the result is no snapshot of a single
+    /// instant. Each queue is locked for as long as it takes to look at a few thousand timers, some
+    /// hundred microseconds at most. Wall timers appear with the instant at which the runtime looks
+    /// at the wall clock for them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime, Timer, TimerBuilder};
+    ///
+    /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// let heartbeat = TimerBuilder::on(&runtime)
+    ///     .name("heartbeat")
+    ///     .period(Duration::from_secs(5))
+    ///     .start(|_| {});
+    /// let other = Timer::on(&runtime, Duration::from_secs(1), Duration::ZERO, |_| {});
+    /// let dump = runtime.dump(10);
+    /// assert_eq!(dump.timers.len(), 2);
+    /// assert_eq!(dump.timers[1].name.as_deref(), Some("heartbeat"));
+    /// assert_eq!(dump.timers[1].due, runtime.now() + Duration::from_secs(5));
+    /// println!("{dump}");
+    /// # drop((heartbeat, other));
+    /// # Ok::<(), timerqueue::error::StartError>(())
+    /// ```
+    #[must_use]
+    pub fn dump(&self, n: usize) -> TimerDump {
+        let (timers, complete) = soonest(self.engine(), n);
+        TimerDump { timers, complete, now: self.now() }
     }
 
     /// Whether the runtime was shut down: timers do not fire any more, and for delays, timeouts and
@@ -386,7 +416,7 @@ impl Runtime {
         let engine = self.engine();
         engine.keep_unfired();
         let ended = self.end(limit);
-        (engine.take_unfired().into_iter().map(CallbackJob::of).collect(), ended)
+        (engine.take_unfired(), ended)
     }
 
     /// Runs `job` on the pool now, as the callback of a timer with a due time of zero: on a thread
@@ -444,7 +474,7 @@ impl Runtime {
         if engine.is_inherited() {
             return Ok(()); // forked: the threads that ran callbacks are the parent's
         }
-        let threads = match engine.native() {
+        let threads = match &engine.native {
             Some(native) => {
                 let stranded = || native.pool.alarms.loss_record().map_or(0, Loss::stranded);
                 let begun = Instant::now();
@@ -460,7 +490,7 @@ impl Runtime {
 }
 
 shown!([] Runtime, |this|
-    "queues" => this.queues(), "threads" => this.engine().native().map_or(0, |native| native.pool.threads()),
+    "queues" => this.queues(), "threads" => this.engine().native.as_ref().map_or(0, |native| native.pool.threads()),
     "active" => this.engine().active(), "now" => format_args!("{}", this.now()), "global" => this.is_global(),
     "shut_down" => this.is_shut_down()
 );

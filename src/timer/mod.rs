@@ -6,22 +6,20 @@
 mod builder;
 mod disposal;
 mod once;
-mod snapshot;
 mod tick;
 mod wall;
 
 use std::fmt;
-use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
 pub use self::builder::TimerBuilder;
 pub use self::disposal::{Disposal, Waited};
 pub use self::once::OnceTimer;
-pub use self::snapshot::{TimerSnapshot, TimerState};
 pub use self::tick::{Changed, Tick, TimerId};
 pub(crate) use self::tick::{exclusive, overlapping};
 pub use self::wall::{WallTick, WallTimer};
 use crate::engine::{self, Engine, EntryPayload, Notice, OwnedEntry, Settings};
+pub use crate::engine::{TimerSnapshot, TimerState};
 use crate::queue::MissedTicks;
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 use crate::time::Timestamp;
@@ -494,10 +492,7 @@ impl Timer {
 }
 
 // No callback, waker or destructor of the user's runs while the state of a timer is half changed.
-impl UnwindSafe for Timer {}
-impl RefUnwindSafe for Timer {}
-impl UnwindSafe for WallTimer {}
-impl RefUnwindSafe for WallTimer {}
+unwind_safe!(Timer, WallTimer);
 
 impl fmt::Debug for Timer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,7 +4,6 @@
 //! code runs in it: the notice of a change may have the last reference to the runtime, with its
 //! hooks, and is dropped after the section.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::runtime::{Runtime, RuntimeError};
@@ -186,18 +185,9 @@ fn parts(mut callback: impl FnMut() + Send + 'static) -> (SharedBurst, impl FnMu
     (burst, fire)
 }
 
-impl fmt::Debug for Debounce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { timer, burst: _, quiet, max_wait } = self;
-        f.debug_struct("Debounce")
-            .field("quiet", quiet)
-            .field("max_wait", max_wait)
-            .field("is_pending", &self.is_pending())
-            .field("timer", timer)
-            .finish()
-    }
-}
+shown!([] Debounce, |this|
+    "quiet" => this.quiet, "max_wait" => this.max_wait, "is_pending" => this.is_pending(), "timer" => this.timer
+);
 
-/// A panic of the callback leaves the state whole.
-impl std::panic::UnwindSafe for Debounce {}
-impl std::panic::RefUnwindSafe for Debounce {}
+// A panic of the callback leaves the state whole.
+unwind_safe!(Debounce);

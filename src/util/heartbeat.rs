@@ -4,7 +4,6 @@
 //! timer was set to later. So a set flag means that a run is due, or that a thread is about to make
 //! it due. A flag that is cleared too early costs no beat.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::queue::MissedTicks;
@@ -131,8 +130,4 @@ fn parts(mut callback: impl FnMut() + Send + 'static) -> (Flag, impl FnMut(&Tick
     (is_due, fire)
 }
 
-impl fmt::Debug for Heartbeat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Heartbeat").field("period", &self.period).field("timer", &self.timer).finish()
-    }
-}
+shown!([] Heartbeat, |this| "period" => this.period, "timer" => this.timer);

@@ -57,7 +57,7 @@ mod tests {
         // Without descriptors: a pool that has stopped closes them, and here alarms are set later.
         let builder = Runtime::builder().alarm(Alarm::Portable).queues(1).workers(2).max_threads(2);
         let runtime = builder.start().expect("the system has threads");
-        let native = runtime.engine().native().expect("real time");
+        let native = runtime.engine().native.as_ref().expect("real time");
         Pool::stop(&**runtime.engine());
         assert_eq!(native.pool.wait_until_ended(None), 0);
         let stranger = Arc::new(Stranger::default());

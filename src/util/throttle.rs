@@ -4,7 +4,6 @@
 //! code runs in it: the notice of a change may have the last reference to the runtime, with its
 //! hooks, and is dropped after the section.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::runtime::{Runtime, RuntimeError};
@@ -174,18 +173,9 @@ fn parts(mut callback: impl FnMut() + Send + 'static) -> (SharedAsked, impl FnMu
     (state, fire)
 }
 
-impl fmt::Debug for Throttle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { timer, state: _, period, trailing } = self;
-        f.debug_struct("Throttle")
-            .field("period", period)
-            .field("trailing", trailing)
-            .field("is_pending", &self.is_pending())
-            .field("timer", timer)
-            .finish()
-    }
-}
+shown!([] Throttle, |this|
+    "period" => this.period, "trailing" => this.trailing, "is_pending" => this.is_pending(), "timer" => this.timer
+);
 
-/// A panic of the callback leaves the state whole.
-impl std::panic::UnwindSafe for Throttle {}
-impl std::panic::RefUnwindSafe for Throttle {}
+// A panic of the callback leaves the state whole.
+unwind_safe!(Throttle);

@@ -1,6 +1,5 @@
 //! An alarm for silence.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::runtime::{Runtime, RuntimeError};
@@ -98,8 +97,4 @@ fn ignoring_the_tick(mut callback: impl FnMut() + Send + 'static) -> impl FnMut(
     move |_| callback()
 }
 
-impl fmt::Debug for Watchdog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watchdog").field("limit", &self.limit).field("timer", &self.timer).finish()
-    }
-}
+shown!([] Watchdog, |this| "limit" => this.limit, "timer" => this.timer);
