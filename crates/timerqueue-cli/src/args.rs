@@ -586,8 +586,8 @@ pub(crate) struct Worker {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) limit: Option<Duration>,
 
-    /// Attempts at a job before it is dead
-    #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Attempts at a job before it is dead. The default and the waits below are three weeks
+    #[arg(long, value_name = "NUMBER", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) attempts: u32,
 
     /// The wait after the first failed attempt; each further wait is twice as long
@@ -595,8 +595,13 @@ pub(crate) struct Worker {
     pub(crate) wait: Duration,
 
     /// The longest wait after a failed attempt
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "3d", value_parser = duration)]
     pub(crate) longest_wait: Duration,
+
+    /// The waits after failed attempts, one after another, such as 1m,10m,1h: then the job is dead
+    #[arg(long, value_name = "DURATIONS", value_delimiter = ',', value_parser = duration,
+        conflicts_with_all = ["attempts", "wait", "longest_wait"])]
+    pub(crate) waits: Vec<Duration>,
 
     /// When a job whose command ends with 75 runs again
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]

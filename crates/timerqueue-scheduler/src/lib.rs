@@ -65,8 +65,8 @@ mod unwind;
 pub use rusqlite;
 
 pub use engine::{
-    Binding, Handler, IntoOutcome, Job, LeastLoaded, Outcome, Pending, Rendezvous, Report, Retry, RoundRobin, Run,
-    RunRecord, Stats, StillRunning,
+    Binding, Failed, Handler, HandlerError, IntoOutcome, Job, LeastLoaded, Outcome, Pending, Permanent, Rendezvous,
+    Report, Retry, RoundRobin, Run, RunRecord, Stats, StillRunning,
 };
 pub use histogram::Histogram;
 pub use scheduler::{Builder, Put, Scheduler, StartError};

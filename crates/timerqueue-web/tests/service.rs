@@ -33,15 +33,14 @@ impl Rig {
         let clock = ManualClock::new();
         clock.set_wall(std::time::UNIX_EPOCH + Duration::from_secs(1_767_225_600));
         let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
-        let fails = |retry: Retry| {
-            let name = if retry == Retry::never() { "dies" } else { "fails" };
+        let fails = |name: &str, retry: Retry| {
             Handler::new(name, |_: serde_json::Value, _: &Run| Err::<(), _>("the server says no")).retry(retry)
         };
         let scheduler = Scheduler::builder()
             .runtime(&runtime)
             .handler("mail", |_: serde_json::Value, _: &Run| {})
-            .register(fails(Retry::never()))
-            .register(fails(Retry::new(9)))
+            .register(fails("dies", Retry::never()))
+            .register(fails("fails", Retry::new(9)))
             .register(Handler::new(EVIL, |_: serde_json::Value, _: &Run| Err::<(), _>(EVIL)).retry(Retry::never()))
             .start()
             .unwrap();

@@ -161,7 +161,10 @@ fn start(
     let names: BTreeSet<&String> = worker.handlers.iter().collect();
     for name in names {
         let exec = Arc::clone(&exec);
-        let retry = Retry::new(worker.attempts).first(worker.wait).longest(worker.longest_wait);
+        let retry = match &worker.waits[..] {
+            [] => Retry::new(worker.attempts).first(worker.wait).longest(worker.longest_wait),
+            waits => Retry::waits(waits.iter().copied()),
+        };
         let call = move |payload: Box<RawValue>, run: &Run| exec.run(&payload, run);
         let mut handler = Handler::new(name, call).parallel(worker.parallel).retry(retry);
         if let Some(limit) = worker.limit {

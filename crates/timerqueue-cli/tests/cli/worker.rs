@@ -77,6 +77,16 @@ fn exit_codes_say_what_becomes_of_the_job(folder: Folder) {
     assert!(ended.err.contains("fails: dead after "), "{}", ended.err);
 }
 
+fn waits_between_attempts_come_from_a_list(folder: Folder) {
+    folder.ok(["put", "h", "--key", "k"]);
+    let worker = folder.worker(&["h", "--waits", "10ms,20ms,30ms"], "exit 1");
+    until(|| folder.job("k")["state"] == "dead");
+    assert_eq!(folder.job("k")["attempt"], 4);
+    assert_eq!(worker.stop().code, 0);
+    let both = folder.run(["worker", "h", "--waits", "1s", "--attempts", "3", "--exec", "true"]);
+    assert_eq!(both.code, 2);
+}
+
 fn the_end_of_the_output_is_kept_up_to_a_limit(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
     let script = "head -c 3000000 /dev/zero; yes much | head -c 3000000; echo; echo the end; exit 1";
@@ -236,6 +246,7 @@ on_each_store! {
     a_command_gets_its_job_without_a_shell
     raw_payloads_are_texts
     exit_codes_say_what_becomes_of_the_job
+    waits_between_attempts_come_from_a_list
     the_end_of_the_output_is_kept_up_to_a_limit
     a_run_is_ended_at_its_limit
     a_cancel_ends_the_whole_group

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use timerqueue::{CancellationToken, Due};
 
 use super::core::Core;
-use super::retry::Retry;
+use super::retry::{HandlerError, Retry};
 use crate::store::{JobId, Limits, Rate};
 use crate::unwind::caught;
 
@@ -85,16 +85,16 @@ impl Outcome {
 
 /// A value that a handler may return: `()`, an [`Outcome`], or a `Result` of either, whose error is
 /// a failed attempt. The error is kept as `{:#}` writes it: with its causes, if it is one of
-/// `anyhow` or `eyre`.
+/// `anyhow` or `eyre`. After one that is [`Permanent`](crate::Permanent) no attempt follows.
 ///
 /// # Examples
 ///
 /// ```
 /// use timerqueue_scheduler::{IntoOutcome, Outcome};
 ///
-/// assert_eq!(().into_outcome(), Ok(Outcome::Done));
+/// assert_eq!(().into_outcome().unwrap(), Outcome::Done);
 /// let parsed: Result<(), _> = "x".parse::<u32>().map(|_| ());
-/// assert_eq!(parsed.into_outcome(), Err("invalid digit found in string".to_owned()));
+/// assert_eq!(parsed.into_outcome().unwrap_err().to_string(), "invalid digit found in string");
 /// ```
 pub trait IntoOutcome {
     /// The outcome, or the error of a failed attempt.
@@ -102,27 +102,26 @@ pub trait IntoOutcome {
     /// # Errors
     ///
     /// The attempt failed.
-    fn into_outcome(self) -> Result<Outcome, String>;
+    fn into_outcome(self) -> Result<Outcome, HandlerError>;
 }
 
 impl IntoOutcome for () {
-    fn into_outcome(self) -> Result<Outcome, String> {
+    fn into_outcome(self) -> Result<Outcome, HandlerError> {
         Ok(Outcome::Done)
     }
 }
 
 impl IntoOutcome for Outcome {
-    fn into_outcome(self) -> Result<Outcome, String> {
+    fn into_outcome(self) -> Result<Outcome, HandlerError> {
         Ok(self)
     }
 }
 
-impl<T: IntoOutcome, E: fmt::Display> IntoOutcome for Result<T, E> {
-    fn into_outcome(self) -> Result<Outcome, String> {
+impl<T: IntoOutcome, E: fmt::Display + 'static> IntoOutcome for Result<T, E> {
+    fn into_outcome(self) -> Result<Outcome, HandlerError> {
         match self {
             Ok(value) => value.into_outcome(),
-            // The long form: errors that know their causes write them in it.
-            Err(error) => Err(format!("{error:#}")),
+            Err(error) => Err(HandlerError::new(error)),
         }
     }
 }
@@ -245,7 +244,7 @@ impl fmt::Debug for Run {
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// An error of the handler: there may be another attempt.
-    Error(String),
+    Error(HandlerError),
     /// A panic of the handler: there may be another attempt.
     Panic(String),
     /// The payload is not what the handler reads: another attempt would fail as well.
@@ -519,7 +518,7 @@ impl Handler {
         self
     }
 
-    /// What follows a failed attempt. Default: [`Retry::default`].
+    /// What follows a failed attempt. Default: [`Retry::default`], 25 attempts over three weeks.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self

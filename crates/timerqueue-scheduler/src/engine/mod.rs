@@ -23,7 +23,7 @@ pub use self::binding::{Binding, LeastLoaded, Rendezvous, RoundRobin};
 pub use self::close::{Report, StillRunning};
 pub use self::job::{Handler, IntoOutcome, Job, Outcome, Run};
 pub use self::pending::Pending;
-pub use self::retry::Retry;
+pub use self::retry::{Failed, HandlerError, Permanent, Retry};
 pub use self::runs::RunRecord;
 pub use self::stats::Stats;
 

@@ -13,9 +13,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use timerqueue::{CancellationTokenSource, Delay, Due, Timestamp};
 
-use super::core::{Core, RunKey, run_key};
+use super::core::{Core, Registered, RunKey, run_key};
 use super::job::{BoxFuture, Call, Ended, Failure, Outcome, Run, RunInner, contained};
-use super::retry::mixed;
+use super::retry::{Failed, HandlerError, mixed};
 use crate::store::{Applied, ClaimedJob, Held, Invalid, JobId, LastRun, Micros, Op, RunEnd, Settle, Verdict, When};
 use crate::unwind::quietly;
 
@@ -241,7 +241,11 @@ impl Guard {
         let core = &self.core;
         let duration = self.begun.map_or(Duration::ZERO, |begun| core.runtime.elapsed(begun));
         let panicked = matches!(ended, Err(Failure::Panic(_)));
-        let (verdict, end, error) = self.judge(ended);
+        let (verdict, end, error) = {
+            // The rule of a retry and the destructor of an error are code of users.
+            let _inside = Inside::enter(core, self.held);
+            self.judge(ended)
+        };
         let record = end.map(|end| {
             Box::new(LastRun {
                 due: self.due.to_system(),
@@ -273,6 +277,7 @@ impl Guard {
     }
 
     fn judge(&self, ended: Ended) -> (Verdict, Option<RunEnd>, Option<String>) {
+        let is_panic = matches!(ended, Err(Failure::Panic(_)));
         let error = match ended {
             Ok(Outcome::Done) => return (Verdict::Done, Some(RunEnd::Done), None),
             Ok(Outcome::Again(due)) => return (Verdict::Again(self.core.when_again(due)), Some(RunEnd::Again), None),
@@ -280,7 +285,9 @@ impl Guard {
                 return (Verdict::Dead, Some(RunEnd::Dead), Some(error));
             }
             Ok(Outcome::PutBack) if self.core.closing.is_cancelled() => return (Verdict::Unrun, None, None),
-            Ok(Outcome::PutBack) => "the run was put back while the scheduler is open".to_owned(),
+            Ok(Outcome::PutBack) => {
+                HandlerError::of_text("the run was put back while the scheduler is open".to_owned())
+            }
             Err(Failure::Unrun) => return (Verdict::Unrun, None, None),
             Err(Failure::Unbegun) => {
                 return (Verdict::Unbegun(UNBEGUN_AGAIN), Some(RunEnd::Failed), Some(UNBEGUN.to_owned()));
@@ -289,13 +296,23 @@ impl Guard {
                 let error = "the executor ended during the run".to_owned();
                 return (Verdict::Retry(Duration::ZERO), Some(RunEnd::Failed), Some(error));
             }
-            Err(Failure::Error(error) | Failure::Panic(error)) => error,
+            Err(Failure::Error(error)) => error,
+            Err(Failure::Panic(text)) => HandlerError::of_text(text),
         };
-        let random = mixed(self.core.seed, self.held.id.0, self.attempt);
-        match self.core.handlers[self.handler].retry.wait_after(self.attempt, random) {
-            Some(wait) => (Verdict::Retry(wait), Some(RunEnd::Failed), Some(error)),
-            None => (Verdict::Dead, Some(RunEnd::Dead), Some(error)),
+        let wait = if error.is_permanent() { None } else { self.wait_after(&error, is_panic) };
+        let text = error.text.clone();
+        quietly(|| drop(error));
+        match wait {
+            Some(wait) => (Verdict::Retry(wait), Some(RunEnd::Failed), Some(text)),
+            None => (Verdict::Dead, Some(RunEnd::Dead), Some(text)),
         }
+    }
+
+    fn wait_after(&self, error: &HandlerError, is_panic: bool) -> Option<Duration> {
+        let Registered { name, retry, .. } = &self.core.handlers[self.handler];
+        let random = mixed(self.core.seed, self.held.id.0, self.attempt);
+        let wait = retry.wait_after(self.attempt, random);
+        retry.decide(&Failed { key: &self.key, name, attempt: self.attempt, wait, error, is_panic })
     }
 
     fn count(&self, record: &LastRun, panicked: bool) {
@@ -329,7 +346,7 @@ impl Drop for Guard {
                 false if closes && begun => Failure::Interrupted,
                 false if closes => Failure::Unrun,
                 false if !begun => Failure::Unbegun,
-                false => Failure::Error("the executor dropped the run".to_owned()),
+                false => Failure::Error(HandlerError::of_text("the executor dropped the run".to_owned())),
             };
             self.settle(Err(failure));
         }
@@ -415,10 +432,10 @@ impl Future for Running {
             Poll::Ready(ended) => ended,
             Poll::Pending if this.poll_overdue(context).is_pending() => return Poll::Pending,
             Poll::Pending if guard_closes(this.guard.as_ref()) => Err(Failure::Interrupted),
-            Poll::Pending => Err(Failure::Error(format!(
+            Poll::Pending => Err(Failure::Error(HandlerError::of_text(format!(
                 "the run did not end: its future was dropped {:?} after it was asked to",
                 this.grace
-            ))),
+            )))),
         };
         // The values of the future are dropped before the run counts as ended, and while the thread
         // is inside the run.

@@ -93,7 +93,9 @@ impl Catchup {
 }
 
 /// What happens when an occurrence comes while a run of the same recurring job waits, runs or is to
-/// be retried.
+/// be retried. With [`Skip`](Self::Skip) and [`QueueOne`](Self::QueueOne) a run that waits for
+/// another attempt is due again with the occurrence; one of a fixed delay waits for no longer than
+/// the delay. So a schedule goes on at its own pace as soon as its handler can.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -259,6 +259,8 @@ macro_rules! conformance {
             a_cancelled_run_is_noticed
             an_occurrence_is_put_once
             overlap_skip_puts_no_second_run
+            j19_an_occurrence_ends_the_wait_of_a_failed_run
+            j19_a_failed_run_of_a_fixed_delay_waits_no_longer_than_the_delay
             overlap_queue_one_holds_one_run_back
             overlap_allow_puts_runs_side_by_side
             several_missed_occurrences_run_one_after_another

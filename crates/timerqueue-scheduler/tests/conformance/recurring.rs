@@ -38,17 +38,62 @@ pub(crate) fn overlap_skip_puts_no_second_run<R: Rig>() {
     let tally = store.get("r").unwrap().tally;
     assert_eq!((tally.runs, tally.skipped), (1, 2));
     // A run that is to be repeated counts as well; its end frees the way.
-    let _ = store.settle(&run, Verdict::Retry(secs(60)));
+    let _ = store.settle(&run, Verdict::Retry(secs(5)));
+    store.clock(35);
+    let run = store.claim().jobs.remove(0);
+    assert_eq!((run.nominal, run.attempt), (Some(at(10)), 2));
+    let _ = store.settle(&run, Verdict::Done);
     store.clock(40);
     let _ = store.advance(&[40], 50);
-    assert!(store.due().is_empty());
-    store.clock(90);
-    let claimed = store.claim();
-    let (run, row) = (&claimed.jobs[0], &claimed.schedules[0]);
-    assert_eq!((run.nominal, run.attempt), (Some(at(10)), 2));
-    let _ = store.settle(run, Verdict::Done);
-    let _ = store.one(advance(row.id, row.version, &[90], Some(100)));
-    assert_eq!(store.claim().jobs[0].nominal, Some(at(90)));
+    assert_eq!(store.claim().jobs[0].nominal, Some(at(40)));
+}
+
+/// Waits between attempts may be days: an occurrence ends them.
+pub(crate) fn j19_an_occurrence_ends_the_wait_of_a_failed_run<R: Rig>() {
+    for overlap in [Overlap::Skip, Overlap::QueueOne, Overlap::Allow] {
+        let store = Bench::<R>::new();
+        let _ = store.put_recurring("r", overlap, 10);
+        store.clock(10);
+        let _ = store.advance(&[10], 20);
+        let run = store.claim().jobs.remove(0);
+        // While the run goes on, nothing changes.
+        store.clock(20);
+        let _ = store.advance(&[20], 30);
+        if overlap == Overlap::Allow {
+            let other = store.claim().jobs.remove(0);
+            let _ = store.settle(&other, Verdict::Done);
+        }
+        let _ = store.settle(&run, Verdict::Retry(secs(86_400)));
+        assert!(store.due().is_empty());
+        store.clock(30);
+        let _ = store.advance(&[30], 40);
+        let jobs = store.claim().jobs;
+        let expected = if overlap == Overlap::Allow { (30, 1) } else { (10, 2) };
+        assert_eq!((jobs.len(), jobs[0].due), (1, at(30)));
+        assert_eq!((jobs[0].nominal, jobs[0].attempt), (Some(at(expected.0)), expected.1));
+    }
+}
+
+pub(crate) fn j19_a_failed_run_of_a_fixed_delay_waits_no_longer_than_the_delay<R: Rig>() {
+    let store = Bench::<R>::new();
+    let schedule = Schedule::fixed_delay(secs(20)).build().unwrap();
+    let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Overlap::Skip };
+    let mut new = new_job("r", When::At(at(10)));
+    (new.recurrence, new.first) = (Some(Box::new(recurrence)), Some(occurrence(10)));
+    let _ = store.one(Op::Put(Box::new(new)));
+    store.clock(10);
+    let row = store.claim().schedules.remove(0);
+    let Op::Advance(mut advance) = advance(row.id, row.version, &[10], None) else { panic!("an advance") };
+    advance.step = Step::AfterRun;
+    let _ = store.one(Op::Advance(advance));
+    for (second, waits, attempt) in [(10, 5, 1), (15, 86_400, 2), (35, 1, 3)] {
+        store.clock(second - 1);
+        assert!(second == 10 || store.due().is_empty());
+        store.clock(second);
+        let run = store.claim().jobs.remove(0);
+        assert_eq!(run.attempt, attempt);
+        let _ = store.settle(&run, Verdict::Retry(secs(waits)));
+    }
 }
 
 pub(crate) fn overlap_queue_one_holds_one_run_back<R: Rig>() {

@@ -293,12 +293,12 @@ fn k12_a_start_skips_no_occurrence_that_is_not_due_yet() {
 
 #[test]
 fn k2_a_job_that_ends_its_process_each_time_is_dead_in_the_end() {
-    for (retry, beginnings) in [(Retry::never(), 5), (Retry::default(), 5), (Retry::new(9), 9)] {
+    for (retry, beginnings) in [(Retry::never(), 5), (Retry::new(5), 5), (Retry::new(9), 9)] {
         for before in [beginnings - 1, beginnings] {
             let folder = Folder::new();
             let handler = |log: &Log| {
                 let log = log.clone();
-                Handler::new("log", move |(): (), run: &Run| log.add(run)).retry(retry)
+                Handler::new("log", move |(): (), run: &Run| log.add(run)).retry(retry.clone())
             };
             {
                 let (_clock, runtime) = virtual_at(begin());

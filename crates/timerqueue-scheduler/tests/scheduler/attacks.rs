@@ -257,7 +257,7 @@ fn a_wait_of_zero_stays_zero() {
     let retry = Retry::new(u32::MAX).first(Duration::ZERO);
     for attempt in [1, 2, 1024, 1025, 1026, 1_000_000, u32::MAX - 1] {
         assert_eq!(retry.wait_after(attempt, u64::MAX), Some(Duration::ZERO), "after attempt {attempt}");
-        assert_eq!(retry.factor(f64::INFINITY).wait_after(attempt, 0), Some(Duration::ZERO));
+        assert_eq!(retry.clone().factor(f64::INFINITY).wait_after(attempt, 0), Some(Duration::ZERO));
         let grown = Retry::new(u32::MAX).longest(Duration::MAX).wait_after(attempt, u64::MAX);
         assert!(grown >= Some(secs(1)));
     }

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use timerqueue::Delay;
-use timerqueue_scheduler::{Handler, Outcome, Retry, Run, Schedule, State};
+use timerqueue_scheduler::{Handler, Outcome, Permanent, Retry, Run, Schedule, State};
 
-use crate::bench::{Bench, HOUR, expect, secs};
+use crate::bench::{Bench, DAY, HOUR, expect, secs};
 
 /// A handler that holds its place for a time, and the most that ran at a time.
 fn counted(name: &str, hold: Duration, runtime: &timerqueue::Runtime) -> (Handler, Arc<AtomicUsize>) {
@@ -158,6 +158,170 @@ fn waits_between_attempts_grow_and_their_random_part_has_a_seed() {
         let gap = pair[1].1 - pair[0].1;
         assert!((wait..=wait * 3 / 2 + 1).contains(&gap), "{random:?}");
     }
+}
+
+/// A service that is away for the first days.
+fn away_for(days: u32, retry: Option<Retry>) -> Bench {
+    Bench::with(move |builder, runtime, log| {
+        let (runtime, log, back) = (runtime.clone(), log.clone(), runtime.wall_now() + days * DAY);
+        let call = move |_: (), run: &Run| {
+            log.add(&runtime, run);
+            if runtime.wall_now() < back { Err("away") } else { Ok(()) }
+        };
+        let handler = Handler::new("call", call);
+        builder.register(match retry {
+            Some(retry) => handler.retry(retry),
+            None => handler,
+        })
+    })
+}
+
+#[test]
+fn j19_a_job_outlives_an_outage_by_default() {
+    let bench = away_for(14, None);
+    let _ = bench.to("call", "a").send().wait().unwrap();
+    bench.clock.advance(14 * DAY);
+    assert_eq!(bench.get("a").unwrap().state, State::Waiting);
+    bench.clock.advance(4 * DAY);
+    assert_eq!(bench.stats().done, 1);
+    let bench = away_for(99, None);
+    let _ = bench.to("call", "a").send().wait().unwrap();
+    bench.clock.advance(21 * DAY);
+    assert_eq!(bench.get("a").unwrap().state, State::Waiting);
+    bench.clock.advance(6 * DAY);
+    assert_eq!(bench.get("a").unwrap().state, State::Dead);
+    assert_eq!(bench.log.all().len(), Retry::ATTEMPTS as usize);
+}
+
+/// A schedule whose handler fails for days goes on at its own pace once the handler can.
+#[test]
+fn j19_waits_between_attempts_keep_no_schedule_back() {
+    let minute = secs(60);
+    let schedules = [
+        Schedule::every(minute).build().unwrap(),
+        Schedule::cron("* * * * *").build().unwrap(),
+        Schedule::fixed_delay(minute).build().unwrap(),
+    ];
+    for schedule in schedules {
+        let bench = away_for(1, None);
+        let _ = bench.to("call", "r").schedule(schedule.clone()).send().wait().unwrap();
+        bench.clock.advance(DAY + minute);
+        let done = bench.stats().done;
+        assert!(done >= 1, "{schedule:?}");
+        bench.clock.advance(10 * minute);
+        assert_eq!(bench.stats().done, done + 10, "{schedule:?}");
+        let failed = bench.stats().retried;
+        assert!((1_440..1_800).contains(&failed), "{failed} attempts in the 1,440 minutes of the outage");
+    }
+}
+
+#[test]
+fn j19_waits_come_from_a_list() {
+    let bench = away_for(99, Some(Retry::waits([5, 100, 30].map(secs))));
+    let _ = bench.to("call", "a").send().wait().unwrap();
+    bench.advance(1_000);
+    let instants: Vec<_> = bench.log.all().iter().map(|seen| (seen.attempt, seen.at.as_secs())).collect();
+    assert_eq!(instants, [(1, 0), (2, 5), (3, 105), (4, 135)]);
+    assert_eq!(bench.get("a").unwrap().state, State::Dead);
+    assert_eq!(Retry::waits([]).wait_after(1, 0), None);
+    assert_eq!(Retry::waits([Duration::MAX]).jitter(1.0).wait_after(1, u64::MAX), Some(Duration::MAX));
+}
+
+#[derive(Debug)]
+enum Trouble {
+    Busy(u64),
+    Closed(Permanent),
+    Other,
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Busy(seconds) => write!(f, "busy for {seconds} s"),
+            Self::Closed(why) => write!(f, "closed: {why}"),
+            Self::Other => write!(f, "trouble"),
+        }
+    }
+}
+
+#[test]
+fn j19_a_rule_looks_at_the_error() {
+    let closes = Arc::new(Mutex::new(None::<timerqueue_scheduler::Scheduler>));
+    let bench = Bench::with(|builder, _, _| {
+        let closes = Arc::clone(&closes);
+        let retry = Retry::new(3).first(secs(7)).jitter(0.0).adjust(move |failed| {
+            assert_eq!((failed.key(), failed.name()), ("a", "call"));
+            match failed.downcast_ref::<Trouble>() {
+                Some(Trouble::Busy(seconds)) => Some(secs(*seconds)),
+                Some(Trouble::Closed(_)) => unreachable!("not for a permanent error"),
+                Some(Trouble::Other) => panic!("the rule"),
+                None if failed.is_panic() => {
+                    // A rule may use the scheduler, and end the job.
+                    assert_eq!((failed.error(), failed.wait(), failed.attempt()), ("panic: at last", None, 4));
+                    let scheduler = closes.lock().unwrap().take().unwrap();
+                    let _ = scheduler.close(HOUR).wait();
+                    None
+                }
+                None => failed.wait(),
+            }
+        });
+        let call = |_: (), run: &Run| match run.attempt() {
+            1 => Err::<(), _>(Trouble::Busy(100)),
+            2 => Err(Trouble::Other),
+            3 => Err(Trouble::Busy(10)),
+            _ => panic!("at last"),
+        };
+        builder.register(Handler::new("call", call).retry(retry))
+    });
+    *closes.lock().unwrap() = Some(bench.scheduler.clone());
+    let _ = bench.to("call", "a").send().wait().unwrap();
+    for (after, attempt) in [(0, 1), (99, 1), (1, 2), (13, 2), (1, 3), (9, 3)] {
+        bench.advance(after);
+        assert_eq!(bench.get("a").unwrap().attempt, attempt);
+    }
+    bench.advance(1);
+    assert_eq!(bench.stats().died, 1);
+}
+
+/// A permanent error is found wherever the error shows it.
+#[test]
+fn j19_after_a_permanent_error_no_attempt_follows() {
+    type Boxed = Box<dyn std::error::Error>;
+    let bench = Bench::with(|builder, _, _| {
+        let call = |kind: u8, _: &Run| -> Result<(), Boxed> {
+            let gone = || Permanent::new("gone");
+            match kind {
+                0 => Err(gone())?,
+                1 => Err(format!("{}", gone()))?,
+                _ => Err("busy")?,
+            }
+        };
+        let shown = |(): (), _: &Run| Err::<(), _>(Trouble::Closed(Permanent::new(std::fmt::Error)));
+        let later = |(): (), _: Run| async { Err::<(), _>(Permanent::new("gone")) };
+        builder
+            .handler("call", call)
+            .handler("shown", shown)
+            .register(Handler::new_async("later", later).spawner(|run| _ = std::thread::spawn(|| smol::block_on(run))))
+    });
+    let put = |name: &str, payload: &serde_json::Value| {
+        let _ = bench.scheduler.put_to(name, payload).key(&format!("{name}{payload}")).send().wait().unwrap();
+    };
+    put("call", &0.into());
+    put("call", &1.into());
+    put("call", &2.into());
+    put("shown", &().into());
+    put("later", &().into());
+    bench.advance(0);
+    while bench.stats().died + bench.stats().retried < 5 {
+        std::thread::yield_now();
+    }
+    let state = |key: &str| bench.get(key).map(|job| (job.state, job.error.unwrap().to_string()));
+    assert_eq!(state("call0"), Some((State::Dead, "gone".to_owned())));
+    assert_eq!(state("call1"), Some((State::Waiting, "gone".to_owned())), "a text is no permanent error");
+    assert_eq!(state("call2"), Some((State::Waiting, "busy".to_owned())));
+    let closed = format!("closed: {}", std::fmt::Error);
+    assert_eq!(state("shownnull"), Some((State::Dead, closed)));
+    assert_eq!(state("laternull").unwrap().0, State::Dead);
 }
 
 #[test]

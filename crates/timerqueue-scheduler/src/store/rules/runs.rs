@@ -1,6 +1,7 @@
 //! Begins and ends of runs, and the occurrences of recurring jobs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Changes, Row, Rows, kept_error, span_of};
 use crate::store::minutes::minute_of;
@@ -183,6 +184,9 @@ pub(crate) trait Runs: Rows + Sized {
                 })
             }
             Verdict::Retry(after) | Verdict::Unbegun(after) => {
+                // A fixed delay waits for the end of its run, and so for no longer than itself.
+                let longest = parent.and_then(|parent| self.delay_of(parent));
+                let after = longest.map_or(after, |longest| after.min(longest));
                 let error = record.as_ref().and_then(|record| record.error.clone());
                 let due = self.up().saturating_add(after);
                 let uncounted = u32::from(matches!(verdict, Verdict::Unbegun(_)));
@@ -208,6 +212,24 @@ pub(crate) trait Runs: Rows + Sized {
             self.effects().wake_all(now);
         }
         true
+    }
+
+    /// The delay of a recurring job with a fixed one.
+    fn delay_of(&mut self, id: JobId) -> Option<Duration> {
+        let schedule = &self.row(id)?.recurring.as_ref()?.recurrence.schedule;
+        schedule.period().filter(|_| schedule.is_fixed_delay())
+    }
+
+    /// An occurrence has come for which no run is put beside these. One that waits for another
+    /// attempt is due with it.
+    fn hasten(&mut self, runs: Vec<JobId>, now: Micros) {
+        for id in runs {
+            // Not one that its handler has asked for: its attempts count anew.
+            let waits = |row: &Row| row.state == State::Waiting && row.attempt > 0 && row.due > now;
+            if self.row(id).is_some_and(waits) {
+                self.edit(id, |row| (row.due, row.span) = (now, Some(0)));
+            }
+        }
     }
 
     fn wait_again(&mut self, id: JobId, due: Micros, record: Option<Box<LastRun>>, change: impl FnOnce(&mut Row)) {
@@ -297,6 +319,9 @@ pub(crate) trait Runs: Rows + Sized {
             _ => 0,
         };
         let skipped = runs.len().saturating_sub(takes) as u64;
+        let is_alone = recurring.recurrence.overlap != Overlap::Allow && !runs.is_empty();
+        let live = if is_alone { recurring.live.clone() } else { Vec::new() };
+        self.hasten(live, now);
         for &run in runs.iter().take(takes) {
             self.put_run(id, Some(run), now, true);
         }

@@ -20,6 +20,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Origin;
 use crate::store::{
@@ -73,6 +74,10 @@ pub(super) struct Job {
     pub(super) parent: Option<JobId>,
     /// Of a recurring job: whether no occurrence may be left out, and its period.
     pub(super) complete: Option<i64>,
+    /// Of a recurring job: its runs go side by side.
+    overlaps: bool,
+    /// Of a fixed delay.
+    delay: Option<Duration>,
     pub(super) last_nominal: Option<Micros>,
     /// The runs end at once, so they never wait for a place.
     pub(super) is_brief: bool,
@@ -161,6 +166,9 @@ impl Ledger {
             Op::Put(new) => self.put(new, answer, now),
             Op::Key { key, mutation } => self.changed(key, mutation, answer, now),
             Op::Settle(settle) => self.settled(by, settle, answer, now),
+            Op::Advance(advance) if answer == Applied::Held(true) && !advance.runs.is_empty() => {
+                self.hasten(advance.id, now);
+            }
             _ => {}
         }
     }
@@ -227,11 +235,29 @@ impl Ledger {
             run: "".into(),
             parent: None,
             complete,
+            overlaps: new.recurrence.as_ref().is_some_and(|recurrence| recurrence.overlap == Overlap::Allow),
+            delay: new
+                .recurrence
+                .as_ref()
+                .and_then(|recurrence| recurrence.schedule.period().filter(|_| recurrence.schedule.is_fixed_delay())),
             last_nominal: None,
             is_brief: &*new.name == "brief",
         };
         if self.jobs.insert(id, job).is_some() {
             self.fault(format!("{id:?} was used twice"));
+        }
+    }
+
+    /// An occurrence ends the wait of a failed run (J19).
+    fn hasten(&mut self, parent: JobId, now: Micros) {
+        if self.jobs.get(&parent).is_none_or(|job| job.overlaps) {
+            return;
+        }
+        for id in self.runs_of(parent) {
+            let Some(job) = self.jobs.get_mut(&id) else { continue };
+            if job.phase == Phase::Waiting && job.attempt > 0 {
+                job.due = job.due.map(|due| due.min(now));
+            }
         }
     }
 
@@ -384,6 +410,8 @@ impl Ledger {
             run: "".into(),
             parent: Some(parent),
             complete: None,
+            overlaps: false,
+            delay: None,
             last_nominal: None,
             is_brief: &*job.name == "brief",
         };
@@ -406,6 +434,8 @@ impl Ledger {
         if !holds || answer != Applied::Held(true) {
             return;
         }
+        let parent = self.jobs.get(&id).and_then(|job| self.jobs.get(&job.parent?));
+        let delay = parent.and_then(|parent| parent.delay).unwrap_or(Duration::MAX);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let end = (Arc::clone(&job.run), job.attempt, by);
         let wait = |when: When| match when {
@@ -416,7 +446,7 @@ impl Ledger {
         match settle.verdict {
             Verdict::Again(when) => (job.due, job.attempt) = (Some(wait(when)), 0),
             // A wait follows the clock when it is set.
-            Verdict::Retry(after) => job.due = (!self.steps).then(|| wait(When::After(after))),
+            Verdict::Retry(after) => job.due = (!self.steps).then(|| wait(When::After(after.min(delay)))),
             Verdict::Unbegun(after) => {
                 job.due = (!self.steps).then(|| wait(When::After(after)));
                 job.attempt -= 1;
