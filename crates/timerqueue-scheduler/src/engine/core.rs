@@ -94,8 +94,6 @@ pub(super) struct Live {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) handshake: Handshake,
-    /// Some row has a span.
-    pub(super) spans: bool,
     /// When the timer on the running clock fires. `None`: it is set at the next chance.
     behind_at: Option<Timestamp>,
     pub(super) runs: BTreeMap<RunKey, Live>,
@@ -248,9 +246,8 @@ impl Core {
     /// A store tells. False: no more notices, please.
     pub(super) fn notice(&self, notice: Notice) -> bool {
         match notice {
-            Notice::Wake { at, span } => {
+            Notice::Wake { at } => {
                 let mut state = self.state.lock();
-                state.spans |= span;
                 self.arm(&mut state, at);
                 !state.handshake.closing || !state.runs.is_empty() || state.handshake.claiming
             }
@@ -287,10 +284,17 @@ impl Core {
 
     /// Sets the timers as the handshake says.
     fn set(&self, state: &mut State, at: Option<Micros>) {
-        if let (Some(at), Some(timer)) = (at, self.timer.get().filter(|_| self.has_wall())) {
-            timer.reset_at(self.to_local(at).to_system());
+        let Some(at) = at else { return };
+        let (now, has_wall) = (self.store_now(), self.has_wall());
+        // What is due stays due if the clock is set back from here on.
+        let is_due = at <= now && has_wall;
+        let wall = if is_due { Micros::FIRST } else { self.to_local(at) };
+        if let Some(timer) = self.timer.get().filter(|_| has_wall) {
+            timer.reset_at(wall.to_system());
         }
-        self.arm_behind(state);
+        if !is_due {
+            self.arm_behind(state, at, now);
+        }
     }
 
     /// False: the clock of this machine is beyond all that instants can say, and not the store's.
@@ -311,18 +315,14 @@ impl Core {
         Micros::new(local.as_i64().saturating_add(self.store.skew()))
     }
 
-    /// Sets the timer on the running clock, if some row has a span.
-    fn arm_behind(&self, state: &mut State) {
-        // The wall clock of this machine is not the store's: the running clock tells how long to
-        // wait.
-        let spans = state.spans || self.store.now().is_none();
-        let (true, Some(at)) = (spans, state.handshake.armed()) else { return };
-        let now = self.runtime.now();
+    /// Sets the timer on the running clock: it finds that the wall clock was set back, or is not
+    /// the store's.
+    fn arm_behind(&self, state: &mut State, at: Micros, now: Micros) {
         // What the clock would show now without a step: the instant may be of a commit before a
         // step back.
-        let unstepped = state.clocks.map(|(wall, then)| wall.saturating_add(now - then));
-        let wait = at.since(unstepped.into_iter().chain([self.store_now()]).fold(Micros::FIRST, Micros::max));
-        self.look_within(state, wait.saturating_add(BEHIND));
+        let running = self.runtime.now();
+        let unstepped = state.clocks.map_or(now, |(wall, then)| wall.saturating_add(running - then));
+        self.look_within(state, at.since(now.max(unstepped)).saturating_add(BEHIND));
     }
 
     /// Sets the timer on the running clock, if it is not set as early.
@@ -352,7 +352,6 @@ impl Core {
             if !state.handshake.fired() {
                 return;
             }
-            state.spans = false;
             // A claim that is longer than `BEHIND` would otherwise be asked for another one at each
             // end.
             if let (Some(_), Some(behind)) = (state.behind_at.take(), self.behind.get()) {
@@ -399,7 +398,7 @@ impl Core {
             Ok(claimed) => claimed,
             Err(error) => return self.claim_failed(&error, request),
         };
-        let Claimed { now, jobs, schedules, unbound, next_job, next_schedule, spans } = claimed;
+        let Claimed { now, jobs, schedules, unbound, next_job, next_schedule } = claimed;
         self.bind(unbound);
         let back = self.set_back(now);
         let (begun, unrun) = self.begin_all(jobs, self.is_late(asked));
@@ -415,7 +414,6 @@ impl Core {
         let advances = rows.iter().map(|row| Op::Advance(Box::new(look(row, now, back)))).collect::<Vec<_>>();
         {
             let mut state = self.state.lock();
-            state.spans |= spans;
             (state.failures, state.asks_at) = (0, None);
         }
         if looked || !unrun.is_empty() {

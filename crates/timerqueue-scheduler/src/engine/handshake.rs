@@ -51,11 +51,6 @@ impl Handshake {
         Self { running: vec![0; handlers], full: vec![false; handlers], ..Self::default() }
     }
 
-    /// The instant of the timer.
-    pub(super) fn armed(&self) -> Option<Micros> {
-        self.armed
-    }
-
     #[cfg(test)]
     pub(super) fn total(&self) -> usize {
         self.total

@@ -111,9 +111,6 @@ pub struct Claimed {
     /// The first wake instant of a recurring job that is left. Not after `now`: there are more to
     /// be looked at.
     pub next_schedule: Option<Micros>,
-    /// Whether some row waits no longer than a span, so that a step back of the clock must be
-    /// noticed.
-    pub spans: bool,
 }
 
 /// The answer to the end of a run.
@@ -195,9 +192,6 @@ pub enum Notice {
     Wake {
         /// The instant.
         at: Micros,
-        /// Whether a row of the commit has a span, so that a step back of the clock must be
-        /// noticed.
-        span: bool,
     },
     /// A running job was cancelled or replaced: its token is to be cancelled.
     Cancelled(JobId),

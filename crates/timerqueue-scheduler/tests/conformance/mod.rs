@@ -276,6 +276,7 @@ macro_rules! conformance {
             a_retry_after_a_step_back_waits_its_time_only
             a_look_ends_after_a_step_back
             a_step_back_is_noticed_by_the_next_commit
+            j9_a_row_that_comes_after_a_claim_has_noticed_the_step_is_found
             a_fixed_delay_begins_at_the_end_of_its_run
             j9_no_schedule_is_looked_at_in_a_year_beyond_schedules
             a_failed_rule_makes_a_dead_job

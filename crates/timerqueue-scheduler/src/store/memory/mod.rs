@@ -22,7 +22,7 @@ use timerqueue::Runtime;
 use self::table::Table;
 #[cfg(test)]
 use super::rules::Bindings;
-use super::rules::{Changes, Claims, Effects, Row, Runs};
+use super::rules::{Changes, Claims, Effects, Row};
 use super::{
     Applied, Claim, Claimed, Counts, Entry, JobId, JobInfo, KindCounts, Micros, Op, Query, Reply, Scan, Scanned,
     Settled, Store, Watcher, sealed,
@@ -241,11 +241,8 @@ impl sealed::Sealed for MemoryStore {}
 
 impl Store for MemoryStore {
     fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
-        let (applied, effects) = self.section(|table, now| {
-            let applied = ops.into_iter().map(|op| table.apply(op, now)).collect::<Vec<_>>();
-            table.notice_step(now);
-            applied
-        });
+        let (applied, effects) =
+            self.section(|table, now| ops.into_iter().map(|op| table.apply(op, now)).collect::<Vec<_>>());
         self.tell(&effects);
         reply.send(Ok(applied));
         drop(effects); // rules of users, whose destructors may panic
@@ -266,7 +263,6 @@ impl Store for MemoryStore {
             let applied = vec![table.apply(end, now)];
             let entry = table.members.of(place.owner).map(|(_, entry)| entry);
             let next = table.fill(&place, entry.as_deref(), now, self.inner.seed).pop();
-            table.notice_step(now);
             Settled { applied, next }
         });
         self.tell(&effects);

@@ -253,7 +253,7 @@ impl Rows for Table {
     fn insert(&mut self, row: Box<Row>) {
         let wake = add(&mut self.kinds, &mut self.affinities, &mut self.spans, &row);
         self.effects.wake(wake);
-        self.effects.span |= row.span.is_some();
+        self.effects.notice_step(&row, self.up);
         if row.holds_key {
             self.keys.insert(Arc::clone(&row.key), row.id);
         }
@@ -269,7 +269,7 @@ impl Rows for Table {
         let result = change(row);
         let wake = add(&mut self.kinds, &mut self.affinities, &mut self.spans, row);
         self.effects.wake(wake);
-        self.effects.span |= row.span.is_some();
+        self.effects.notice_step(row, self.up);
         let (holds, dies, death) = (row.holds_key, row.state == State::Dead, row.died);
         let affinity = row.tie.as_ref().map(|tie| tie.affinity);
         if (held, dead) != (holds, dies) {
@@ -352,8 +352,9 @@ impl Rows for Table {
         self.kinds[kind].schedules.first().copied()
     }
 
-    fn last_span(&mut self) -> Option<(i64, JobId)> {
-        self.spans.last().copied()
+    fn behind(&mut self, now: Micros, at_most: usize) -> Vec<JobId> {
+        let behind = self.spans.range((now.as_i64() + 1, JobId(0))..).rev();
+        behind.take(at_most).map(|&(_, id)| id).collect()
     }
 
     fn look_ends(&self, now: Micros) -> Option<Micros> {

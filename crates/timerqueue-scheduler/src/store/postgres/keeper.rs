@@ -91,7 +91,7 @@ async fn connect(shared: &Shared) -> Result<(Wire, mpsc::UnboundedReceiver<Heard
 async fn serve(shared: &Shared, told: &Sender<Vec<Told>>) -> Result<(), Failure> {
     let (wire, mut heard) = connect(shared).await?;
     // What was missed before.
-    shared.tell(Notice::Wake { at: Micros::FIRST, span: false });
+    shared.tell(Notice::Wake { at: Micros::FIRST });
     let renews = shared.settings.lease / 3;
     let (mut renew_at, mut look_at) = (Instant::now(), Instant::now() + shared.spread(shared.settings.safety));
     // When the first lease of a member is over, unless it is renewed.
@@ -123,7 +123,7 @@ async fn serve(shared: &Shared, told: &Sender<Vec<Told>>) -> Result<(), Failure>
         }
         if now >= look_at {
             look_at = now + shared.spread(shared.settings.safety);
-            shared.tell(Notice::Wake { at: Micros::FIRST, span: false });
+            shared.tell(Notice::Wake { at: Micros::FIRST });
         }
     }
 }
@@ -159,7 +159,7 @@ async fn renew(shared: &Shared, wire: &Wire) -> Result<(), tokio_postgres::Error
     let is_member = |owner: &i64| renewed.iter().any(|row| row.get::<_, i64>(1) == *owner);
     if !entered.iter().all(is_member) {
         // The next claim makes the scheduler a member.
-        shared.tell(Notice::Wake { at: Micros::FIRST, span: false });
+        shared.tell(Notice::Wake { at: Micros::FIRST });
     }
     keep_nodes(shared, wire).await
 }
@@ -186,7 +186,7 @@ async fn end_others(shared: &Shared, wire: &Wire, told: &Sender<Vec<Told>>) -> R
     }
     if let Some(row) = seen.first().filter(|_| has_ended) {
         // A claim of some node binds the affinities of the dead again, and takes what was theirs.
-        shared.tell(Notice::Wake { at: Micros::FIRST, span: false });
+        shared.tell(Notice::Wake { at: Micros::FIRST });
         let _ = told.send(vec![Told { at: Some(row.get(2)), what: String::new() }]);
     }
     let left = |row: &&tokio_postgres::Row| Duration::from_micros(row.get::<_, i64>(1) as u64 + 1_000);
@@ -214,7 +214,7 @@ async fn keep_nodes(shared: &Shared, wire: &Wire) -> Result<(), tokio_postgres::
     if seen < written {
         // This node was taken for dead: others told it nothing.
         shared.sleeps.lock().values_mut().for_each(|sleeps| *sleeps = None);
-        shared.tell(Notice::Wake { at: Micros::FIRST, span: false });
+        shared.tell(Notice::Wake { at: Micros::FIRST });
     }
     Ok(())
 }

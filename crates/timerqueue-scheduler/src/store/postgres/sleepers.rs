@@ -214,7 +214,7 @@ pub(super) fn hear(shared: &Shared, payload: &str) {
     let numbers: Vec<i64> = numbers.split(' ').map_while(|number| number.parse().ok()).collect();
     match (verb, &*numbers) {
         ("c", &[id]) => shared.tell(Notice::Cancelled(JobId(id as u64))),
-        ("w", &[at]) => shared.tell(Notice::Wake { at: Micros::new(at), span: false }),
+        ("w", &[at]) => shared.tell(Notice::Wake { at: Micros::new(at) }),
         ("w", &[at, kind, owner]) => {
             let at = Micros::new(at);
             let (is_meant, has_place) = {
@@ -223,11 +223,11 @@ pub(super) fn hear(shared: &Shared, payload: &str) {
                 (sleeps.contains_key(&(owner as u64)), sleeps.values().any(has_place))
             };
             if is_meant {
-                shared.tell(Notice::Wake { at, span: false });
+                shared.tell(Notice::Wake { at });
             } else if has_place {
                 // Between two steps and all of them.
                 let later = shared.spread(STEP * STEPS / 2);
-                shared.tell(Notice::Wake { at: at.max(shared.server_now()).saturating_add(later), span: false });
+                shared.tell(Notice::Wake { at: at.max(shared.server_now()).saturating_add(later) });
             }
         }
         _ => {}

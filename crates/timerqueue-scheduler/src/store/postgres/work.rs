@@ -9,13 +9,13 @@
 //!
 //! Begin and commit, and what the server is asked with them, are in [`trips`].
 
+#[path = "trips.rs"]
 mod trips;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::trips::SPAN;
 pub(super) use self::trips::{Asked, Committed};
 use super::error::Failure;
 use super::link::Link;
@@ -65,8 +65,8 @@ pub(super) struct Work<'a> {
     changes: HashMap<JobId, Change>,
     keys: HashMap<Arc<str>, Option<JobId>>,
     ids: VecDeque<u64>,
-    /// Of the rows as the server has them. The outer `None`: it is to be asked.
-    last_span: Option<Option<(i64, JobId)>>,
+    /// During a claim: some row waits longer than its span.
+    any_behind: bool,
     /// During a claim, by handler, jobs apart from recurring ones.
     heads: Option<HashMap<(usize, bool), Heads>>,
     /// By scheduler, the due rows that were locked for its places.
@@ -218,7 +218,6 @@ impl Work<'_> {
             let sql = "UPDATE jobs SET state = 3, wake = NULL, earliest = NULL, holds_key = false, lease = NULL, \
                        died = $2, error = $3 WHERE id = $1";
             self.query(sql, &[&id, &died, &error]);
-            self.last_span = None;
         }
     }
 
@@ -235,21 +234,6 @@ impl Work<'_> {
     pub(super) fn flush(&mut self) {
         self.write_rows();
         self.settle_affinities();
-    }
-
-    /// Of the server, with what was written here: the last reading of the clock before which the
-    /// clock must have been set back. `None`: not known.
-    fn span_of_server(&self) -> Option<Option<(i64, JobId)>> {
-        self.last_span.filter(|last| last.is_none_or(|(_, id)| !self.changes.contains_key(&id)))
-    }
-
-    fn with_changed_spans(&self, last: Option<(i64, JobId)>) -> Option<(i64, JobId)> {
-        let rows = self.changes.keys().filter_map(|id| self.cache.get(id)?.as_deref());
-        last.into_iter().chain(rows.filter_map(|row| Some((row.earliest()?, row.id)))).max()
-    }
-
-    fn span_of(&self, id: JobId) -> Option<i64> {
-        self.cache.get(&id)?.as_ref()?.earliest()
     }
 
     fn first(&mut self, kind: usize, recurs: bool) -> Option<(Micros, JobId)> {
@@ -273,7 +257,7 @@ impl Work<'_> {
                 self.wakes(row.kind as i64, at);
             }
         }
-        self.effects.span |= row.span.is_some();
+        self.effects.notice_step(row, self.now);
     }
 }
 
@@ -423,23 +407,13 @@ impl Rows for Work<'_> {
         self.first(kind, true)
     }
 
-    fn last_span(&mut self) -> Option<(i64, JobId)> {
-        if self.failure.is_some() || self.link.is_careful.get() {
-            return None;
+    fn behind(&mut self, now: Micros, at_most: usize) -> Vec<JobId> {
+        if !self.any_behind || self.link.is_careful.get() {
+            return Vec::new();
         }
-        let mut last = self.span_of_server();
-        if let Some(Some((earliest, id))) = last {
-            // It matters: then it is as of the lock on the row, and not as of the begin of the
-            // transaction.
-            if earliest > self.now.as_i64() && (!self.fetch(id) || self.span_of(id) != Some(earliest)) {
-                last = None;
-            }
-        }
-        if last.is_none() {
-            self.last_span = Some(self.indexed(SPAN, &[]));
-            last = self.last_span;
-        }
-        self.with_changed_spans(last.flatten())
+        let sql = "SELECT id FROM jobs WHERE earliest > $1 ORDER BY earliest DESC LIMIT $2";
+        let found = self.query(sql, &[&now.as_i64(), &(at_most as i64)]);
+        found.iter().map(|row| JobId(row.get::<_, i64>(0) as u64)).collect()
     }
 
     fn look_ends(&self, now: Micros) -> Option<Micros> {

@@ -22,7 +22,7 @@ use super::sleepers::{self, Told};
 use super::wire::{Step, run};
 use super::work::{Asked, Committed, LOCKED_AGAIN, Work};
 use super::{Checked, SHORTEST, Settings, Shared, schema};
-use crate::store::rules::{Changes, Claims, Dealer, Effects, Runs, first_occurrence, merged};
+use crate::store::rules::{Changes, Claims, Dealer, Effects, first_occurrence, merged};
 use crate::store::{
     Applied, Claim, Claimed, Entry, Fault, Held, Invalid, Micros, NewJob, Notice, Op, Reply, Settle, Settled, Verdict,
 };
@@ -381,7 +381,7 @@ impl Writer {
     fn claim_apart(&mut self, claim: Claim) -> Result<(Claimed, Vec<Committed>), Failure> {
         let now = self.shared.server_now();
         let (jobs, unbound, schedules) = (Vec::new(), Vec::new(), Vec::new());
-        let mut all = Claimed { now, jobs, unbound, schedules, next_job: None, next_schedule: None, spans: false };
+        let mut all = Claimed { now, jobs, unbound, schedules, next_job: None, next_schedule: None };
         let mut committed = Vec::new();
         for room in claim.rooms {
             let name = Arc::clone(&room.name);
@@ -392,7 +392,6 @@ impl Writer {
                     all.jobs.extend(claimed.jobs);
                     all.schedules.extend(claimed.schedules);
                     all.unbound.extend(claimed.unbound);
-                    all.spans |= claimed.spans;
                     all.next_job = [all.next_job, claimed.next_job].into_iter().flatten().min();
                     all.next_schedule = [all.next_schedule, claimed.next_schedule].into_iter().flatten().min();
                     committed.extend(done);
@@ -607,7 +606,7 @@ impl Writer {
             // If it was due at the claim, and the claim has not got it, another transaction had
             // locked it, and may have it still.
             let at = if at <= now.as_i64() { now.as_i64() + LOCKED_AGAIN } else { at };
-            self.shared.tell(Notice::Wake { at: Micros::new(at), span: false });
+            self.shared.tell(Notice::Wake { at: Micros::new(at) });
         }
         let told = sleepers::told(&answers);
         if !told.is_empty() {
@@ -700,6 +699,5 @@ fn apply_all<'l>(
     for (write, settled) in batch.iter().zip(&mut answers) {
         settled.next = write.place.as_ref().and_then(|place| dealer.next(place));
     }
-    work.notice_step(now);
     Ok((Answers { settled: answers, members }, work, Asked::default()))
 }

@@ -36,7 +36,8 @@ pub(crate) trait Claims: Rows + Sized {
         let mut rooms = self.rooms(claim, entry, now);
         let known: Vec<usize> = rooms.iter().map(|room| room.kind).collect();
         let is_beyond = now >= Micros::BEYOND_SCHEDULES;
-        let schedules = if is_beyond { Vec::new() } else { self.due_schedules(&known, &by, now) };
+        let (schedules, more_behind) =
+            if is_beyond { (Vec::new(), false) } else { self.due_schedules(&known, &by, now) };
         let free: Vec<usize> = rooms.iter().filter(|room| room.places > 0).map(|room| room.kind).collect();
         let member = entry.and_then(|entry| self.member_of(entry.owner));
         let unbound = if member.is_some() { self.unbound(&free, now, LOOKS) } else { Vec::new() };
@@ -49,12 +50,11 @@ pub(crate) trait Claims: Rows + Sized {
         let again = (more_to_unbind || unbound.len() >= LOOKS).then_some(now);
         let first = known.iter().filter_map(|&kind| Some(self.first_schedule(kind)?.0)).min();
         // Rows that are left of a step of the clock: the next claim goes on.
-        let next_schedule = first.into_iter().chain(self.behind(now).map(|_| now)).min();
+        let next_schedule = first.into_iter().chain(more_behind.then_some(now)).min();
         Claimed {
             now,
             next_schedule,
             next_job: [left, later, again, paced].into_iter().flatten().min(),
-            spans: self.last_span().is_some(),
             schedules,
             jobs,
             unbound,
@@ -145,9 +145,9 @@ pub(crate) trait Claims: Rows + Sized {
     }
 
     /// The recurring jobs to be looked at, by wake instant, so that no handler keeps another one
-    /// from its looks.
-    fn due_schedules(&mut self, known: &[usize], by: &Claimer, now: Micros) -> Vec<ClaimedSchedule> {
-        let mut schedules = self.follow_clock(known, by, now);
+    /// from its looks. True: a step of the clock has left more rows.
+    fn due_schedules(&mut self, known: &[usize], by: &Claimer, now: Micros) -> (Vec<ClaimedSchedule>, bool) {
+        let (mut schedules, more_behind) = self.follow_clock(known, by, now);
         let due = |table: &mut Self, kind: usize| {
             let (wake, id) = table.first_schedule(kind).filter(|&(wake, _)| wake <= now)?;
             Some(Reverse((wake, id, kind)))
@@ -158,7 +158,7 @@ pub(crate) trait Claims: Rows + Sized {
             schedules.extend(self.look_at(id, by));
             looks.extend(due(self, kind));
         }
-        schedules
+        (schedules, more_behind)
     }
 
     /// The first job of each handler with places, and of each open affinity of the member with due

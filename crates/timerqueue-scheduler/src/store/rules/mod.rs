@@ -95,9 +95,8 @@ pub(crate) trait Rows {
     fn first_job(&mut self, kind: usize) -> Option<(Micros, JobId)>;
     /// The first recurring job of the handler with a wake instant.
     fn first_schedule(&mut self, kind: usize) -> Option<(Micros, JobId)>;
-    /// Of the rows with a span: the last reading of the clock before which the clock must have been
-    /// set back, and its row.
-    fn last_span(&mut self) -> Option<(i64, JobId)>;
+    /// Rows that wait longer than their spans: the clock was set back.
+    fn behind(&mut self, now: Micros, at_most: usize) -> Vec<JobId>;
     /// When another scheduler may look at a recurring job that one looks at from now on. `None`:
     /// when that one has ended.
     fn look_ends(&self, _now: Micros) -> Option<Micros> {
@@ -338,6 +337,11 @@ impl Row {
         Some(self.wake()?.as_i64().saturating_sub(self.span.filter(|_| waits)?))
     }
 
+    /// Whether the row waits longer than its span.
+    pub(crate) fn is_behind(&self, now: Micros) -> bool {
+        self.earliest() > Some(now.as_i64())
+    }
+
     /// When the job is due, as users see it.
     fn due(&self) -> Option<Micros> {
         match &self.recurring {
@@ -400,8 +404,6 @@ pub(crate) struct Effects {
     /// or a member may claim other rows now.
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // the other stores tell all
     pub(crate) for_all: Option<Micros>,
-    /// A row with a wake instant has a span.
-    pub(crate) span: bool,
     pub(crate) cancelled: Vec<JobId>,
     /// Dropped after unlocking.
     garbage: Vec<Garbage>,
@@ -418,6 +420,14 @@ impl Effects {
         self.for_all = self.for_all.into_iter().chain([at]).min();
     }
 
+    /// A row was written. If it waits longer than its span, the clock was set back while it was
+    /// paused or looked at, and a claim looks at once.
+    pub(crate) fn notice_step(&mut self, row: &Row, now: Micros) {
+        if row.is_behind(now) {
+            self.wake(Some(now));
+        }
+    }
+
     pub(crate) fn drop_later(&mut self, schedule: Box<Recurrence>) {
         self.garbage.push(Garbage::Recurrence(schedule));
     }
@@ -431,10 +441,7 @@ impl Effects {
     }
 
     pub(crate) fn notices(&self) -> impl Iterator<Item = Notice> + '_ {
-        self.wake
-            .map(|at| Notice::Wake { at, span: self.span })
-            .into_iter()
-            .chain(self.cancelled.iter().copied().map(Notice::Cancelled))
+        self.wake.map(|at| Notice::Wake { at }).into_iter().chain(self.cancelled.iter().copied().map(Notice::Cancelled))
     }
 }
 

@@ -33,26 +33,15 @@ impl Claimer {
 
 /// Begins and ends of runs, and occurrences.
 pub(crate) trait Runs: Rows + Sized {
-    /// After a commit: if a row waits longer than its span, the clock was set back while the row
-    /// was paused, or is about to be noticed. A claim looks at once.
-    fn notice_step(&mut self, now: Micros) {
-        if self.behind(now).is_some() {
-            self.effects().wake(Some(now));
-        }
-    }
-
-    /// A row that waits longer than its span.
-    fn behind(&mut self, now: Micros) -> Option<JobId> {
-        self.last_span().filter(|&(earliest, _)| earliest > now.as_i64()).map(|(_, id)| id)
-    }
-
     /// After a step back of the clock: retries wait their time from now, and recurring jobs with a
-    /// span are looked at.
-    fn follow_clock(&mut self, known: &[usize], by: &Claimer, now: Micros) -> Vec<ClaimedSchedule> {
+    /// span are looked at. True: there are more such rows.
+    fn follow_clock(&mut self, known: &[usize], by: &Claimer, now: Micros) -> (Vec<ClaimedSchedule>, bool) {
         let mut schedules = Vec::new();
-        for _ in 0..LOOKS {
-            let Some(id) = self.behind(now) else { break };
-            let Some(row) = self.row(id) else { break };
+        let behind = self.behind(now, LOOKS);
+        let is_full = behind.len() == LOOKS;
+        for id in behind {
+            // As of the lock on the row.
+            let Some(row) = self.row(id).filter(|row| row.is_behind(now)) else { continue };
             let (kind, span, recurs) = (row.kind, row.span, row.recurring.is_some());
             match recurs {
                 true if known.contains(&kind) => schedules.extend(self.look_at(id, by)),
@@ -65,7 +54,7 @@ pub(crate) trait Runs: Rows + Sized {
                 }
             }
         }
-        schedules
+        (schedules, is_full)
     }
 
     /// A recurring job is looked at as soon as a scheduler with its handler claims. A look that is

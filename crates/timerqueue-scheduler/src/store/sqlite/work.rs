@@ -337,7 +337,7 @@ impl<'a> Work<'a> {
         if !matches!(row.lane(), Lane::Affinity(_)) && !self.is_paused(row.kind) {
             self.effects.wake(row.wake());
         }
-        self.effects.span |= row.span.is_some();
+        self.effects.notice_step(row, self.up);
     }
 
     /// The rows that a process holds which is gone wait again. Their attempts count.
@@ -486,9 +486,9 @@ impl Rows for Work<'_> {
         self.first(kind, true)
     }
 
-    fn last_span(&mut self) -> Option<(i64, JobId)> {
-        let sql = "SELECT earliest, id FROM timerqueue_jobs WHERE earliest IS NOT NULL ORDER BY earliest DESC LIMIT 1";
-        self.pair(sql, []).map(|(earliest, id)| (earliest, JobId(id as u64)))
+    fn behind(&mut self, now: Micros, at_most: usize) -> Vec<JobId> {
+        let sql = "SELECT id FROM timerqueue_jobs WHERE earliest > ?1 ORDER BY earliest DESC LIMIT ?2";
+        self.numbers(sql, (now.as_i64(), at_most as i64))
     }
 
     fn forget_idle(&mut self, now: Micros) {

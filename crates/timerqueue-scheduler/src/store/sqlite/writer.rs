@@ -20,7 +20,7 @@ use super::alive::Alive;
 use super::error::Failure;
 use super::work::{Memory, Work, Wrote};
 use super::{log, place, schema};
-use crate::store::rules::{Changes, Claims, Dealer, Effects, Rows, Runs, merged};
+use crate::store::rules::{Changes, Claims, Dealer, Effects, Rows, merged};
 use crate::store::{Applied, Claim, Claimed, Entry, Fault, Invalid, Micros, Notice, Op, Reply, Settled};
 use crate::unwind::quietly;
 
@@ -322,7 +322,6 @@ impl Writer {
             }
             if let Some(now) = applied_at {
                 fill_places(work, batch, &mut answers, &entries, now);
-                work.notice_step(now);
             }
             Ok(answers)
         })
@@ -440,7 +439,7 @@ impl Writer {
                 Err(failure) => {
                     self.foreign = true;
                     self.note_damage(&failure);
-                    self.shared.tell(Notice::Wake { at: Micros::FIRST, span: true });
+                    self.shared.tell(Notice::Wake { at: Micros::FIRST });
                 }
             }
         }
@@ -457,11 +456,10 @@ impl Writer {
         let heads: Vec<_> = kinds.iter().flat_map(|&kind| [work.first_job(kind), work.first_schedule(kind)]).collect();
         let bound = work.first_affinity();
         let wake = heads.into_iter().flatten().map(|(wake, _)| wake).chain(bound).min();
-        let span = work.last_span().is_some();
         let cancelled = work.cancelled_runs();
         work.finish()?;
         (self.memory, self.foreign) = (Some(memory), false);
-        let wake = wake.map(|at| Notice::Wake { at, span });
+        let wake = wake.map(|at| Notice::Wake { at });
         Ok(wake.into_iter().chain(cancelled.into_iter().map(Notice::Cancelled)).collect())
     }
 

@@ -202,7 +202,7 @@ impl World {
             Event::Renew(of) => self.renew(of),
             Event::Look(of) => {
                 if self.broken != Some(Break::Look) {
-                    self.nodes[of.0].port.tell(Notice::Wake { at: Micros::FIRST, span: false });
+                    self.nodes[of.0].port.tell(Notice::Wake { at: Micros::FIRST });
                 }
                 self.serve(of.0);
                 let look = self.spread(SAFETY);
@@ -381,11 +381,9 @@ impl World {
             for n in 0..self.nodes.len() {
                 let to = self.nodes[n].origin;
                 let sleeps = self.sleeps.get(&to).copied();
-                let (notice, wants) = match notice {
-                    Notice::Wake { at, .. } => {
-                        (Notice::Wake { at, span: false }, sleeps.is_some_and(|sleeps| sleeps > at))
-                    }
-                    cancelled => (cancelled, true),
+                let wants = match notice {
+                    Notice::Wake { at } => sleeps.is_some_and(|sleeps| sleeps > at),
+                    _ => true,
                 };
                 if to != from && wants && !self.random.percent(self.plan.loss) {
                     let delay = self.delay(n);

@@ -27,7 +27,8 @@ use crate::store::{Claim, Fault, JobId, Micros, Mutation, Op, limits};
 const NOW: &str =
     "SELECT set_config('timerqueue.now', clock()::text, true)::bigint, set_config('lock_timeout', $1, true)";
 
-pub(super) const SPAN: &str = "SELECT earliest, id FROM jobs WHERE earliest IS NOT NULL ORDER BY earliest DESC LIMIT 1";
+/// Whether some row waits longer than its span.
+const BEHIND: &str = "SELECT FROM jobs WHERE earliest > current_setting('timerqueue.now')::bigint LIMIT 1";
 
 /// This writer commits with this number. The row is locked before the `COMMIT` is sent, so the
 /// question whether the commit was done waits for it.
@@ -156,7 +157,7 @@ impl<'a> Work<'a> {
     ) -> Result<(Self, std::vec::IntoIter<Vec<tokio_postgres::Row>>), Failure> {
         // Zero would be for ever.
         let wait = link.lock_wait.get().as_millis().max(1).to_string();
-        let mut steps = vec![Step::Begin, run!(NOW, wait), run!("SELECT id, name, paused FROM handlers"), run!(SPAN)];
+        let mut steps = vec![Step::Begin, run!(NOW, wait), run!("SELECT id, name, paused FROM handlers")];
         if ids > 0 {
             steps.push(run!("SELECT nextval('ids') FROM generate_series(1, $1::bigint)", ids as i64));
         }
@@ -167,7 +168,7 @@ impl<'a> Work<'a> {
         }
         let mut answers = answers.into_iter().skip(1);
         let mut next = || answers.next().unwrap_or_default();
-        let (now, handlers, span) = (next(), next(), next());
+        let (now, handlers) = (next(), next());
         let ids = if ids > 0 { next() } else { Vec::new() };
         let mut work = Self {
             link,
@@ -179,7 +180,7 @@ impl<'a> Work<'a> {
             changes: HashMap::new(),
             keys: HashMap::new(),
             ids: ids.iter().map(|row| row.get::<_, i64>(0) as u64).collect(),
-            last_span: Some(span.first().map(|row| (row.get(0), JobId(row.get::<_, i64>(1) as u64)))),
+            any_behind: false,
             heads: None,
             due: HashMap::new(),
             minutes: Counted::new(),
@@ -257,12 +258,13 @@ impl<'a> Work<'a> {
                 asked.push((&*room.name, false, room.places.min(claim.at_most) as i64 + 1));
             }
         }
-        let mut further = vec![run!(OUTLOOK, claim.owner as i64)];
+        let mut further = vec![run!(OUTLOOK, claim.owner as i64), run!(BEHIND)];
         for &(name, recurs, limit) in &asked {
             further.extend([run!(DUE, name, recurs, limit), run!(NEXT, name, recurs, limit)]);
         }
         let (mut work, mut answers) = Self::open(link, 0, further)?;
         work.affinities.outlook = Outlook::of(&answers.next().unwrap_or_default());
+        work.any_behind = !answers.next().unwrap_or_default().is_empty();
         let mut heads: HashMap<(usize, bool), Heads> = HashMap::new();
         let mut read = Vec::new();
         for (name, recurs, limit) in asked {
@@ -316,7 +318,6 @@ impl<'a> Work<'a> {
 
     /// The changes, which the caller writes.
     fn take_changes(&mut self) -> Changed {
-        self.last_span = self.span_of_server().map(|last| self.with_changed_spans(last));
         let changes = std::mem::take(&mut self.changes);
         let mut changed = Changed::default();
         if self.failure.is_some() {
