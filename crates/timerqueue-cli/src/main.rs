@@ -24,8 +24,6 @@ mod place;
 mod put;
 #[cfg(unix)]
 mod restore;
-#[cfg(all(unix, feature = "postgres"))]
-mod server;
 #[cfg(unix)]
 mod store;
 #[cfg(unix)]

@@ -1,26 +1,71 @@
 //! Where the jobs are: in a file, or on a server of PostgreSQL.
 //!
 //! Ground rules. A place is told by its text alone. The text of a place may have a password: it is
-//! never shown, and [`Place`] has no `Debug`.
+//! never shown, and [`Place`] has no `Debug`. A password comes from the environment or from a file,
+//! never from the command line, which other users of the machine can read.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
+#[cfg(feature = "postgres")]
+use timerqueue_scheduler::store::{PostgresAddress, PostgresOptions};
+
 use crate::args::Cli;
 use crate::exit::Fail;
 #[cfg(feature = "postgres")]
-use crate::server::Server;
+use crate::exit::note;
 use crate::text;
 
 const STORE: &str = "TIMERQUEUE_STORE";
 #[cfg(feature = "postgres")]
 pub(crate) const SCHEMA: &str = "TIMERQUEUE_SCHEMA";
 
+/// A schema of a server.
+#[cfg(feature = "postgres")]
+pub(crate) struct Server {
+    /// The address as it was given.
+    given: String,
+    /// With its password, wherever that came from.
+    pub(crate) address: PostgresAddress,
+    schema: Option<String>,
+}
+
+#[cfg(feature = "postgres")]
+impl Server {
+    /// `is_argument`: the address stands on the command line.
+    fn new(text: &str, schema: Option<String>, is_argument: bool) -> Result<Self, Fail> {
+        let mut address: PostgresAddress = text.parse().map_err(|error| Fail::Usage(format!("{error}")))?;
+        if is_argument && address.has_password() {
+            return Err(Fail::Usage(
+                "a password on the command line can be read by other users: give the whole address in TIMERQUEUE_STORE, \
+                 or the password in PGPASSWORD or in a password file (PGPASSFILE, ~/.pgpass)"
+                    .to_owned(),
+            ));
+        }
+        if let Err(error) = address.password_from_environment() {
+            note(&format!("timerqueue: {error}"));
+        }
+        Ok(Self { given: text.to_owned(), address, schema })
+    }
+
+    pub(crate) fn options(&self) -> PostgresOptions {
+        self.schema.as_ref().map_or_else(PostgresOptions::new, |schema| PostgresOptions::new().schema(schema))
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.address)?;
+        self.schema.as_ref().map_or(Ok(()), |schema| write!(f, ", schema {schema}"))
+    }
+}
+
 pub(crate) enum Place {
     File(PathBuf),
     #[cfg(feature = "postgres")]
-    Server(Server),
+    Server(Box<Server>),
 }
 
 /// Whether a text is an address of a server: a URL, or keywords and values. A file with such a name
@@ -50,7 +95,7 @@ impl Place {
     #[cfg(feature = "postgres")]
     fn server(address: &str, cli: &Cli, is_argument: bool) -> Result<Self, Fail> {
         let schema = cli.schema.clone().or_else(|| std::env::var(SCHEMA).ok().filter(|name| !name.is_empty()));
-        Server::new(address, schema, is_argument).map(Self::Server)
+        Server::new(address, schema, is_argument).map(|server| Self::Server(Box::new(server)))
     }
 
     #[cfg(not(feature = "postgres"))]
@@ -65,7 +110,10 @@ impl Place {
                 vec![(STORE, std::path::absolute(file).unwrap_or_else(|_| file.clone()).into_os_string())]
             }
             #[cfg(feature = "postgres")]
-            Self::Server(server) => vec![(STORE, server.given().into()), (SCHEMA, server.schema().into())],
+            Self::Server(server) => {
+                let schema = server.schema.iter().map(|schema| (SCHEMA, schema.into()));
+                std::iter::once((STORE, OsString::from(&server.given))).chain(schema).collect()
+            }
         }
     }
 
@@ -80,11 +128,7 @@ impl Place {
 
     /// The failure, with the place.
     pub(crate) fn named(&self, fail: Fail) -> Fail {
-        let with = |text: String| match self {
-            Self::File(_) => format!("{self}: {text}"),
-            #[cfg(feature = "postgres")]
-            Self::Server(server) => format!("{self}: {}", server.without_secrets(&text)),
-        };
+        let with = |text: String| format!("{self}: {text}");
         match fail {
             Fail::Place(text) => Fail::Place(with(text)),
             Fail::Damaged(text) => Fail::Damaged(with(text)),
@@ -116,5 +160,16 @@ mod tests {
         for file in ["jobs.db", "./host=x", "/var/lib/a=b", "postgres:", "a b=c", "=", "postgres"] {
             assert!(!is_address(file), "{file}");
         }
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn a_password_on_the_command_line_is_refused() {
+        for address in ["postgres://ann:secret@h/d", "host=h password=secret", "postgres://h/d?password=secret"] {
+            let refused = Server::new(address, None, true).map(|server| server.to_string()).unwrap_err();
+            assert!(matches!(&refused, Fail::Usage(said) if said.contains("PGPASSWORD") && !said.contains("secret")));
+        }
+        let server = Server::new("postgres://ann@h/d", Some("jobs".to_owned()), true).map_err(|_| ()).unwrap();
+        assert_eq!(server.to_string(), "d on h, schema jobs");
     }
 }

@@ -183,7 +183,7 @@ fn hold(place: &Place) -> Result<(), Fail> {
         #[cfg(feature = "postgres")]
         Place::Server(server) => {
             drop(Reader::open(place)?); // makes no tables
-            server.options().hold(server.address()).map_err(Fail::from)
+            server.options().hold(&server.address).map_err(Fail::from)
         }
     };
     held.map(drop).map_err(|fail| place.named(fail))
@@ -193,7 +193,7 @@ fn forget(place: &Place) -> Result<(), Fail> {
     let forgotten = match place {
         Place::File(file) => SqliteStore::forget_hold(file),
         #[cfg(feature = "postgres")]
-        Place::Server(server) => server.options().forget_hold(server.address()),
+        Place::Server(server) => server.options().forget_hold(&server.address),
     };
     forgotten.map_err(|error| place.named(error.into()))
 }

@@ -46,7 +46,7 @@ impl Reader {
             }
             #[cfg(feature = "postgres")]
             Place::Server(server) => {
-                let reader = PostgresReader::connect(&server.options(), server.address());
+                let reader = PostgresReader::connect(&server.options(), &server.address);
                 reader.map(|reader| Self::Server(Box::new(reader))).map_err(Fail::from)
             }
         };
@@ -161,7 +161,7 @@ pub(crate) fn open(place: &Place, make: bool) -> Result<Scheduling, Fail> {
             if !make {
                 drop(Reader::open(place)?);
             }
-            let store = server.options().connect(&runtime, server.address());
+            let store = server.options().connect(&runtime, &server.address);
             store.map_err(Fail::from).and_then(|store| Scheduling::on(builder, &store))
         }
     };

@@ -191,7 +191,7 @@ fn start(
         #[cfg(feature = "postgres")]
         Place::Server(server) => {
             let options = worker.lease.map_or_else(|| server.options(), |lease| server.options().lease(lease));
-            let store = options.connect(runtime, server.address()).map_err(Fail::from);
+            let store = options.connect(runtime, &server.address).map_err(Fail::from);
             store.and_then(|store| Scheduling::on(builder, &store))
         }
     };

@@ -58,7 +58,9 @@ pub use self::op::{
     Advance, Applied, Bind, Cancel, Change, Clash, Mutation, NewJob, Op, Placed, Revive, Settle, Step, Verdict, When,
 };
 #[cfg(feature = "postgres")]
-pub use self::postgres::{PostgresOptions, PostgresReader, PostgresStore, ServerReport, Standby};
+pub use self::postgres::{
+    AddressError, PostgresAddress, PostgresOptions, PostgresReader, PostgresStore, ServerReport, Standby,
+};
 pub use self::reply::Reply;
 pub use self::row::{
     Catchup, ClaimedJob, ClaimedSchedule, Counts, FinishedJob, Held, JobId, JobInfo, KindCounts, LastRun, Occurrence,

@@ -42,7 +42,8 @@ use timerqueue::Runtime;
 use tokio::sync::oneshot;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use self::address::{Address, Place};
+use self::address::Place;
+pub use self::address::{AddressError, PostgresAddress};
 pub use self::check::{ServerReport, Standby};
 use self::error::Failure;
 use self::reader::Reader;
@@ -244,14 +245,19 @@ impl PostgresOptions {
         self
     }
 
-    /// Connects to a server, and makes or migrates the tables. `address`: as `psql` takes it, a URL
-    /// or a list of keywords. Tries each server once, and blocks meanwhile; for as long as it takes
-    /// if tables of an older version are brought up to date.
+    /// Connects to a server, and makes or migrates the tables. `address`: a [`PostgresAddress`], or
+    /// its text. Tries each server once, and blocks meanwhile; for as long as it takes if tables of
+    /// an older version are brought up to date.
     ///
     /// # Errors
     ///
     /// [`Error::Store`], with the [`Fault`].
-    pub fn connect(&self, runtime: &Runtime, address: &str) -> Result<PostgresStore, Error> {
+    pub fn connect(
+        &self,
+        runtime: &Runtime,
+        address: impl TryInto<PostgresAddress, Error: Into<Error>>,
+    ) -> Result<PostgresStore, Error> {
+        let address = address.try_into().map_err(Into::into)?;
         PostgresStore::start(self, runtime, address).map_err(|failure| failure.error())
     }
 }
@@ -280,7 +286,8 @@ impl PostgresOptions {
     /// options.forget_hold(address)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn hold(&self, address: &str) -> Result<Hold, Error> {
+    pub fn hold(&self, address: impl TryInto<PostgresAddress, Error: Into<Error>>) -> Result<Hold, Error> {
+        let address = address.try_into().map_err(Into::into)?;
         Settings::of(self, address).and_then(|settings| hold::hold(&settings)).map_err(|failure| failure.error())
     }
 
@@ -289,7 +296,8 @@ impl PostgresOptions {
     /// # Errors
     ///
     /// [`Error::Store`].
-    pub fn forget_hold(&self, address: &str) -> Result<(), Error> {
+    pub fn forget_hold(&self, address: impl TryInto<PostgresAddress, Error: Into<Error>>) -> Result<(), Error> {
+        let address = address.try_into().map_err(Into::into)?;
         Settings::of(self, address).and_then(|settings| hold::forget(&settings)).map_err(|failure| failure.error())
     }
 }
@@ -307,15 +315,15 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    fn of(options: &PostgresOptions, address: &str) -> Result<Self, Failure> {
+    fn of(options: &PostgresOptions, mut address: PostgresAddress) -> Result<Self, Failure> {
         let PostgresOptions { schema, lease, safety, patience, roots, is_pooled } = options.clone();
         if schema.is_empty() || schema.len() > MAX_SCHEMA_BYTES || schema.contains(['\0', '$']) {
             return Err(Failure::new(Fault::CannotOpen, "the name of a schema has 1 to 48 bytes, without NUL and `$`"));
         }
-        let address = Address::of(address)?;
-        let mut config = address::parsed(&address.rest)?;
-        config.keepalives_idle(Duration::from_secs(10));
-        let places = address::places(&config, address.mode)?;
+        let mut places = address.places()?;
+        for place in &mut places {
+            place.config.keepalives_idle(Duration::from_secs(10));
+        }
         let tls = tls::connectors(&places, roots.or(address.roots).as_deref())?;
         let places = places.into_iter().zip(tls).collect();
         Ok(Self { places, used: AtomicUsize::new(0), schema, lease, safety, patience, is_pooled })
@@ -406,18 +414,20 @@ struct Inner {
 }
 
 impl PostgresStore {
-    /// Connects with the default settings. `address`: as `psql` takes it, a URL or a list of
-    /// keywords. Blocks for the [patience](PostgresOptions::patience) at most, and tries each
+    /// Connects with the default settings. `address`: a [`PostgresAddress`], or its text. Blocks for the [patience](PostgresOptions::patience) at most, and tries each
     /// server once.
     ///
     /// # Errors
     ///
     /// [`Error::Store`], with the [`Fault`].
-    pub fn connect(runtime: &Runtime, address: &str) -> Result<Self, Error> {
+    pub fn connect(
+        runtime: &Runtime,
+        address: impl TryInto<PostgresAddress, Error: Into<Error>>,
+    ) -> Result<Self, Error> {
         PostgresOptions::new().connect(runtime, address)
     }
 
-    fn start(options: &PostgresOptions, runtime: &Runtime, address: &str) -> Result<Self, Failure> {
+    fn start(options: &PostgresOptions, runtime: &Runtime, address: PostgresAddress) -> Result<Self, Failure> {
         let settings = Settings::of(options, address)?;
         let shared = Arc::new(Shared {
             settings,

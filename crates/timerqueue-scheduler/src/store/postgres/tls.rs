@@ -15,9 +15,13 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::address::{Mode, Place, invalid};
+use super::address::{Mode, Place};
 use super::error::Failure;
 use crate::store::Fault;
+
+fn invalid(reason: &str) -> Failure {
+    Failure::new(Fault::CannotOpen, reason)
+}
 
 /// For each server of an address. The certificates of authorities are read once, and only if a
 /// server needs them.

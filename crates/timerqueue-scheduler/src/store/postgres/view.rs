@@ -12,7 +12,7 @@ use tokio_postgres::config::TargetSessionAttrs;
 use super::check::{self, ServerReport};
 use super::error::{Failure, Remedy};
 use super::link::Link;
-use super::{PostgresOptions, Settings, hold, members, reader, schema};
+use super::{PostgresAddress, PostgresOptions, Settings, hold, members, reader, schema};
 use crate::Error;
 use crate::store::{CheckStep, Counts, Fault, Hold, JobId, JobInfo, Micros, Node, Query};
 
@@ -49,11 +49,15 @@ impl PostgresReader {
     ///
     /// [`Error::Store`]: [`Fault::TooNew`] if the tables are of a later version, [`Fault::Other`]
     /// if there are none or older ones, and the other kinds.
-    pub fn connect(options: &PostgresOptions, address: &str) -> Result<Self, Error> {
+    pub fn connect(
+        options: &PostgresOptions,
+        address: impl TryInto<PostgresAddress, Error: Into<Error>>,
+    ) -> Result<Self, Error> {
+        let address = address.try_into().map_err(Into::into)?;
         Self::try_connect(options, address).map_err(|failure| failure.error())
     }
 
-    fn try_connect(options: &PostgresOptions, address: &str) -> Result<Self, Failure> {
+    fn try_connect(options: &PostgresOptions, address: PostgresAddress) -> Result<Self, Failure> {
         let mut settings = Settings::of(options, address)?;
         for (place, _) in &mut settings.places {
             place.config.target_session_attrs(TargetSessionAttrs::Any);
