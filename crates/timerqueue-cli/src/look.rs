@@ -1,8 +1,7 @@
 //! `ls`, `show`, `dead` and `stats`: looks.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use serde::Serialize;
 use timerqueue_scheduler::store::FinishedJob;
 use timerqueue_scheduler::{Catchup, Counts, JobId, JobInfo, LastRun, Node, Overlap, Query, RunEnd, State};
 
@@ -48,23 +47,6 @@ fn state_of(state: args::State) -> State {
     }
 }
 
-/// A job for programs.
-#[derive(Serialize)]
-struct Shown<'a> {
-    #[serde(flatten)]
-    job: &'a JobInfo,
-    #[serde(flatten)]
-    coming: Option<Coming>,
-}
-
-/// Of a recurring job.
-#[derive(Serialize)]
-struct Coming {
-    /// Waits for an occurrence though there are earlier ones: the clock was ahead.
-    ahead: bool,
-    next: Vec<String>,
-}
-
 fn catchup(catchup: Catchup) -> String {
     match catchup {
         Catchup::RunLast => "last".to_owned(),
@@ -81,12 +63,6 @@ fn overlap(overlap: Overlap) -> &'static str {
         Overlap::Allow => "allow",
         _ => "unknown",
     }
-}
-
-fn shown(job: &JobInfo) -> Shown<'_> {
-    let now = SystemTime::now();
-    let next = || job.next_runs(now, SHOWN).into_iter().map(text::rfc3339).collect();
-    Shown { job, coming: job.recurrence.as_ref().map(|_| Coming { ahead: job.is_ahead(now), next: next() }) }
 }
 
 pub(crate) fn heading(out: &mut Out) -> Result<(), Fail> {
@@ -164,7 +140,7 @@ pub(crate) fn ls(place: &Place, ls: &args::Ls, out: &mut Out) -> Result<(), Fail
         }
         let listed = (states.is_empty() || states.contains(&job.state)) && (!ls.paused || job.paused) && is_soon(job);
         if listed {
-            out.thing(&shown(job), |_| row(job))?;
+            out.thing(&job.shown(SystemTime::now()), |_| row(job))?;
             left -= 1;
         }
         Ok(left > 0)
@@ -183,7 +159,7 @@ pub(crate) fn dead(place: &Place, dead: &args::Dead, out: &mut Out) -> Result<()
         return Ok(());
     }
     pages(&reader, &query, |job| {
-        out.thing(&shown(job), |_| row(job))?;
+        out.thing(&job.shown(SystemTime::now()), |_| row(job))?;
         left -= 1;
         Ok(left > 0)
     })
@@ -256,14 +232,6 @@ fn described(job: &JobInfo, is_served: bool) -> String {
     lines.join("\n")
 }
 
-/// A done job that the file keeps.
-#[derive(Serialize)]
-struct Finished<'a> {
-    state: &'static str,
-    #[serde(flatten)]
-    job: &'a FinishedJob,
-}
-
 fn finished_text(job: &FinishedJob) -> String {
     let last = job.last.as_deref().map(|last| format!("\nlast run  {}", last_line(last))).unwrap_or_default();
     let (key, name, payload) = (text::tame(&job.key), text::tame(&job.name), text::tame(&job.payload));
@@ -287,28 +255,16 @@ pub(crate) fn show(place: &Place, show: &args::Show, out: &mut Out) -> Result<()
     };
     if let Some(job) = found {
         let is_served = out.is_json() || is_served(&reader, &job.name)?;
-        return out.thing(&shown(&job), |_| described(&job, is_served));
+        return out.thing(&job.shown(SystemTime::now()), |_| described(&job, is_served));
     }
     let kept = match (&show.key, show.id) {
         (Some(key), _) => reader.finished(Some(key), 1)?.into_iter().next(),
         (None, id) => reader.finished_by_id(JobId(id.unwrap_or_default()))?,
     };
     match kept {
-        Some(job) => out.thing(&Finished { state: "done", job: &job }, |_| finished_text(&job)),
+        Some(job) => out.thing(&job, finished_text),
         None => Err(Fail::Absent("no such job".to_owned())),
     }
-}
-
-#[derive(Serialize)]
-struct Stats<'a> {
-    #[serde(flatten)]
-    counts: &'a Counts,
-    overdue_seconds: Option<f64>,
-}
-
-fn overdue(counts: &Counts) -> Option<(SystemTime, Duration)> {
-    let oldest = counts.oldest_overdue?;
-    Some((oldest, counts.now?.duration_since(oldest).unwrap_or_default()))
 }
 
 fn stats_text(counts: &Counts) -> String {
@@ -324,7 +280,7 @@ fn stats_text(counts: &Counts) -> String {
         lines.push(line(&text::short(&kind.name, 40), State::ALL.map(|state| kind.of(state)), kind.paused));
     }
     lines.push(line("all", State::ALL.map(|state| counts.of(state)), false));
-    if let Some((at, time)) = overdue(counts) {
+    if let (Some(at), Some(time)) = (counts.oldest_overdue, counts.overdue()) {
         lines.push(format!("the job that waits longest was due {} ago, {}", text::rough(time), text::at(at)));
     }
     lines.extend(ahead_line(counts));
@@ -341,15 +297,7 @@ pub(crate) fn ahead_line(counts: &Counts) -> Option<String> {
 
 pub(crate) fn stats(place: &Place, out: &mut Out) -> Result<(), Fail> {
     let counts = Reader::open(place)?.counts()?;
-    let overdue_seconds = overdue(&counts).map(|(_, time)| time.as_secs_f64());
-    out.thing(&Stats { counts: &counts, overdue_seconds }, |_| stats_text(&counts))
-}
-
-#[derive(Serialize)]
-struct Named<'a> {
-    #[serde(flatten)]
-    node: &'a Node,
-    running: u64,
+    out.thing(&counts, stats_text)
 }
 
 fn node_row(node: &Node) -> String {
@@ -366,5 +314,5 @@ pub(crate) fn nodes(place: &Place, out: &mut Out) -> Result<(), Fail> {
     if !out.is_json() {
         out.line(&format!("{:>8}  {:<28} {:<30} {:>7}  HANDLERS, RUNS OF PLACES", "NUMBER", "NAME", "SINCE", "RUNS"))?;
     }
-    nodes.iter().try_for_each(|node| out.thing(&Named { node, running: node.running() }, |_| node_row(node)))
+    nodes.iter().try_for_each(|node| out.thing(node, node_row))
 }

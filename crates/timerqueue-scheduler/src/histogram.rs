@@ -2,8 +2,14 @@
 
 use std::time::Duration;
 
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+
 /// How often each duration was seen, in classes whose widths double: below a microsecond, below 2
 /// us, below 4 us, and so on.
+///
+/// Serializes with its count, and with what half and 99 % of the durations are
+/// [at most](Self::at_most), and the longest one, in seconds.
 ///
 /// # Examples
 ///
@@ -23,6 +29,17 @@ use std::time::Duration;
 pub struct Histogram {
     classes: [u64; Self::CLASSES],
     longest: Duration,
+}
+
+impl Serialize for Histogram {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_struct("Histogram", 4)?;
+        map.serialize_field("count", &self.count())?;
+        map.serialize_field("p50_seconds", &self.at_most(0.5).as_secs_f64())?;
+        map.serialize_field("p99_seconds", &self.at_most(0.99).as_secs_f64())?;
+        map.serialize_field("longest_seconds", &self.longest.as_secs_f64())?;
+        map.end()
+    }
 }
 
 impl Default for Histogram {

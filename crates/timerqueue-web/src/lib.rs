@@ -46,6 +46,31 @@
 //!
 //! The page works without scripts; the script keeps it up to date.
 //!
+//! # JSON
+//!
+//! The data of each page stand below `/api/v1`, for the same callers, with the words of `timerqueue
+//! --json`: the types of the scheduler, serialized. A later version has fields that are not there
+//! today, and a field that is gone or has another meaning begins another version of the path.
+//!
+//! | path | content |
+//! |---|---|
+//! | `/api/v1?span=hour` | `counts` ([`Counts`]) and `activity` (a list of [`Activity`]) of the last `hour`, `day` or `week` |
+//! | `/api/v1/jobs?state=waiting` | 50 `jobs` ([`JobInfo::shown`]): `waiting`, `running`, `failing`, `dead`, `queued` or `all`; with `handler` and `key` as on the page |
+//! | `/api/v1/schedules` | 50 recurring `jobs` |
+//! | `/api/v1/nodes` | `nodes` (a list of [`Node`]) |
+//! | `/api/v1/job/17` | the job with this number: a [`JobInfo`], or a [`FinishedJob`] that its store keeps |
+//!
+//! `next` of a list is the `after` of its next part, or `null`. What goes wrong has an `error`
+//! beside a status: 401 without the token, 404 for a job that is not there, 503 for a store that
+//! fails. Programs give the token as `Authorization: Bearer`.
+//!
+//! [`Counts`]: timerqueue_scheduler::Counts
+//! [`Activity`]: timerqueue_scheduler::Activity
+//! [`JobInfo`]: timerqueue_scheduler::JobInfo
+//! [`JobInfo::shown`]: timerqueue_scheduler::JobInfo::shown
+//! [`FinishedJob`]: timerqueue_scheduler::store::FinishedJob
+//! [`Node`]: timerqueue_scheduler::Node
+//!
 //! # Features
 //!
 //! - `server`: `serve`, with hyper and tokio inside.
@@ -55,6 +80,7 @@
 
 mod act;
 mod body;
+mod data;
 mod guard;
 mod page;
 mod plot;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, REFERRER_POLICY,
-    SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    SET_COOKIE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
@@ -25,7 +25,7 @@ use timerqueue_scheduler::{Counts, Scheduler};
 use crate::body::{self, Body};
 use crate::guard::{Admitted, Guard, Refusal, SHORTEST_TOKEN, is_loopback, random};
 use crate::route::{Fields, Route, Said};
-use crate::{act, view};
+use crate::{act, data, view};
 
 /// Counts that take less are asked for each page.
 const SLOW: Duration = Duration::from_millis(20);
@@ -363,23 +363,34 @@ pub(crate) enum Answer {
     /// To a path below the page, after a change.
     SeeOther(String),
     Icon,
+    Json(StatusCode, String),
 }
 
 impl Inner {
+    /// The path below the place where the page is mounted.
+    fn below<'p>(&self, path: &'p str) -> Option<&'p str> {
+        if self.nested {
+            return Some(path);
+        }
+        path.strip_prefix(&*self.prefix).filter(|below| below.is_empty() || below.starts_with('/'))
+    }
+
     async fn answer<B: http_body::Body>(&self, parts: &Parts, body: B) -> Response<Body> {
         let Ok(nonce) = random::<16>() else { return plain(StatusCode::INTERNAL_SERVER_ERROR, "no random bytes") };
+        let below = self.below(parts.uri.path());
+        let data = below.and_then(Route::of_data);
         let admitted = match self.guard.admit(parts) {
             Ok(admitted) => admitted,
+            Err(Refusal::Login) if data.is_some() => return self.refuse(Refusal::Login),
             Err(Refusal::Login) => return self.login(parts, body, &nonce).await,
             Err(refusal) => return self.refuse(refusal),
         };
-        let path = match parts.uri.path() {
-            path if self.nested => path,
-            path => match path.strip_prefix(&*self.prefix) {
-                Some(below) if below.is_empty() || below.starts_with('/') => below,
-                _ => return self.finish(Answer::Html(StatusCode::NOT_FOUND, self.missing(&nonce)), &nonce),
-            },
+        let Some(path) = below else {
+            return self.finish(Answer::Html(StatusCode::NOT_FOUND, self.missing(&nonce)), &nonce);
         };
+        if let Some(path) = data {
+            return self.finish(self.data(parts, path).await, &nonce);
+        }
         let query = Fields::of(parts.uri.query().unwrap_or_default().as_bytes());
         let Some(route) = Route::of(path, &query) else {
             return self.finish(Answer::Html(StatusCode::NOT_FOUND, self.missing(&nonce)), &nonce);
@@ -415,6 +426,24 @@ impl Inner {
         let said = query.get("said").and_then(Said::of);
         let shown = view::show(self, route, said, &nonce).await;
         self.finish(self.told(shown, &nonce), &nonce)
+    }
+
+    /// The data of a page. A token in the URL serves for this request alone.
+    async fn data(&self, parts: &Parts, path: &str) -> Answer {
+        let fail = |status, text: &str| Answer::Json(status, data::failed(text));
+        if ![Method::GET, Method::HEAD].contains(&parts.method) {
+            return fail(StatusCode::METHOD_NOT_ALLOWED, "this path takes GET and HEAD");
+        }
+        let query = Fields::of(parts.uri.query().unwrap_or_default().as_bytes());
+        let found = match Route::of(path, &query) {
+            Some(route) => data::of(self, route).await,
+            None => Ok(None),
+        };
+        match found {
+            Ok(Some(json)) => Answer::Json(StatusCode::OK, json),
+            Ok(None) => fail(StatusCode::NOT_FOUND, "there is no such path, or the job is there no more"),
+            Err(error) => fail(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+        }
     }
 
     /// An answer, or the error of the scheduler.
@@ -514,7 +543,11 @@ impl Inner {
                 StatusCode::FORBIDDEN,
                 "This page has no token, and a proxy has passed the request on, so the caller may be anywhere. Behind a proxy the page needs a token.",
             ),
-            Refusal::Login => plain(StatusCode::UNAUTHORIZED, "This page needs a token."),
+            Refusal::Login => {
+                let mut response = plain(StatusCode::UNAUTHORIZED, "This page needs a token.");
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                response
+            }
             Refusal::Origin => plain(
                 StatusCode::FORBIDDEN,
                 "The request comes from a page of another site, or has no `Origin` that names this site.",
@@ -529,6 +562,7 @@ impl Inner {
     fn finish(&self, answer: Answer, nonce: &str) -> Response<Body> {
         let (status, kind, body) = match answer {
             Answer::Html(status, html) => (status, "text/html; charset=utf-8", Body::new(html.into_string())),
+            Answer::Json(status, json) => (status, "application/json", Body::new(json)),
             Answer::Icon => (StatusCode::OK, "image/svg+xml", Body::new(view::ICON)),
             Answer::SeeOther(to) => {
                 let mut response = plain(StatusCode::SEE_OTHER, "");

@@ -211,7 +211,15 @@ impl Fields {
     }
 }
 
+/// The version of the JSON.
+const API: &str = "/api/v1";
+
 impl Route {
+    /// The path of the page whose data are asked for as JSON.
+    pub(crate) fn of_data(path: &str) -> Option<&str> {
+        path.strip_prefix(API).filter(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
     /// `path`: below the place where the page is mounted. `None`: there is no such page.
     pub(crate) fn of(path: &str, query: &Fields) -> Option<Self> {
         let mut parts = path.split('/').filter(|part| !part.is_empty());

@@ -138,6 +138,76 @@ fn location(response: &Response<Body>) -> &str {
     response.headers()[header::LOCATION].to_str().unwrap()
 }
 
+fn value(thing: &impl serde::Serialize) -> serde_json::Value {
+    serde_json::to_value(thing).unwrap()
+}
+
+fn json(page: &Page, path: &str) -> serde_json::Value {
+    let response = ask(page, get(&format!("/api/v1{path}")));
+    assert_eq!(response.status(), StatusCode::OK, "{path}");
+    assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
+    serde_json::from_str(&text(response)).unwrap()
+}
+
+/// The JSON is that of the types of the scheduler, whose form has a test of its own.
+#[test]
+fn each_page_has_its_data_as_json() {
+    let rig = Rig::new();
+    let waiting = rig.put("mail", "later", 3_600);
+    rig.put("dies", EVIL, 0);
+    let nightly = timerqueue_scheduler::Schedule::cron("30 2 * * *").build().unwrap();
+    let _ = rig.scheduler.put_to("mail", &()).key("nightly").schedule(nightly).send().wait().unwrap();
+    rig.run();
+    let (page, now) = (rig.page(), rig._runtime.wall_now());
+    let overview = json(&page, "?span=day");
+    assert_eq!(overview["counts"], value(&rig.scheduler.stats().wait().unwrap().jobs));
+    assert_eq!(overview["activity"][0]["handler"], "dies");
+    let jobs = json(&page, "/jobs?state=waiting");
+    assert_eq!(jobs, serde_json::json!({"jobs": [value(&waiting)], "next": null}));
+    let dead = json(&page, "/jobs?state=dead");
+    assert_eq!(dead["jobs"][0], value(&rig.job(EVIL).unwrap()));
+    let schedules = json(&page, "/schedules");
+    let nightly = rig.job("nightly").unwrap();
+    assert_eq!(schedules["jobs"][0], serde_json::to_value(nightly.shown(now)).unwrap());
+    assert_eq!(schedules["jobs"][0]["next"].as_array().unwrap().len(), 5);
+    assert_eq!(json(&page, "/nodes")["nodes"], value(&rig.scheduler.nodes().wait().unwrap()));
+    assert_eq!(json(&page, &format!("/job/{}", waiting.id.0)), value(&waiting));
+
+    // A list in parts.
+    for n in 0..60 {
+        rig.put("mail", &format!("n/{n:02}"), 10 + n);
+    }
+    let first = json(&page, "/jobs?key=n/");
+    let after = first["next"].as_str().unwrap();
+    let second = json(&page, &format!("/jobs?key=n/&after={after}"));
+    assert_eq!((first["jobs"].as_array().unwrap().len(), second["jobs"].as_array().unwrap().len()), (50, 10));
+    assert_eq!((&second["jobs"][0]["key"], &second["next"]), (&"n/50".into(), &serde_json::Value::Null));
+
+    for missing in ["/job/99999", "/nonsense", "/job/1/cancel", "/icon.svg"] {
+        let response = ask(&page, get(&format!("/api/v1{missing}")));
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "{missing}");
+        assert!(text(response).starts_with("{\"error\":"));
+    }
+    assert_eq!(send(&page, post("/api/v1/jobs"), "").status(), StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[test]
+fn data_have_the_rights_of_the_page() {
+    let rig = Rig::new();
+    let page = rig.builder().nested_at("/admin").token("0123456789abcdef").build().unwrap();
+    let refused = ask(&page, get("/api/v1/nodes"));
+    assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(refused.headers()[header::WWW_AUTHENTICATE], "Bearer");
+    assert!(!text(refused).contains("<form"));
+    let bearer = get("/api/v1/nodes").header(header::AUTHORIZATION, "Bearer 0123456789abcdef");
+    assert_eq!(ask(&page, bearer).status(), StatusCode::OK);
+    let by_url = ask(&page, get("/api/v1/nodes?token=0123456789abcdef"));
+    assert!(by_url.headers().get(header::SET_COOKIE).is_none());
+    assert!(text(by_url).starts_with("{\"nodes\":"));
+    let elsewhere = Request::get("/api/v1").header(header::HOST, "localhost").extension(peer("10.0.0.1:1"));
+    assert_eq!(ask(&rig.page(), elsewhere).status(), StatusCode::FORBIDDEN);
+}
+
 #[test]
 fn the_overview_has_counts_plots_and_handlers() {
     let rig = Rig::new();

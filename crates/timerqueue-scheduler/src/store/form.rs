@@ -27,6 +27,10 @@ pub(crate) fn rfc3339_or_none<S: Serializer>(at: &Option<SystemTime>, to: S) -> 
     }
 }
 
+/// An instant of a list.
+#[derive(Serialize)]
+pub(crate) struct Instant(#[serde(serialize_with = "rfc3339")] pub(crate) SystemTime);
+
 /// A duration for people: seconds.
 pub(crate) fn seconds<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
     duration.as_secs_f64().serialize(to)

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{LastRun, Micros, RunEnd};
+use serde::Serialize;
+
+use super::{LastRun, Micros, RunEnd, form};
 use crate::Histogram;
 
 /// How many minutes a store keeps: a week.
@@ -21,12 +23,14 @@ const MICROS: i64 = 60_000_000;
 
 /// What a handler's runs came to in a window of time. Made by
 /// [`Scheduler::activity`](crate::Scheduler::activity).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Activity {
     /// The begin of the window.
+    #[serde(serialize_with = "form::rfc3339")]
     pub begin: SystemTime,
     /// The name of the handler.
+    #[serde(rename = "handler")]
     pub name: Arc<str>,
     /// Runs that ended with [`RunEnd::Done`].
     pub done: u64,

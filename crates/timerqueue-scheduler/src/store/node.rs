@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::form;
 
@@ -147,7 +147,22 @@ pub struct Node {
     #[serde(serialize_with = "form::rfc3339_or_none")]
     pub until: Option<SystemTime>,
     /// Its handlers, in the order of their registration.
+    #[serde(flatten, serialize_with = "with_running")]
     pub handlers: Vec<NodeHandler>,
+}
+
+/// The handlers, and the sum of their runs.
+fn with_running<S: Serializer>(handlers: &[NodeHandler], to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Handlers<'a> {
+        running: u64,
+        handlers: &'a [NodeHandler],
+    }
+    Handlers { running: running(handlers), handlers }.serialize(to)
+}
+
+fn running(handlers: &[NodeHandler]) -> u64 {
+    handlers.iter().map(|handler| handler.running).sum()
 }
 
 /// A handler of a [`Node`].
@@ -167,7 +182,7 @@ impl Node {
     /// The runs of the node, of all its handlers.
     #[must_use]
     pub fn running(&self) -> u64 {
-        self.handlers.iter().map(|handler| handler.running).sum()
+        running(&self.handlers)
     }
 
     pub(crate) fn of(

@@ -268,6 +268,8 @@ impl JobInfo {
     pub const MOST_FAILURES: usize = 8;
     /// The longest text of an error among the failed attempts, in bytes.
     pub const LONGEST_FAILURE: usize = 1_024;
+    /// The next runs of a job as it is [shown](Self::shown).
+    const SHOWN_RUNS: usize = 5;
 
     /// Whether a recurring job waits for an occurrence though there are earlier ones: the clock was
     /// ahead of `now`, and was set back. [`Scheduler::realign`](crate::Scheduler::realign) lets the
@@ -356,6 +358,44 @@ impl JobInfo {
             .chain(later)
             .take(if schedule.is_fixed_delay() { at_most.min(1) } else { at_most })
             .collect()
+    }
+
+    /// The job as programs are shown it, by the command line (`timerqueue ls --json`) and by the
+    /// page: serialized as it is, and a recurring job with the next five runs in `next` and
+    /// [`is_ahead`](Self::is_ahead) in `ahead`. `now`: the store's clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("tidy", |_: (), _| {}).start()?;
+    /// let daily = Schedule::cron("@daily").build()?;
+    /// let _ = scheduler.put_to("tidy", &()).key("tidy").schedule(daily).send().wait()?;
+    /// let job = scheduler.get("tidy").wait()?.unwrap();
+    /// let json = serde_json::to_value(job.shown(runtime.wall_now()))?;
+    /// assert_eq!((&json["key"], json["next"].as_array().map(Vec::len)), (&"tidy".into(), Some(5)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shown(&self, now: SystemTime) -> impl Serialize + '_ {
+        #[derive(Serialize)]
+        struct Shown<'a> {
+            #[serde(flatten)]
+            job: &'a JobInfo,
+            #[serde(flatten)]
+            coming: Option<Coming>,
+        }
+        #[derive(Serialize)]
+        struct Coming {
+            ahead: bool,
+            next: Vec<form::Instant>,
+        }
+        let next = || self.next_runs(now, Self::SHOWN_RUNS).into_iter().map(form::Instant).collect();
+        let coming = self.recurrence.as_ref().map(|_| Coming { ahead: self.is_ahead(now), next: next() });
+        Shown { job: self, coming }
     }
 
     /// Whether the job waits after a failed attempt.
@@ -561,8 +601,9 @@ impl Query {
 }
 
 /// A done job that its store keeps: a file does, for as long as `SqliteOptions::keep_finished`
-/// says.
+/// says. Serialized, it has the `state` `done`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "state", rename = "done")]
 #[non_exhaustive]
 pub struct FinishedJob {
     /// The number of the job.
@@ -619,21 +660,39 @@ impl KindCounts {
 }
 
 /// How many jobs a store has.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+///
+/// Serializes for people and programs, with the [overdue](Self::overdue) time in seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
     /// By handler, in the order of the names.
-    #[serde(rename = "handlers")]
     pub kinds: Vec<KindCounts>,
     /// The due time of the job that waits longest, if one is overdue. Paused jobs do not count.
-    #[serde(serialize_with = "form::rfc3339_or_none")]
     pub oldest_overdue: Option<SystemTime>,
     /// How many recurring jobs wait for an occurrence though there are earlier ones:
     /// [`JobInfo::is_ahead`].
     pub ahead: u64,
     /// The store's clock.
-    #[serde(serialize_with = "form::rfc3339_or_none")]
     pub now: Option<SystemTime>,
+}
+
+impl Serialize for Counts {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Shown<'a> {
+            handlers: &'a [KindCounts],
+            #[serde(serialize_with = "form::rfc3339_or_none")]
+            oldest_overdue: Option<SystemTime>,
+            #[serde(serialize_with = "form::seconds_or_none")]
+            overdue_seconds: Option<Duration>,
+            ahead: u64,
+            #[serde(serialize_with = "form::rfc3339_or_none")]
+            now: Option<SystemTime>,
+        }
+        let Self { kinds, oldest_overdue, ahead, now } = self;
+        let (oldest_overdue, ahead, now) = (*oldest_overdue, *ahead, *now);
+        Shown { handlers: kinds, oldest_overdue, overdue_seconds: self.overdue(), ahead, now }.serialize(to)
+    }
 }
 
 impl Counts {
@@ -644,6 +703,12 @@ impl Counts {
     pub(crate) fn with_ahead(mut self, ahead: u64) -> Self {
         self.ahead = ahead;
         self
+    }
+
+    /// For how long the job that waits longest has been due, on the store's clock.
+    #[must_use]
+    pub fn overdue(&self) -> Option<Duration> {
+        Some(self.now?.duration_since(self.oldest_overdue?).unwrap_or_default())
     }
 
     /// The number of jobs in a state, of all handlers.

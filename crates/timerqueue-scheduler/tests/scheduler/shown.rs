@@ -46,9 +46,22 @@ fn jobs_and_counts_serialize_for_people_and_programs() {
                 "handler": "mail", "paused": false, "failing": 2,
                 "waiting": 2, "queued": 0, "running": 0, "dead": 0, "recurring": 1,
             }],
-            "oldest_overdue": null, "ahead": 0, "now": "2026-01-01T00:00:02Z",
+            "oldest_overdue": null, "overdue_seconds": null, "ahead": 0, "now": "2026-01-01T00:00:02Z",
         })
     );
     let node = to_value(&scheduler.nodes().wait().unwrap()[0]).unwrap();
     assert_eq!(node["handlers"], json!([{"handler": "mail", "parallel": 32, "running": 0}]));
+    assert_eq!(node["running"], 0);
+    let shown = to_value(job("r").shown(runtime.wall_now())).unwrap();
+    assert_eq!((&shown["ahead"], &shown["next"][1]), (&json!(false), &json!("2026-01-01T02:00:00Z")));
+    assert_eq!(shown["next"].as_array().unwrap().len(), 5);
+    assert_eq!(to_value(job("a").shown(runtime.wall_now())).unwrap(), failing);
+    let activity = scheduler.activity(runtime.wall_now(), Duration::from_secs(60)).wait().unwrap();
+    assert_eq!(
+        to_value(&activity[0]).unwrap(),
+        json!({
+            "begin": "2026-01-01T00:00:00Z", "handler": "mail", "done": 0, "again": 0, "failed": 3, "died": 0,
+            "lateness": {"count": 3, "p50_seconds": 0.0, "p99_seconds": 0.0, "longest_seconds": 0.0},
+        })
+    );
 }

@@ -3,7 +3,8 @@
 use maud::{Markup, html};
 use timerqueue_scheduler::{Error, JobInfo, Query};
 
-use super::{Frame, HANDLERS, PAGE, Place, state};
+use super::{Frame, HANDLERS, Place, state};
+use crate::page::Inner;
 use crate::route::{Action, After, Filter, Tab};
 use crate::text;
 
@@ -13,8 +14,9 @@ fn is_by_due(tab: Tab) -> bool {
     !matches!(tab, Tab::Dead | Tab::All)
 }
 
-pub(super) async fn show(frame: &Frame<'_>, filter: &Filter) -> Result<Markup, Error> {
-    let mut query = Query::new().limit(PAGE + 1);
+/// The jobs of a list, and where its next part begins.
+pub(crate) async fn find(page: &Inner, filter: &Filter) -> Result<(Vec<JobInfo>, Option<After>), Error> {
+    let mut query = Query::new();
     if let Some(state) = filter.tab.state() {
         query = query.state(state);
     }
@@ -29,18 +31,17 @@ pub(super) async fn show(frame: &Frame<'_>, filter: &Filter) -> Result<Markup, E
     if let Some(key) = &filter.key {
         query = query.key_prefix(key);
     }
-    if let Some(after) = filter.after {
-        query = after.narrow(query, by_due);
-    }
-    let mut jobs = frame.page.scheduler.list(query).await?;
-    let more = jobs.len() > PAGE;
-    jobs.truncate(PAGE);
+    super::part(page, query, filter.after, by_due).await
+}
+
+pub(super) async fn show(frame: &Frame<'_>, filter: &Filter) -> Result<Markup, Error> {
+    let (jobs, next) = find(frame.page, filter).await?;
     let title = filter.tab.title();
     let main = html! {
         h1 { (title) }
         (form(frame, filter))
         (table(frame, &jobs, filter.tab, "list"))
-        (pager(frame, filter, &jobs, more))
+        (pager(frame, filter, next))
     };
     Ok(frame.document(Place::Jobs(filter.tab), title, &main))
 }
@@ -57,10 +58,9 @@ fn base(filter: &Filter) -> String {
     url
 }
 
-fn pager(frame: &Frame<'_>, filter: &Filter, jobs: &[JobInfo], more: bool) -> Markup {
+fn pager(frame: &Frame<'_>, filter: &Filter, next: Option<After>) -> Markup {
     let first = filter.after.map(|_| frame.link(&base(filter)));
-    let next =
-        jobs.last().filter(|_| more).map(|job| frame.link(&format!("{}&after={}", base(filter), After::of(job))));
+    let next = next.map(|next| frame.link(&format!("{}&after={next}", base(filter))));
     html! {
         @if first.is_some() || next.is_some() {
             nav.pager #pager data-live aria-label="Parts of the list" {

@@ -14,10 +14,13 @@ use std::time::SystemTime;
 
 use http::StatusCode;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use timerqueue_scheduler::{Counts, Error, JobInfo, LastRun, RunEnd, State};
+use timerqueue_scheduler::{Counts, Error, JobInfo, LastRun, Query, RunEnd, State};
 
+pub(crate) use self::jobs::find as jobs;
+pub(crate) use self::overview::activity;
+pub(crate) use self::schedules::find as schedules;
 use crate::page::{Answer, Inner};
-use crate::route::{Action, Route, Said, Tab};
+use crate::route::{Action, After, Route, Said, Tab};
 use crate::text;
 
 pub(crate) const ICON: &str = include_str!("icon.svg");
@@ -45,6 +48,23 @@ enum Place {
     Schedules,
     Nodes,
     Elsewhere,
+}
+
+/// A part of a list: the jobs behind `after`, and where the next part begins, if there is one.
+async fn part(
+    page: &Inner,
+    query: Query,
+    after: Option<After>,
+    by_due: bool,
+) -> Result<(Vec<JobInfo>, Option<After>), Error> {
+    let mut query = query.limit(PAGE + 1);
+    if let Some(after) = after {
+        query = after.narrow(query, by_due);
+    }
+    let mut jobs = page.scheduler.list(query).await?;
+    let next = (jobs.len() > PAGE).then(|| After::of(&jobs[PAGE - 1]));
+    jobs.truncate(PAGE);
+    Ok((jobs, next))
 }
 
 /// Answers a route that shows something.

@@ -8,6 +8,7 @@ use maud::{Markup, html};
 use timerqueue_scheduler::{Activity, Error, Histogram, KindCounts, Query, State};
 
 use super::{Frame, HANDLERS, Place, count, jobs};
+use crate::page::Inner;
 use crate::plot::{self, Window};
 use crate::route::{Span, Tab};
 use crate::text;
@@ -24,11 +25,17 @@ struct Sum {
     lateness: Histogram,
 }
 
+/// The ends of runs in a span, and the begin of its first window.
+pub(crate) async fn activity(page: &Inner, now: SystemTime, span: Span) -> Result<(SystemTime, Vec<Activity>), Error> {
+    let (minutes, number) = span.windows();
+    let first = first_window(now, minutes, number);
+    Ok((first, page.scheduler.activity(first, Duration::from_secs(60 * minutes)).await?))
+}
+
 pub(super) async fn show(frame: &Frame<'_>, span: Span) -> Result<Markup, Error> {
     let (minutes, number) = span.windows();
-    let first = first_window(frame.now, minutes, number);
     let scheduler = &frame.page.scheduler;
-    let activity = scheduler.activity(first, Duration::from_secs(60 * minutes)).await?;
+    let (first, activity) = activity(frame.page, frame.now, span).await?;
     let windows = windows(&activity, first, minutes, number);
     let sums = sums(&activity);
     let running = scheduler.list(Query::new().state(State::Running).limit(FEW)).await?;

@@ -3,18 +3,18 @@
 use maud::{Markup, html};
 use timerqueue_scheduler::{Error, JobInfo, Query, Schedule, State};
 
-use super::{Frame, PAGE, Place, end};
+use super::{Frame, Place, end};
+use crate::page::Inner;
 use crate::route::{Action, After};
 use crate::text;
 
+/// A part of the recurring jobs, and where the next one begins.
+pub(crate) async fn find(page: &Inner, after: Option<After>) -> Result<(Vec<JobInfo>, Option<After>), Error> {
+    super::part(page, Query::new().state(State::Recurring).soonest_first(), after, true).await
+}
+
 pub(super) async fn show(frame: &Frame<'_>, after: Option<After>) -> Result<Markup, Error> {
-    let mut query = Query::new().state(State::Recurring).soonest_first().limit(PAGE + 1);
-    if let Some(after) = after {
-        query = after.narrow(query, true);
-    }
-    let mut jobs = frame.page.scheduler.list(query).await?;
-    let next = (jobs.len() > PAGE).then(|| After::of(&jobs[PAGE - 1]));
-    jobs.truncate(PAGE);
+    let (jobs, next) = find(frame.page, after).await?;
     let main = html! {
         h1 { "Schedules" }
         (table(frame, &jobs))

@@ -414,8 +414,8 @@ struct Inner {
 }
 
 impl PostgresStore {
-    /// Connects with the default settings. `address`: a [`PostgresAddress`], or its text. Blocks for the [patience](PostgresOptions::patience) at most, and tries each
-    /// server once.
+    /// Connects with the default settings. `address`: a [`PostgresAddress`], or its text. Blocks
+    /// for the [patience](PostgresOptions::patience) at most, and tries each server once.
     ///
     /// # Errors
     ///
