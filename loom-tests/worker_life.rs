@@ -15,7 +15,7 @@
 //! `a_thread_is_started_beside_a_job_that_blocks` the stall check is never armed, so it adds no
 //! thread; in that model the stall check goes off at once.
 //!
-//! Seen to fail without each of: the last look of `wait`, and of `rest`; the return of the token by
+//! Seen to fail without each of: the last look of `wait`, and of `park`; the return of the token by
 //! the last poller, by a poller that finds no work, by `run_jobs` that finds no job; the wake-up of
 //! a second thread by the last poller; the wake-up of the next poller when the pool stops; putting
 //! a job into the pool under the lock of its shard (without it, and with a `yield_now` there, since

@@ -39,7 +39,7 @@ impl Cause {
 }
 
 /// Whether the alarms of a runtime are lost.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Loss {
     /// The cause, the call that failed, and the system's error.
     told: OnceLock<(Cause, String)>,
@@ -47,12 +47,6 @@ pub(crate) struct Loss {
     cut_off: AtomicBool,
     /// The number of blocked threads. Written at each wait, hence on its own cache line.
     waiting: CachePadded<AtomicUsize>,
-}
-
-impl Default for Loss {
-    fn default() -> Self {
-        Self { told: OnceLock::new(), cut_off: AtomicBool::new(false), waiting: CachePadded::new(AtomicUsize::new(0)) }
-    }
 }
 
 impl Loss {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::children::Shards;
 use super::{CancelReason, Cancellation, CancellationToken, Cause, Handle, Inner};
-use crate::engine::{self, Changed, Firing, OwnedEntry, TimedCancel};
+use crate::engine::{self, Changed, Firing, Overlapping, OwnedEntry};
 use crate::queue::MissedTicks;
 use crate::runtime::RuntimeError;
 use crate::runtime::{Runtime, RuntimeHandle};
@@ -341,10 +341,7 @@ impl CancellationTokenSource {
     /// ```
     #[doc(alias("CancelAfter", "timeout", "WithTimeout"))]
     pub fn cancel_after(&self, after: Duration) {
-        match self.try_cancel_after(after) {
-            Ok(()) | Err(RuntimeError::Ended | RuntimeError::Forked) => {}
-            Err(error) => error.not_started(),
-        }
+        RuntimeError::or_none(self.try_cancel_after(after));
     }
 
     /// As [`cancel_after`](Self::cancel_after), with an error instead of a panic, and instead of a
@@ -399,10 +396,7 @@ impl CancellationTokenSource {
     /// ```
     #[doc(alias("WithDeadline", "deadline"))]
     pub fn cancel_at(&self, deadline: impl Into<Deadline>) {
-        match self.try_cancel_at(deadline) {
-            Ok(()) | Err(RuntimeError::Ended | RuntimeError::Forked) => {}
-            Err(error) => error.not_started(),
-        }
+        RuntimeError::or_none(self.try_cancel_at(deadline));
     }
 
     /// As [`cancel_at`](Self::cancel_at), with an error instead of a panic, and instead of a timed
@@ -463,7 +457,12 @@ impl CancellationTokenSource {
                 }
             }
         };
-        Ok(OwnedEntry::start_own_at(self.handle.source.engine()?, MissedTicks::Skip, deadline, TimedCancel(fire)))
+        Ok(OwnedEntry::start_own_at(
+            self.handle.source.engine()?,
+            MissedTicks::Skip,
+            deadline,
+            Overlapping::<_, true>(fire),
+        ))
     }
 
     /// Makes a source reusable if the source is not cancelled: withdraws the timed cancel and drops

@@ -13,40 +13,14 @@
 //! at once and wakes its task. The caller of [`Alarms::arm`] sees to it that such a ring does not
 //! wait for the lock.
 
-use std::sync::{Arc, Weak};
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::time::SystemTime;
 
-use super::types::{AXES, Axis, wall_time};
+use super::types::{Axis, wall_time};
 use crate::engine::{EntryRef, Looked, OwnedEntry, WakerEntry, change_wall, start_wall};
 use crate::queue::MissedTicks;
 use crate::runtime::RuntimeHandle;
 use crate::time::{END, NEVER};
-
-/// The receiver of rings.
-pub(super) trait Ring: Send + Sync + 'static {
-    /// A core timer has fired, or the runtime has ended. No lock is held but, on a thread that arms
-    /// or compares keys, the queue's own.
-    fn ring(&self, axis: Axis);
-}
-
-/// The waker of the timer of an axis.
-struct Bell<R> {
-    queue: Weak<R>,
-    axis: Axis,
-}
-
-impl<R: Ring> Wake for Bell<R> {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(queue) = self.queue.upgrade() {
-            queue.ring(self.axis);
-        }
-    }
-}
 
 /// See the module's ground rules.
 pub(super) struct Alarms {
@@ -58,9 +32,10 @@ pub(super) struct Alarms {
 }
 
 impl Alarms {
-    pub(super) fn new<R: Ring>(queue: &Weak<R>) -> Self {
-        let bell = |axis| Waker::from(Arc::new(Bell { queue: Weak::clone(queue), axis }));
-        Self { bells: AXES.map(bell), running: None, wall: None, armed: [NEVER; 2] }
+    /// Each bell is called, by axis, when its timer has fired or the runtime has ended. No lock is
+    /// held but, on a thread that arms or compares keys, the queue's own.
+    pub(super) fn new(bells: [Waker; 2]) -> Self {
+        Self { bells, running: None, wall: None, armed: [NEVER; 2] }
     }
 
     /// The instant for which the timer of an axis is armed; [`NEVER`]: not armed.
@@ -85,15 +60,10 @@ impl Alarms {
         let [bell, wall_bell] = &self.bells;
         let mut looked = Looked::Waits;
         if running < running_before {
-            looked = match &self.running {
-                None => WakerEntry::start(&mut self.running, engine, MissedTicks::Skip.into(), bell, running, now),
-                Some(entry) => {
-                    // The timer may be queued, or have fired while a thread is about to ring:
-                    // `reset` serves the first, `look` the second.
-                    entry.reset(Some(now), |_| running);
-                    entry.look(bell, running, now)
-                }
-            };
+            // The timer may be queued, or have fired while a thread is about to ring: `reset`
+            // serves the first, `poll` the second.
+            self.running.iter().for_each(|entry| _ = entry.reset(Some(now), |_| running));
+            looked = WakerEntry::poll(&mut self.running, engine, bell, running, now);
             self.armed[0] = if looked == Looked::HasCome { NEVER } else { running };
         }
         if wall != END && wall < wall_before {

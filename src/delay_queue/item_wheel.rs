@@ -151,7 +151,7 @@ impl<S, B> ItemWheel<S, B> {
         wheel.advance(now);
         let item = ManuallyDrop::new(item);
         // SAFETY: not in the wheel (asserted), and in no other, whose item it is not. Alive until
-        // unlinked or emitted by the reference just forgotten, which `taken_out` takes up again.
+        // unlinked or emitted by the reference just forgotten, which a new one takes up again.
         let _ = unsafe { wheel.insert(item.0) };
     }
 
@@ -205,19 +205,14 @@ impl<S, B> ItemWheel<S, B> {
         self.own(item);
         // SAFETY: alive by the caller's reference, and in no wheel but this, whose item it is.
         let was_queued = unsafe { self.wheel.as_mut()?.unlink(item.0) };
-        was_queued.then(|| Self::taken_out(item.0))
-    }
-
-    /// The reference of the wheel, for an item that has just left it.
-    fn taken_out(node: NonNull<ItemNode<S, B>>) -> ItemRef<S, B> {
-        ItemRef(node)
+        was_queued.then(|| ItemRef(item.0)) // the reference of the wheel
     }
 
     /// Takes an item that is due at `now` out of the wheel. Each node looked at costs a unit of
     /// `work`.
     pub(super) fn next_due(&mut self, now: u64, work: &mut usize) -> Next<ItemRef<S, B>> {
         match self.wheel.as_mut().map_or(Next::Nothing, |wheel| wheel.next_due(now, work)) {
-            Next::Due(node) => Next::Due(Self::taken_out(node)),
+            Next::Due(node) => Next::Due(ItemRef(node)),
             Next::Nothing => Next::Nothing,
             Next::Exhausted => Next::Exhausted,
         }
@@ -250,12 +245,12 @@ impl<S, B> ItemWheel<S, B> {
             },
         );
         // Of the wheel: given back to it.
-        first.map(|node| ManuallyDrop::new(Self::taken_out(node)).deref().clone())
+        first.map(|node| ManuallyDrop::new(ItemRef(node)).deref().clone())
     }
 
     /// Takes any item out of the wheel: for the end of a queue, and for draining.
     pub(super) fn pop_any(&mut self) -> Option<ItemRef<S, B>> {
-        self.wheel.as_mut()?.pop_any().map(Self::taken_out)
+        self.wheel.as_mut()?.pop_any().map(ItemRef)
     }
 
     #[cfg(test)]

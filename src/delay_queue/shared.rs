@@ -22,8 +22,9 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
+use std::task::{Wake, Waker};
 
-use super::alarms::{Alarms, Ring};
+use super::alarms::Alarms;
 use super::state::{Outbox, QueueEntry, QueueState};
 use super::types::{AXES, Axis};
 use crate::alarm::Clock;
@@ -65,7 +66,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> SharedQueue<K, V> {
         capacity: usize,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<Self>| {
-            let state = Mutex::new(QueueState::new(capacity, policy, Alarms::new(me)));
+            let bell = |axis| Waker::from(Arc::new(Bell { queue: Weak::clone(me), axis }));
+            let state = Mutex::new(QueueState::new(capacity, policy, Alarms::new(AXES.map(bell))));
             Self { state, notes: AtomicU8::new(0), runtime, clock, policy, refuses_overdue }
         })
     }
@@ -110,14 +112,25 @@ impl<K, V> SharedQueue<K, V> {
     }
 }
 
-impl<K: Send + Sync + 'static, V: Send + 'static> Ring for SharedQueue<K, V> {
-    fn ring(&self, axis: Axis) {
-        if self.is_own() {
-            self.notes.fetch_or(1 << axis as u8, Ordering::Relaxed);
+/// The waker of the timer of an axis.
+struct Bell<K, V> {
+    queue: Weak<SharedQueue<K, V>>,
+    axis: Axis,
+}
+
+impl<K: Send + Sync + 'static, V: Send + 'static> Wake for Bell<K, V> {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let Some(queue) = self.queue.upgrade() else { return };
+        if queue.is_own() {
+            queue.notes.fetch_or(1 << self.axis as u8, Ordering::Relaxed);
             return;
         }
-        let mut section = self.lock();
-        section.alarms.fired(axis);
+        let mut section = queue.lock();
+        section.alarms.fired(self.axis);
         section.settle();
     }
 }

@@ -289,13 +289,11 @@ impl<K, V> QueueState<K, V> {
         self.fresh += 1;
     }
 
-    /// The reading of the clock of an axis. `None`: no entry is on that clock.
-    fn now(&self, axis: Axis, clock: &Clock, now: u64) -> Option<u64> {
-        let is_empty = || self.on_wall.is_empty() && self.ready[Axis::Wall as usize].is_empty();
-        match axis {
-            Axis::Running => Some(now),
-            Axis::Wall => (!is_empty()).then(|| wall_instant(clock.wall())),
-        }
+    /// The axes with the readings of their clocks; the wall clock's only if an entry is on it.
+    fn axes(&self, clock: &Clock, now: u64) -> impl Iterator<Item = (Axis, u64)> + Clone + use<K, V> {
+        let has_wall = !(self.on_wall.is_empty() && self.ready[Axis::Wall as usize].is_empty());
+        let wall = has_wall.then(|| (Axis::Wall, wall_instant(clock.wall())));
+        std::iter::once((Axis::Running, now)).chain(wall)
     }
 
     /// The instant at which the first entry that waits by the wall clock is delivered.
@@ -328,23 +326,15 @@ impl<K, V> QueueState<K, V> {
     /// Makes due entries ready. Returns the lateness and the axis of the one to be delivered first.
     /// `Err`: the work is used up.
     fn first_due(&mut self, clock: &Clock, now: u64) -> Result<Option<(u64, usize)>, ()> {
-        let mut work = SECTION;
-        let mut nows = [None; 2];
-        for axis in AXES {
-            nows[axis as usize] = self.now(axis, clock, now);
-            if let Some(now) = nows[axis as usize] {
-                if !self.pull(axis, now, &mut work) {
-                    return Err(());
-                }
-            }
+        let (mut work, axes) = (SECTION, self.axes(clock, now));
+        if !axes.clone().all(|(axis, now)| self.pull(axis, now, &mut work)) {
+            return Err(());
         }
-        // By lateness: an instant of the wall clock counts by the present distance of both clocks.
+        // The latest first; of equally late entries the one that was given its due time first.
         let mut best = None;
-        for axis in AXES {
-            let (Some(now), Some((due, number))) = (nows[axis as usize], self.first_ready(axis)) else {
-                continue;
-            };
-            // After a step back of the wall clock, ready entries may not be due any more.
+        for (axis, now) in axes {
+            let Some((due, number)) = self.first_ready(axis) else { continue };
+            // The wall clock may have been set back since.
             if axis == Axis::Running || due <= now {
                 best = best.max(Some((now.saturating_sub(due), std::cmp::Reverse(number), axis as usize)));
             }
@@ -381,8 +371,7 @@ impl<K, V> QueueState<K, V> {
     pub(super) fn wake_receivers(&mut self, clock: &Clock, now: u64) -> Option<[u64; 2]> {
         let mut work = SECTION;
         let (mut due, mut next) = (0, [END; 2]);
-        for axis in AXES {
-            let Some(now) = self.now(axis, clock, now) else { continue };
+        for (axis, now) in self.axes(clock, now) {
             if !self.pull(axis, now, &mut work) {
                 return None;
             }
@@ -430,8 +419,7 @@ impl<K, V> QueueState<K, V> {
     /// go. `None`: no entry comes due. `Err`: the work is used up.
     pub(super) fn next_due(&mut self, clock: &Clock, now: u64) -> Result<Option<(Axis, u64)>, ()> {
         let (mut work, mut best) = (SECTION, None);
-        for axis in AXES {
-            let Some(now) = self.now(axis, clock, now) else { continue };
+        for (axis, now) in self.axes(clock, now) {
             let at = self.next_at(axis, &mut work)?;
             let left = i128::from(at) - i128::from(now);
             if at < END && best.is_none_or(|(least, _)| left < least) {
@@ -447,8 +435,7 @@ impl<K, V> QueueState<K, V> {
             return Ok(self.ready[axis].first_key_value().map(|(_, entry)| entry.clone()));
         }
         let (mut work, mut best) = (SECTION, None);
-        for axis in AXES {
-            let Some(now) = self.now(axis, clock, now) else { continue };
+        for (axis, now) in self.axes(clock, now) {
             let at = self.next_at(axis, &mut work)?;
             // After a step back of the wall clock, an entry that is ready may have to wait again.
             let ready = self.ready[axis as usize].first_key_value().filter(|&(&(due, _), _)| due == at);

@@ -286,7 +286,7 @@ impl Agenda {
             let Some((member, queue)) = self.entries().touched.pop_front() else { return };
             let engine = self.entries().members.get(&member).and_then(|member| member.engine.upgrade());
             if let Some(engine) = engine {
-                engine.wait_for_arming(queue);
+                engine.shard(queue).lock().touched = false;
             }
         }
     }

@@ -36,8 +36,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::frames::inside;
-use super::number::EngineNumber;
-use super::observe::{Context, Label, Settings};
+use super::observe::{Context, EngineNumber, Label, Settings};
 use super::shard::{AfterUnlock, Changed, Notice, Shard, ShardState, end_section, end_section_apart};
 use crate::alarm::Clock;
 use crate::queue::list::Linked;
@@ -111,12 +110,14 @@ pub(crate) unsafe trait EntryPayload: Sized + 'static {
     unsafe fn call(this: NonNull<Self>, firing: &Firing, context: Option<&Context>);
 }
 
-/// A callback that may run several times at once.
-pub(crate) struct Overlapping<F>(pub(crate) F);
+/// A callback that may run several times at once. `CANCELS`: a timed cancel, for the program no
+/// callback of its own.
+pub(crate) struct Overlapping<F, const CANCELS: bool>(pub(crate) F);
 
 // SAFETY: the bounds say so.
-unsafe impl<F: Fn(&Firing) + Send + Sync + 'static> EntryPayload for Overlapping<F> {
+unsafe impl<F: Fn(&Firing) + Send + Sync + 'static, const CANCELS: bool> EntryPayload for Overlapping<F, CANCELS> {
     const KIND: Kind = Kind::Overlapping;
+    const IS_OF_PROGRAM: bool = !CANCELS;
 
     #[inline(always)]
     unsafe fn call(this: NonNull<Self>, firing: &Firing, context: Option<&Context>) {
@@ -124,22 +125,6 @@ unsafe impl<F: Fn(&Firing) + Send + Sync + 'static> EntryPayload for Overlapping
         // `Sync`.
         let Self(callback) = unsafe { this.as_ref() };
         run_in(context, &firing.entry, || firing.lateness(), || callback(firing));
-    }
-}
-
-/// A timed cancel: a callback, but for the program no callback of its own.
-pub(crate) struct TimedCancel<F>(pub(crate) F);
-
-// SAFETY: the bounds say so.
-unsafe impl<F: Fn(&Firing) + Send + Sync + 'static> EntryPayload for TimedCancel<F> {
-    const KIND: Kind = Kind::Overlapping;
-    const IS_OF_PROGRAM: bool = false;
-
-    unsafe fn call(this: NonNull<Self>, firing: &Firing, _: Option<&Context>) {
-        // SAFETY: alive between `begin` and `end`; only overlapping calls share it, and it is
-        // `Sync`.
-        let Self(callback) = unsafe { this.as_ref() };
-        callback(firing);
     }
 }
 

@@ -15,7 +15,7 @@ use super::entry::{Firing, finish_disposal};
 use super::{Engine, EntryRef, TimerSnapshot, dispose, inside, observe};
 use crate::pool::{Ran, Tick};
 use crate::queue::state::{Begin, Claim, End};
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
 use crate::time::Timestamp;
 use crate::unwind::contain;
 
@@ -133,11 +133,12 @@ impl CallbackJob {
             inside(engine.address(), || engine.run_by_hand(firing.into(), |deferred| engine.submit(deferred.expired)));
             return;
         }
-        let entry = firing.entry.clone();
+        let (entry, scheduled) = (firing.entry.clone(), firing.scheduled);
         if entry.wall_index().is_some() {
             firing.missed = Firing::GIVEN_BACK;
         }
-        inside(engine.address(), || engine.run_given_back(firing));
+        let run = || firing.run(engine, |deferred| dispose(&deferred.entry));
+        inside(engine.address(), || engine.count_by_hand(scheduled, run));
         dispose(&entry);
     }
 }
@@ -238,18 +239,6 @@ impl Engine {
             None
         };
         kept.into_iter().filter_map(give_back).collect()
-    }
-
-    /// Runs a callback that was given back. A shutdown waits for it.
-    fn run_given_back(&self, firing: Firing) {
-        let late = self.clock.now().saturating_sub(firing.scheduled);
-        self.by_hand.share_begin();
-        self.running_by_hand.fetch_add(1, Ordering::Relaxed);
-        let ran = firing.run(self, |deferred| dispose(&deferred.entry));
-        if ran != Ran::Void {
-            self.by_hand.share_ran(ran, late);
-        }
-        self.running_by_hand.fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -7,6 +7,7 @@
 //! (which the running callback takes over), each waiter 1 (I15). The state word
 //! ([`crate::queue::state`]) decides which thread may run or drop the callback.
 
+use std::io::Write;
 use std::sync::Weak;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -16,15 +17,14 @@ pub(crate) use self::agenda::{Agenda, Driver};
 pub(crate) use self::current::{CoreRef, Owner};
 use self::entry::EntryMeta;
 pub(crate) use self::entry::{
-    EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, OwnedEntry, TimedCancel, change, change_at, dispose,
-    restart, restart_under_lock,
+    EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, OwnedEntry, change, change_at, dispose, restart,
+    restart_under_lock,
 };
 pub use self::fire::CallbackJob;
 pub(crate) use self::fire::{Executor, Expired, InOrder};
 pub(crate) use self::frames::{inside, is_inside};
-use self::number::EngineNumber;
-use self::observe::PoolNews;
 pub use self::observe::{CallbackContext, CallbackPanic, ObservedCallback, Observer, SlowCallback, ThreadsChanged};
+use self::observe::{EngineNumber, PoolNews};
 pub(crate) use self::observe::{Hooks, Label, Settings};
 pub(crate) use self::outlook::soonest;
 pub use self::outlook::{PendingTimer, TimerDump, TimerSnapshot, TimerState};
@@ -37,7 +37,7 @@ pub(crate) use self::waits::Waits;
 pub(crate) use self::waker_entry::{Looked, WakerEntry};
 use self::wall_registry::WallRegistry;
 pub(crate) use self::wall_registry::{change_wall, start_wall};
-use crate::alarm::{Clock, SharedAlarm};
+use crate::alarm::{Clock, Loss, SharedAlarm};
 use crate::pool::{BATCH, Counts, Metrics, Pool, Ran, Tick};
 use crate::sync::unmodelled::{self, AtomicUsize, OnceLock, fence};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
@@ -54,8 +54,6 @@ mod entry;
 mod fire;
 mod frames;
 mod lead;
-mod lost;
-mod number;
 mod observe;
 mod outlook;
 mod shard;
@@ -266,14 +264,6 @@ impl Engine {
         }
     }
 
-    /// Alarms come early again and again.
-    #[cold]
-    pub(crate) fn distrust_alarms(&self) {
-        if let Some(native) = &self.native {
-            native.pool.alarms.distrust();
-        }
-    }
-
     /// Puts a job into the pool; [`Self::notify`] follows, after the lock. `_open` is the state of
     /// any shard of this engine, open and locked. So the job is found: the thread that ends the
     /// runtime closes all shards before it looks into the queues of the pool. The caller itself
@@ -395,13 +385,7 @@ impl Engine {
     /// block.
     pub(crate) fn run_by_hand(&self, tick: InOrder, mut put: impl FnMut(InOrder)) -> bool {
         let InOrder { scheduled, expired, .. } = tick;
-        let late = self.clock.now().saturating_sub(scheduled);
-        self.by_hand.share_begin();
-        self.running_by_hand.fetch_add(1, Ordering::Relaxed);
-        // pairs with `wait_for_driver`: either its thread sees the count, or this thread sees the
-        // end
-        fence(Ordering::SeqCst);
-        let ran = match expired {
+        self.count_by_hand(scheduled, || match expired {
             // A callback of the same instant has shut the runtime down.
             Expired::Tick(firing) if self.is_closed() => {
                 if self.give_up(firing) {
@@ -418,25 +402,23 @@ impl Engine {
                 self.wake(waker);
                 Ran::Waker
             }
-        };
+        })
+    }
+
+    /// Counts what runs outside of the pool. Returns whether it was a callback or waker.
+    fn count_by_hand(&self, scheduled: u64, run: impl FnOnce() -> Ran) -> bool {
+        let late = self.clock.now().saturating_sub(scheduled);
+        self.by_hand.share_begin();
+        self.running_by_hand.fetch_add(1, Ordering::Relaxed);
+        // pairs with `wait_for_driver`: either its thread sees the count, or this thread sees the
+        // end
+        fence(Ordering::SeqCst);
+        let ran = run();
         if ran != Ran::Void {
             self.by_hand.share_ran(ran, late);
         }
         self.running_by_hand.fetch_sub(1, Ordering::Release);
         ran != Ran::Void
-    }
-
-    /// For the driver of a manual clock: waits until no thread arms a timer in this queue by an
-    /// earlier reading of the clock.
-    pub(crate) fn wait_for_arming(&self, queue: usize) {
-        self.shard(queue).lock().touched = false;
-    }
-
-    /// See [`Membership::touch`].
-    pub(crate) fn touch(&self, queue: usize) {
-        if let Some(membership) = self.membership.get() {
-            membership.touch(queue);
-        }
     }
 
     fn shard(&self, queue: usize) -> &Shard {
@@ -456,33 +438,31 @@ impl Engine {
     }
 
     /// After closing: waits up to `limit` until the driver of a manual clock, or an executor of the
-    /// program's, runs no callback, looking after each `pause`. Does not wait if the calling thread
-    /// is the driver. A caller inside of handed-over callbacks waits neither for these callbacks
-    /// nor for others that wait here, since they would wait for each other. False: a callback still
-    /// runs.
-    pub(crate) fn wait_for_driver(&self, limit: Duration, pause: Duration) -> bool {
+    /// program's, runs no callback. Does not wait if the calling thread is the driver. A caller
+    /// inside of handed-over callbacks waits neither for these callbacks nor for others that wait
+    /// here, since they would wait for each other. False: a callback still runs.
+    ///
+    /// It looks each millisecond. A callback that tells of its end would have to look for waiters
+    /// after each run, for a wait that a shutdown alone has, and only if a callback runs at that
+    /// time; its limit bounds the looks.
+    pub(crate) fn wait_for_driver(&self, limit: Duration) -> bool {
         let begun = Instant::now();
         fence(Ordering::SeqCst);
         let inside = frames::times_inside(self.address());
         self.waiting_by_hand.fetch_add(inside, Ordering::Relaxed);
-        let ended = self.wait_for_others(begun, limit, pause, inside > 0);
+        let discounted = || if inside > 0 { self.waiting_by_hand.load(Ordering::Relaxed) } else { 0 };
+        let is_driver = self.agenda().is_some_and(|agenda| is_inside(agenda.address()));
+        let ended = loop {
+            let left = limit.saturating_sub(begun.elapsed());
+            if is_driver || self.running_by_hand.load(Ordering::Acquire) <= discounted() {
+                break true;
+            } else if left.is_zero() {
+                break false;
+            }
+            std::thread::sleep(left.min(Duration::from_millis(1)));
+        };
         self.waiting_by_hand.fetch_sub(inside, Ordering::Relaxed);
         ended
-    }
-
-    fn wait_for_others(&self, begun: Instant, limit: Duration, pause: Duration, inside: bool) -> bool {
-        let discounted = || if inside { self.waiting_by_hand.load(Ordering::Relaxed) } else { 0 };
-        while self.running_by_hand.load(Ordering::Acquire) > discounted() {
-            if self.agenda().is_some_and(|agenda| is_inside(agenda.address())) {
-                return true;
-            }
-            let left = limit.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                return false;
-            }
-            std::thread::sleep(left.min(pause));
-        }
-        true
     }
 
     // ---------------------------------------------------------------- closing
@@ -514,6 +494,55 @@ impl Engine {
                 }
                 batch.drain(..).for_each(|entry| self.leave(entry));
             }
+        }
+    }
+
+    // ---------------------------------------------------------------- the end, when alarms are lost (see [`crate::alarm::Loss`])
+
+    // Any thread may find the loss, with a lock held: of a shard when an alarm is set, of the pool
+    // when the stall check is armed. Closing takes locks and runs code of the user's. So a new
+    // thread closes the runtime, unless a poller found the loss.
+
+    fn loss(&self) -> Option<&Loss> {
+        self.native.as_ref()?.pool.alarms.loss_record().filter(|loss| loss.is_noted())
+    }
+
+    /// After a call to the alarms, perhaps with a lock held: if the alarms are lost, has another
+    /// thread end the runtime.
+    #[inline]
+    pub(super) fn look_for_loss(&self) {
+        if self.loss().is_some() {
+            self.end_elsewhere();
+        }
+    }
+
+    #[cold]
+    fn end_elsewhere(&self) {
+        // Already shut down: the descriptors are not needed any more.
+        if self.is_closed() || self.loss_found.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Some(engine) = self.me.upgrade() else { return };
+        if crate::sync::spawn(String::from("timerqueue-lost"), move || engine.end_for_loss(), || ()).is_err() {
+            // The next call to the alarms finds the loss again.
+            self.loss_found.store(false, Ordering::Release);
+        }
+    }
+
+    /// Caller: holds no lock. Closes the runtime, then tells the panic handler, or standard error
+    /// where there is none. Once.
+    pub(super) fn end_for_loss(&self) {
+        let Some(loss) = self.loss() else { return };
+        // Already shut down, or another thread has found the loss and is about to close the
+        // runtime.
+        if self.is_closed() || self.loss_told.swap(true, Ordering::AcqRel) {
+            // The poller that calls would be back at once; the other thread may have less priority.
+            return std::thread::sleep(Duration::from_millis(1));
+        }
+        self.close();
+        if !self.hooks.tell_panic(CallbackPanic { payload: Box::new(loss.message()), label: None }) {
+            // If standard error is closed too, the message is lost.
+            let _ = writeln!(std::io::stderr(), "{}", loss.message());
         }
     }
 }

@@ -8,7 +8,10 @@
 use std::any::Any;
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -17,9 +20,9 @@ use super::{Engine, EntryRef, Firing, OwnedEntry};
 use crate::pool::ThreadMetrics;
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
-use crate::sync::unmodelled::{AtomicI64, AtomicU64, OnceLock};
+use crate::sync::unmodelled::{AtomicU64, Mutex, OnceLock};
 use crate::sync::{Arc, Ordering};
-use crate::unwind::{catch_all, discard};
+use crate::unwind::{Payload, Tell, catch_all, discard};
 
 /// The name of a timer, and the place in the source at which the timer was named.
 #[derive(Clone, Debug)]
@@ -451,11 +454,9 @@ pub(super) fn was_told(timer: *const ()) -> bool {
 /// Tells the observer of threads that were added or refused.
 #[derive(Default)]
 pub(super) struct PoolNews {
-    /// Threads that are still to be told of.
-    added: AtomicU64,
-    refused: AtomicU64,
-    /// Of the last refusal, as the system numbers errors; zero for none.
-    error: AtomicI64,
+    /// Threads that are still to be told of: the number added, refused, and why the last was
+    /// refused.
+    news: Mutex<(u64, u64, Option<io::Error>)>,
     /// An exclusive timer, idle or due at once: one thread tells at a time, and tells again if
     /// there is news meanwhile. Made with the first news.
     job: OnceLock<OwnedEntry>,
@@ -467,11 +468,14 @@ impl PoolNews {
         if engine.hooks.observer.is_none() {
             return;
         }
-        if let Some(error) = refused {
-            self.error.store(error.raw_os_error().map_or(0, i64::from), Ordering::Relaxed);
+        {
+            let (added, all_refused, last) = &mut *self.news.lock();
+            *added += u64::from(refused.is_none());
+            if let Some(error) = refused {
+                *all_refused += 1;
+                *last = error.raw_os_error().map(io::Error::from_raw_os_error);
+            }
         }
-        let count = if refused.is_some() { &self.refused } else { &self.added };
-        count.fetch_add(1, Ordering::Relaxed);
         let job = self.job.get_or_init(|| {
             let weak = Arc::downgrade(engine);
             let tell = Exclusive::<_, true>(move |_: &Firing| {
@@ -486,15 +490,59 @@ impl PoolNews {
 
     fn tell(&self, engine: &Engine) {
         let (Some(observer), Some(native)) = (&engine.hooks.observer, &engine.native) else { return };
-        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
-        let (added, refused) = (take(&self.added), take(&self.refused));
+        let (added, refused, error) = std::mem::take(&mut *self.news.lock());
         if added + refused > 0 {
-            let error = match self.error.load(Ordering::Relaxed) {
-                0 => None,
-                code => Some(io::Error::from_raw_os_error(code as i32)).filter(|_| refused > 0),
-            };
             let threads = native.pool.metrics(engine.clock.now()).threads;
             observer.threads_changed(&ThreadsChanged { added, refused, error, threads });
         }
+    }
+}
+
+// ---------------------------------------------------------------- how a panic finds its handler when the runtime may be gone
+
+// A timer that is dropped counts itself out of its shard and then runs the destructor of its
+// payload. Meanwhile another thread may free engine and shard. So the dropping thread takes the
+// number of the runtime along, which is given once, and looks here if the destructor panics. The
+// lock is a leaf lock, and no reference to an engine is dropped under it.
+
+/// The engines that have not been freed.
+static ENGINES: Mutex<BTreeMap<EngineNumber, Weak<Engine>>> = Mutex::new(BTreeMap::new());
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// The number of a runtime, which no other runtime of the process gets.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct EngineNumber(NonZeroU64);
+
+impl EngineNumber {
+    /// Numbers an engine that is being made; its drop calls [`Self::remove`].
+    pub(super) fn of(engine: &Weak<Engine>) -> Self {
+        let before = LAST.fetch_add(1, Ordering::Relaxed);
+        let number = Self(NonZeroU64::MIN.saturating_add(before));
+        ENGINES.lock().insert(number, Weak::clone(engine));
+        number
+    }
+
+    pub(super) fn remove(self) {
+        let gone = ENGINES.lock().remove(&self);
+        drop(gone);
+    }
+
+    /// `None`: the runtime is gone.
+    pub(super) fn engine(self) -> Option<Arc<Engine>> {
+        ENGINES.lock().get(&self).and_then(Weak::upgrade)
+    }
+
+    /// As [`Tell::tell`], of a timer with this name.
+    pub(super) fn tell_of(self, payload: Payload, label: Option<Arc<Label>>) {
+        match self.engine() {
+            Some(engine) => engine.handle_panic(payload, label),
+            None => discard(payload),
+        }
+    }
+}
+
+impl Tell for EngineNumber {
+    fn tell(&self, payload: Payload) {
+        self.tell_of(payload, None);
     }
 }

@@ -22,7 +22,7 @@ use std::ptr::NonNull;
 use super::coalesce::Coalescer;
 use super::entry::{Entry, EntryMeta, EntryRef};
 use super::lead::Lead;
-use super::number::EngineNumber;
+use super::observe::EngineNumber;
 use super::shared_alarm::Shares;
 use super::waiters::Waiters;
 use super::wall_registry::WallList;
@@ -219,8 +219,8 @@ impl ShardState {
     pub(crate) fn touch(&mut self, shard: &Shard) {
         if matches!(shard.clock, Clock::Manual { .. }) && !self.touched {
             self.touched = true;
-            if let Some(engine) = &self.engine {
-                engine.touch(shard.index);
+            if let Some(membership) = self.engine.as_ref().and_then(|engine| engine.membership.get()) {
+                membership.touch(shard.index);
             }
         }
     }
@@ -329,7 +329,7 @@ impl ShardState {
             _ => unsafe { self.claim(shard, node, now) }.map(Expired::Tick),
         };
         self.tally.claimed += u64::from(expired.is_some());
-        AfterUnlock::submit(expired)
+        AfterUnlock(expired)
     }
 
     /// Claims the tick of a timer that is due at `now` and in no list, and inserts the timer for
@@ -528,7 +528,7 @@ impl ShardState {
         let mut alarm = if self.armed == NEVER { NEVER } else { self.lead.aim(self.armed, now, exact) };
         if self.lead.is_often_early(self.armed == before && before != NEVER) {
             alarm = alarm.max(now.saturating_add(PAUSE_NS));
-            engine.distrust_alarms();
+            engine.native.iter().for_each(|native| native.pool.alarms.distrust());
         }
         engine.arm_after_sweep(shard.index, alarm, next);
     }
@@ -678,20 +678,10 @@ impl SharedRefs {
 /// The step that is left when the lock of the shard is released: a due tick goes to the pool.
 #[must_use = "a tick that has been claimed is lost: see `end_section`"]
 #[derive(Default)]
-pub(crate) struct AfterUnlock(Option<Expired>);
+pub(crate) struct AfterUnlock(pub(super) Option<Expired>);
 
 impl AfterUnlock {
     pub(super) const NOTHING: Self = Self(None);
-
-    #[inline]
-    pub(super) fn submit(expired: Option<Expired>) -> Self {
-        Self(expired)
-    }
-
-    /// For a caller with several timers under one lock.
-    pub(super) fn into_job(self) -> Option<Expired> {
-        self.0
-    }
 }
 
 /// A job has been put into the pool: dropping this has a thread of the pool look for it. Perhaps

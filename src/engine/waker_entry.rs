@@ -18,7 +18,7 @@ use super::shard::{AfterUnlock, ShardState, end_section};
 use crate::alarm::Clock;
 use crate::queue::node::Location;
 use crate::queue::tick_policy::TickPolicy;
-use crate::queue::{Kind, Schedule};
+use crate::queue::{Kind, MissedTicks, Schedule};
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::os::fetch_line;
 use crate::time::END;
@@ -151,6 +151,14 @@ impl WakerEntry {
         });
         let entry = own.insert(Self(ManuallyDrop::new(entry)));
         if is_open && !has_come { Looked::Waits } else { entry.look(waker, deadline, now) }
+    }
+
+    /// Polls the entry, which is made first if there is none: see [`Self::look`].
+    pub(crate) fn poll(own: &mut Option<Self>, engine: &Engine, waker: &Waker, deadline: u64, now: u64) -> Looked {
+        match own {
+            Some(entry) => entry.look(waker, deadline, now),
+            None => Self::start(own, engine, MissedTicks::Skip.into(), waker, deadline, now),
+        }
     }
 
     /// A poll: if the deadline has come, removes the waker; else stores the latest waker, and

@@ -160,13 +160,13 @@ impl WallRegistry {
                 return false;
             }
             inner.touch(shard);
-            let aim = Aim::new(self, shard);
+            let aim = Aim::new(self, &shard.clock);
             for _ in 0..section {
                 let Some((node, at)) = inner.walls.next_behind(&aim) else { break };
                 // SAFETY: in the list, so alive and of this shard, whose lock is held. A disposed
                 // timer is refused; the disposing thread will take the timer out.
-                let left = unsafe { inner.aim_again(shard, node, aim.by.due(at), aim.by.now) };
-                if let Some(tick) = left.into_job() {
+                let left = unsafe { inner.aim_again(shard, node, aim.due(at), aim.now) };
+                if let Some(tick) = left.0 {
                     engine.put(tick, &inner);
                     due = true;
                 }
@@ -188,18 +188,17 @@ impl WallRegistry {
         self.looks.store(false, Ordering::Relaxed);
         // Read before the clocks: a step after this reading is reported, and the clocks show a step
         // before.
-        let told = self.told.load(Ordering::Acquire);
-        let offset = Reading::of(&engine.clock).offset();
+        let aim = Aim::new(self, &engine.clock);
         let (mut waiting, mut behind) = (false, false);
         for shard in engine.shards() {
             let inner = shard.lock();
             waiting |= !inner.walls.is_empty();
-            behind |= inner.walls.is_behind(offset, DRIFT);
+            behind |= inner.walls.is_behind(aim.offset(), DRIFT);
         }
         if behind {
             self.step();
         }
-        if waiting && !told {
+        if waiting && !aim.told {
             self.look_later();
         }
     }
@@ -238,18 +237,37 @@ impl WallRegistry {
     }
 }
 
-/// The clocks by which a timer is aimed. Made with the lock of the timer's shard held.
+/// The readings of both clocks by which timers are aimed.
 struct Aim {
-    /// Steps are reported: no look at the clocks is needed.
+    /// Steps of the wall clock are reported.
     told: bool,
-    by: Reading,
+    now: u64,
+    wall: SystemTime,
 }
 
 impl Aim {
-    fn new(walls: &WallRegistry, shard: &Shard) -> Self {
-        // The clocks last: a step after reading them is reported if `told` says so.
+    /// In this order: a step after reading the clocks is reported if `told` says so; and if the
+    /// thread is preempted between the clocks, timers are aimed too early, and aimed again when
+    /// they fire.
+    fn new(walls: &WallRegistry, clock: &Clock) -> Self {
         let told = walls.told.load(Ordering::Acquire);
-        Self { told, by: Reading::of(&shard.clock) }
+        let now = clock.now();
+        Self { told, now, wall: clock.wall() }
+    }
+
+    /// The instant at which the wall clock will show `at`, unless the clock is set.
+    fn due(&self, at: SystemTime) -> u64 {
+        instant(self.now, at.duration_since(self.wall).unwrap_or(Duration::ZERO))
+    }
+
+    /// By how many nanoseconds the wall clock is ahead. A preempted reading is too high, and never
+    /// too low.
+    fn offset(&self) -> i128 {
+        let since_epoch = match self.wall.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(after) => after.as_nanos() as i128,
+            Err(before) => -(before.duration().as_nanos() as i128),
+        };
+        since_epoch - i128::from(self.now)
     }
 }
 
@@ -267,10 +285,9 @@ pub(crate) fn change_wall(entry: &EntryRef, at: SystemTime) -> Changed {
     let mut inner = shard.lock();
     inner.touch(shard);
     let Some(engine) = inner.engine() else { return Changed::Ended };
-    let aim = Aim::new(&engine.walls, shard);
+    let aim = Aim::new(&engine.walls, &shard.clock);
     // SAFETY: alive by the caller's reference, and of this shard, whose lock is held.
-    let (rescheduled, left) =
-        unsafe { inner.reschedule(shard, entry.as_ptr(), Schedule::once(aim.by.due(at)), aim.by.now) };
+    let (rescheduled, left) = unsafe { inner.reschedule(shard, entry.as_ptr(), Schedule::once(aim.due(at)), aim.now) };
     if rescheduled == Changed::Ended {
         return rescheduled;
     }
@@ -301,46 +318,15 @@ fn has_come(firing: &Firing) -> Option<SystemTime> {
         return has_come.then_some(at);
     }
     inner.touch(shard);
-    let aim = Aim::new(&inner.engine()?.walls, shard);
+    let aim = Aim::new(&inner.engine()?.walls, &shard.clock);
     // SAFETY: alive by the job's reference, and of this shard, whose lock is held.
-    let left = unsafe { inner.aim_again(shard, entry.as_ptr(), aim.by.due(at), aim.by.now) };
+    let left = unsafe { inner.aim_again(shard, entry.as_ptr(), aim.due(at), aim.now) };
     inner.walls.aimed(entry, at, &aim);
     end_section(inner, left);
     None
 }
 
 // ---------------------------------------------------------------- the list
-
-/// The clock of a runtime and the wall clock, read one after the other.
-#[derive(Clone, Copy)]
-struct Reading {
-    now: u64,
-    wall: SystemTime,
-}
-
-impl Reading {
-    /// In this order: if the thread is preempted in between, timers are aimed too early, and aimed
-    /// again when they fire.
-    fn of(clock: &Clock) -> Self {
-        let now = clock.now();
-        Self { now, wall: clock.wall() }
-    }
-
-    /// The instant at which the wall clock will show `at`, unless the clock is set.
-    fn due(&self, at: SystemTime) -> u64 {
-        instant(self.now, at.duration_since(self.wall).unwrap_or(Duration::ZERO))
-    }
-
-    /// By how many nanoseconds the wall clock is ahead. A preempted reading is too high, and never
-    /// too low.
-    fn offset(&self) -> i128 {
-        let since_epoch = match self.wall.duration_since(SystemTime::UNIX_EPOCH) {
-            Ok(after) => after.as_nanos() as i128,
-            Err(before) => -(before.duration().as_nanos() as i128),
-        };
-        since_epoch - i128::from(self.now)
-    }
-}
 
 /// The timers of a block of the list. Blocks do not move, so what an operation copies at most is a
 /// block, or the table of blocks: 96 kB for a million timers.
@@ -396,7 +382,7 @@ impl WallList {
     /// A timer is aimed by this reading.
     fn note(&mut self, aim: &Aim) {
         if !aim.told {
-            self.lowest = self.lowest.min(aim.by.offset());
+            self.lowest = self.lowest.min(aim.offset());
         }
     }
 
@@ -543,11 +529,11 @@ pub(crate) fn start_wall<F: WallCallback, const OWN: bool>(
     let (entry, _) = entry::start(engine, settings, payload, |inner, entry| {
         let shard = entry.shard();
         inner.touch(shard);
-        let aim = Aim::new(&engine.walls, shard);
+        let aim = Aim::new(&engine.walls, &shard.clock);
         inner.walls.aimed(entry, at, &aim);
         // SAFETY: just made, so alive and idle; a reference is for `schedule`. `start` holds
         // the lock.
-        let left = unsafe { inner.insert_or_claim(shard, entry.as_ptr(), Schedule::once(aim.by.due(at)), aim.by.now) };
+        let left = unsafe { inner.insert_or_claim(shard, entry.as_ptr(), Schedule::once(aim.due(at)), aim.now) };
         look = wants_look(inner, &aim);
         left
     });

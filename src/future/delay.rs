@@ -207,11 +207,8 @@ impl Delay {
     #[doc(alias("sleep_until", "deadline"))]
     #[track_caller]
     pub fn until(deadline: impl Into<Deadline>) -> Self {
-        Self::by(RuntimeHandle::current(), deadline.into())
-    }
-
-    fn by(source: RuntimeHandle, deadline: Deadline) -> Self {
-        let deadline = source.deadline(deadline);
+        let source = RuntimeHandle::current();
+        let deadline = source.deadline(deadline.into());
         Self::at(source, deadline)
     }
 

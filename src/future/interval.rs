@@ -179,11 +179,8 @@ impl Interval {
     #[doc(alias = "interval_at")]
     #[track_caller]
     pub fn at(first: impl Into<Deadline>, period: Duration) -> Self {
-        Self::by(RuntimeHandle::current(), first.into(), period)
-    }
-
-    fn by(source: RuntimeHandle, first: Deadline, period: Duration) -> Self {
-        let first = source.deadline(first);
+        let source = RuntimeHandle::current();
+        let first = source.deadline(first.into());
         Self::from(source, first, period)
     }
 

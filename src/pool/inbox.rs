@@ -15,42 +15,24 @@ use crate::sync::unmodelled::{AtomicUsize, Mutex};
 
 const BLOCK: usize = 64;
 /// Jobs in order, in blocks of at most [`BLOCK`]: so they never move, and blocks come and go
-/// without an allocation under the lock.
+/// without an allocation under the lock. There is at least one block, and none of several is empty.
 type Blocks<J> = LinkedList<VecDeque<J>>;
 
-/// There is at least one block, and none of several is empty.
-struct Jobs<J>(Blocks<J>);
+/// A single block, empty.
+fn block<J>() -> Blocks<J> {
+    LinkedList::from([VecDeque::with_capacity(BLOCK)])
+}
 
-impl<J> Jobs<J> {
-    /// A single block, empty.
-    fn new() -> Self {
-        Self(LinkedList::from([VecDeque::with_capacity(BLOCK)]))
+/// Takes a job. With the last job of a block that is not the only one, the block is put into
+/// `emptied`.
+fn pop<J>(jobs: &mut Blocks<J>, emptied: &mut Blocks<J>) -> Option<J> {
+    let block = jobs.front_mut()?;
+    let job = block.pop_front();
+    if block.is_empty() && jobs.len() > 1 {
+        let rest = jobs.split_off(1);
+        emptied.append(&mut std::mem::replace(jobs, rest));
     }
-
-    /// If the last block is full, `fresh` becomes the last. `Err`: there is none.
-    fn push(&mut self, job: J, fresh: &mut Blocks<J>) -> Result<(), J> {
-        if self.0.back().is_some_and(|block| block.len() == BLOCK) {
-            if fresh.is_empty() {
-                return Err(job);
-            }
-            self.0.append(fresh);
-        }
-        let Some(block) = self.0.back_mut() else { return Err(job) };
-        block.push_back(job);
-        Ok(())
-    }
-
-    /// Takes a job. With the last job of a block that is not the only one, the block is put into
-    /// `emptied`.
-    fn pop(&mut self, emptied: &mut Blocks<J>) -> Option<J> {
-        let block = self.0.front_mut()?;
-        let job = block.pop_front();
-        if block.is_empty() && self.0.len() > 1 {
-            let rest = self.0.split_off(1);
-            emptied.append(&mut std::mem::replace(&mut self.0, rest));
-        }
-        job
-    }
+    job
 }
 
 pub(super) struct Inbox<J> {
@@ -58,12 +40,12 @@ pub(super) struct Inbox<J> {
     /// that of the thread that stops the pool, follow a fence, as does what a thread does after a
     /// push (I14). Other looks may miss a job.
     len: AtomicUsize,
-    jobs: Mutex<Jobs<J>>,
+    jobs: Mutex<Blocks<J>>,
 }
 
 impl<J> Inbox<J> {
     pub(super) fn new() -> Self {
-        Self { len: AtomicUsize::new(0), jobs: Mutex::new(Jobs::new()) }
+        Self { len: AtomicUsize::new(0), jobs: Mutex::new(block()) }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -74,16 +56,21 @@ impl<J> Inbox<J> {
         self.len() == 0
     }
 
-    pub(super) fn push(&self, mut job: J) {
+    pub(super) fn push(&self, job: J) {
         let mut fresh = LinkedList::new(); // made and dropped without the lock
         loop {
             let mut jobs = self.jobs.lock();
-            match jobs.push(job, &mut fresh) {
-                Ok(()) => return self.len.store(self.len() + 1, Ordering::Relaxed),
-                Err(back) => job = back,
+            if jobs.back().is_some_and(|last| last.len() == BLOCK) {
+                jobs.append(&mut fresh);
             }
-            drop(jobs);
-            fresh = Jobs::new().0;
+            match jobs.back_mut().filter(|last| last.len() < BLOCK) {
+                Some(last) => {
+                    last.push_back(job);
+                    return self.len.store(self.len() + 1, Ordering::Relaxed);
+                }
+                None => drop(jobs),
+            }
+            fresh = block();
         }
     }
 
@@ -94,10 +81,10 @@ impl<J> Inbox<J> {
         }
         let mut emptied = LinkedList::new(); // dropped after the lock
         let mut jobs = self.jobs.lock();
-        let first = jobs.pop(&mut emptied)?;
+        let first = pop(&mut jobs, &mut emptied)?;
         let left = self.len() - 1;
         let more = more.min(left.div_ceil(2));
-        (0..more).filter_map(|_| jobs.pop(&mut emptied)).for_each(&mut put);
+        (0..more).filter_map(|_| pop(&mut jobs, &mut emptied)).for_each(&mut put);
         self.len.store(left - more, Ordering::Relaxed);
         drop(jobs);
         Some(first)
@@ -130,7 +117,7 @@ mod tests {
                 assert_eq!(Some(job), model.pop_front());
             }
             assert_eq!((inbox.len(), inbox.is_empty()), (model.len(), model.is_empty()));
-            let blocks = &inbox.jobs.lock().0;
+            let blocks = &*inbox.jobs.lock();
             assert!(blocks.len() == 1 || blocks.iter().all(|block| !block.is_empty()), "an empty block between others");
             assert!(blocks.iter().all(|block| block.capacity() == BLOCK), "no block grows");
             assert!(blocks.len() <= model.len().div_ceil(BLOCK) + 1, "memory is given back");

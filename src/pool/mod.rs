@@ -633,16 +633,11 @@ impl<W: Driver> Pool<W> {
         }
     }
 
-    /// Waits until all threads have ended, except threads of the pool that wait here. Returns the
-    /// number of threads left.
+    /// Waits until all threads have ended, except threads of the pool that wait here, and those
+    /// that block in [`Backend::wait`] and cannot be woken. Returns the number of threads left.
     pub(crate) fn wait_until_ended(&self, limit: Option<Duration>) -> usize {
-        self.wait_until_ended_or(limit, || 0)
-    }
-
-    /// The same, except this many further threads, which block in [`Backend::wait`] and cannot be
-    /// woken.
-    pub(crate) fn wait_until_ended_or(&self, limit: Option<Duration>, stranded: impl Fn() -> usize) -> usize {
         let own = POOL.with(Cell::get) == self.id;
+        let stranded = || self.alarms.loss_record().map_or(0, Loss::stranded);
         self.threads_alive.wait_until_ended(own, limit, stranded)
     }
 }

@@ -169,7 +169,7 @@ impl Sleep {
                 }
                 continue; // another search has begun and ended meanwhile
             }
-            if let Some(parker) = self.pop_parked() {
+            if let Some(parker) = self.with_parked(Vec::pop) {
                 parker.unpark(token.0);
                 return Notified::Covered(token);
             }
@@ -191,22 +191,18 @@ impl Sleep {
         fence(Ordering::SeqCst);
     }
 
-    fn pop_parked(&self) -> Option<Arc<Parker>> {
+    fn with_parked<T>(&self, change: impl FnOnce(&mut Vec<Arc<Parker>>) -> T) -> T {
         let mut parked = self.parked.lock();
-        let parker = parked.pop();
+        let changed = change(&mut parked);
         self.parked_count.store(parked.len(), Ordering::Relaxed);
-        parker
+        changed
     }
 
     /// Parks the calling thread until it is woken or `limit` has passed; does not park if
     /// `stay_awake` returns true.
     pub(crate) fn park(&self, limit: Option<Duration>, stay_awake: impl FnOnce() -> bool) -> Unparked {
         let parker = Arc::new(Parker { woken: AtomicUsize::new(0), thread: current() });
-        {
-            let mut parked = self.parked.lock();
-            parked.push(Arc::clone(&parker));
-            self.parked_count.store(parked.len(), Ordering::Relaxed);
-        }
+        self.with_parked(|parked| parked.push(Arc::clone(&parker)));
         fence(Ordering::SeqCst);
         if stay_awake() {
             return self.withdraw(&parker, Unparked::Withdrawn);
@@ -225,13 +221,9 @@ impl Sleep {
     /// Unregisters the caller's parker. If another thread has popped the parker already, that
     /// thread is about to wake the caller.
     fn withdraw(&self, parker: &Arc<Parker>, otherwise: Unparked) -> Unparked {
-        {
-            let mut parked = self.parked.lock();
-            if let Some(at) = parked.iter().position(|p| Arc::ptr_eq(p, parker)) {
-                parked.remove(at);
-                self.parked_count.store(parked.len(), Ordering::Relaxed);
-                return otherwise;
-            }
+        let own = |parked: &mut Vec<_>| parked.iter().position(|p| Arc::ptr_eq(p, parker)).map(|at| parked.remove(at));
+        if self.with_parked(own).is_some() {
+            return otherwise;
         }
         loop {
             if let Some(woken) = parker.look() {
@@ -243,14 +235,7 @@ impl Sleep {
 
     /// Wakes all parked threads without a token: the pool stops.
     pub(crate) fn unpark_all(&self) {
-        let parked = {
-            let mut parked = self.parked.lock();
-            self.parked_count.store(0, Ordering::Relaxed);
-            std::mem::take(&mut *parked)
-        };
-        for parker in parked {
-            parker.unpark(STOPPED);
-        }
+        self.with_parked(std::mem::take).iter().for_each(|parker| parker.unpark(STOPPED));
     }
 
     /// The number of parked threads.

@@ -86,10 +86,10 @@ impl Threads {
         // A caller outside the pool waits for all threads: their own waits end first.
         let discounted = |present: &Present| if caller_is_one { present.waiting } else { 0 };
         while present.alive > discounted(&present) + stranded() {
-            match (limit, until) {
-                (Some(_), Some(until)) if self.ended.wait_until(&mut present, until).timed_out() => break,
-                (Some(_), Some(_)) => {}
-                _ => self.ended.wait(&mut present),
+            match until {
+                Some(until) if self.ended.wait_until(&mut present, until).timed_out() => break,
+                Some(_) => {}
+                None => self.ended.wait(&mut present),
             }
         }
         let left = present.alive.saturating_sub(discounted(&present) + stranded());

@@ -203,8 +203,12 @@ pub(super) fn worker<W: Driver>(work: &Arc<W>) {
 
 fn live<W: Driver>(work: &Arc<W>, local: &WorkerLocal<W::Tick>) {
     // Rest first: a thread must poll before any thread runs jobs.
-    while let WakeReason::Run { first } = rest(work, local) {
-        run_jobs(work.as_ref(), local, first);
+    loop {
+        local.polling.set(local.polling.get() || work.pool().idle.join_poll());
+        match if local.polling.get() { wait(work, local) } else { park(work, local) } {
+            WakeReason::Run { first } => run_jobs(work.as_ref(), local, first),
+            WakeReason::End => return,
+        }
     }
 }
 
@@ -220,16 +224,6 @@ fn recover<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>) {
 }
 
 // ---------------------------------------------------------------- resting
-
-/// Polls or parks until there is a job.
-fn rest<W: Driver>(work: &Arc<W>, local: &WorkerLocal<W::Tick>) -> WakeReason<W::Tick> {
-    let pool = work.pool();
-    if local.polling.get() || pool.idle.join_poll() {
-        local.polling.set(true);
-        return wait(work, local);
-    }
-    park(work, local)
-}
 
 /// Parks until there is a job. A function of its own, so that the path of a poller is straight.
 #[inline(never)]

@@ -212,6 +212,16 @@ impl RuntimeError {
         }
     }
 
+    /// For a call without an error to return: after the end it does nothing.
+    ///
+    /// # Panics
+    /// As [`Self::stands_still`].
+    pub(crate) fn or_none(result: Result<(), Self>) {
+        if let Err(error @ Self::NotStarted(_)) = result {
+            error.not_started();
+        }
+    }
+
     /// # Panics
     /// Always: the default runtime cannot be started.
     #[track_caller]

@@ -48,7 +48,7 @@ pub struct ManualClock {
 
 /// The period at which `block_on` looks again while it has nothing to run: another thread may have
 /// armed a timer, stopped driving, or switched on automatic advance.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The limit on callbacks of a clock that wait inside one another: all have frames on the same
 /// stack.

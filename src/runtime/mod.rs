@@ -18,9 +18,7 @@ pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock};
 pub use self::default::{EnterGuard, Scoped};
 pub use self::error::{RuntimeError, ShutdownError, StartError};
 pub(crate) use self::handle::RuntimeHandle;
-use self::manual_clock::LOOK_AGAIN;
 pub use self::manual_clock::ManualClock;
-use crate::alarm::Loss;
 pub use crate::engine::{
     CallbackContext, CallbackJob, CallbackPanic, ObservedCallback, Observer, PendingTimer, SlowCallback,
     ThreadsChanged, TimerDump,
@@ -476,14 +474,13 @@ impl Runtime {
         }
         let threads = match &engine.native {
             Some(native) => {
-                let stranded = || native.pool.alarms.loss_record().map_or(0, Loss::stranded);
                 let begun = Instant::now();
-                let threads = native.pool.wait_until_ended_or(Some(limit), stranded);
+                let threads = native.pool.wait_until_ended(Some(limit));
                 // Callbacks that were handed over run on threads of the program's.
-                let handed_over = engine.wait_for_driver(limit.saturating_sub(begun.elapsed()), LOOK_AGAIN);
+                let handed_over = engine.wait_for_driver(limit.saturating_sub(begun.elapsed()));
                 threads + usize::from(!handed_over)
             }
-            None => usize::from(!engine.wait_for_driver(limit, LOOK_AGAIN)),
+            None => usize::from(!engine.wait_for_driver(limit)),
         };
         if threads == 0 { Ok(()) } else { Err(ShutdownError::TimedOut { threads }) }
     }

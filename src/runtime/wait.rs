@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use super::{ManualClock, RuntimeError, RuntimeHandle};
 use crate::engine::{Looked, WakerEntry};
-use crate::queue::MissedTicks;
 use crate::sync::{Arc, AtomicBool, Ordering, Thread, current, park_until};
 use crate::time::{END, instant};
 
@@ -139,11 +138,7 @@ pub(crate) fn wait_until<T>(
         }
         let Some(engine) = own.engine_if_started() else { return Poll::Pending };
         let (waker, now) = (context.waker(), own.now());
-        let looked = match &ending {
-            Some(entry) => WakerEntry::look(entry, waker, entry_at, now),
-            None => WakerEntry::start(&mut ending, engine, MissedTicks::Skip.into(), waker, entry_at, now),
-        };
-        match looked {
+        match WakerEntry::poll(&mut ending, engine, waker, entry_at, now) {
             Looked::Waits => {}
             // The future did not see the deadline come.
             Looked::HasCome => context.waker().wake_by_ref(),
@@ -170,10 +165,5 @@ pub(crate) fn wait_until<T>(
 /// the runtime has ended. If not, the waker is called then.
 fn has_come(limiting: &mut Option<WakerEntry>, counts: &RuntimeHandle, deadline: u64, waker: &Waker) -> bool {
     let (Ok(engine), now) = (counts.engine(), counts.now()) else { return true };
-    let looked = match &limiting {
-        _ if now >= deadline => Looked::HasCome,
-        Some(entry) => entry.look(waker, deadline, now),
-        None => WakerEntry::start(limiting, engine, MissedTicks::Skip.into(), waker, deadline, now),
-    };
-    looked != Looked::Waits
+    now >= deadline || WakerEntry::poll(limiting, engine, waker, deadline, now) != Looked::Waits
 }

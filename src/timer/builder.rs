@@ -284,10 +284,11 @@ impl TimerBuilder<'_> {
         }
     }
 
-    fn try_with_engine<T>(&self, make: impl FnOnce(&Arc<Engine>) -> T) -> Result<T, RuntimeError> {
+    /// Starts the default runtime, if there is need.
+    pub(crate) fn usable(&self) -> Result<(), RuntimeError> {
         match self.runtime {
-            Some(runtime) => runtime.usable().map(|()| make(runtime.engine())),
-            None => RuntimeHandle::try_current()?.engine().map(make),
+            Some(runtime) => runtime.usable(),
+            None => RuntimeHandle::try_current()?.engine().map(|_| ()),
         }
     }
 
@@ -397,7 +398,7 @@ impl TimerBuilder<'_> {
     /// # Ok::<(), timerqueue::error::RuntimeError>(())
     /// ```
     pub fn try_start(self, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Result<Timer, RuntimeError> {
-        self.try_with_engine(|engine| Timer::start(engine, self.settings(), self.when(), overlapping(callback)))
+        self.usable().map(|()| self.start(callback))
     }
 
     /// As [`start_exclusive`](Self::start_exclusive), with an error as
@@ -406,7 +407,7 @@ impl TimerBuilder<'_> {
     /// # Errors
     /// As for [`try_start`](Self::try_start).
     pub fn try_start_exclusive(self, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Result<Timer, RuntimeError> {
-        self.try_with_engine(|engine| Timer::start(engine, self.settings(), self.when(), exclusive(callback)))
+        self.usable().map(|()| self.start_exclusive(callback))
     }
 
     /// As [`start_wall`](Self::start_wall), with an error as [`try_start`](Self::try_start).
@@ -418,7 +419,7 @@ impl TimerBuilder<'_> {
         at: SystemTime,
         callback: impl FnMut(&WallTick<'_>) + Send + 'static,
     ) -> Result<WallTimer, RuntimeError> {
-        self.try_with_engine(|engine| WallTimer::start(engine, at, self.settings(), callback))
+        self.usable().map(|()| self.start_wall(at, callback))
     }
 
     /// As [`start_once`](Self::start_once), with an error as [`try_start`](Self::try_start).
@@ -426,6 +427,6 @@ impl TimerBuilder<'_> {
     /// # Errors
     /// As for [`try_start`](Self::try_start).
     pub fn try_start_once(self, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Result<OnceTimer, RuntimeError> {
-        self.try_with_engine(|engine| OnceTimer::start(engine, self.settings(), self.when().0, callback))
+        self.usable().map(|()| self.start_once(callback))
     }
 }

@@ -6,9 +6,10 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use super::{Changed, Disposal, Timer, TimerBuilder, TimerId, TimerSnapshot, Waited};
+use super::{Changed, Disposal, Timer, TimerId, TimerSnapshot, Waited};
 use crate::engine::{self, Engine, EntryRef, OwnedEntry, Settings};
-use crate::runtime::{Runtime, RuntimeError};
+use crate::queue::MissedTicks;
+use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 use crate::sync::Arc;
 
 /// A timer that fires once when the wall clock shows its time. [`reset_at`](Self::reset_at) gives
@@ -81,7 +82,7 @@ impl WallTimer {
     /// ```
     #[track_caller]
     pub fn new(at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> Self {
-        Timer::builder().start_wall(at, callback)
+        Self::start(RuntimeHandle::current().started(), at, MissedTicks::default().into(), callback)
     }
 
     /// As [`new`](Self::new), on a runtime of the caller's choice. After
@@ -107,7 +108,7 @@ impl WallTimer {
     /// ```
     #[doc(alias("cron", "alarm"))]
     pub fn on(runtime: &Runtime, at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> Self {
-        TimerBuilder::on(runtime).start_wall(at, callback)
+        Self::start(runtime.engine(), at, MissedTicks::default().into(), callback)
     }
 
     /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never

@@ -6,10 +6,9 @@
 
 use std::time::Duration;
 
-use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::{Arc, Mutex};
 use crate::time::Timestamp;
-use crate::timer::{Changed, Tick, Timer, TimerBuilder, TimerSnapshot};
+use crate::timer::{Changed, Tick, Timer, TimerBuilder};
 
 /// The calls since the last run.
 #[derive(Clone, Copy)]
@@ -55,34 +54,16 @@ pub struct Debounce {
     max_wait: Duration,
 }
 
-impl Debounce {
+constructors! {
     /// Runs `callback` when no [`call`](Self::call) has come for `quiet`.
-    ///
-    /// # Panics
-    /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
+    Debounce, quiet
+}
+
+impl Debounce {
     #[track_caller]
-    pub fn new(quiet: Duration, callback: impl FnMut() + Send + 'static) -> Self {
+    fn start(builder: TimerBuilder<'_>, quiet: Duration, callback: impl FnMut() + Send + 'static) -> Self {
         let (burst, fire) = parts(callback);
-        Self::with(Timer::builder().start_exclusive(fire), burst, quiet)
-    }
-
-    /// As [`new`](Self::new), with an error instead of a panic.
-    ///
-    /// # Errors
-    /// As for [`Timer::try_new`].
-    pub fn try_new(quiet: Duration, callback: impl FnMut() + Send + 'static) -> Result<Self, RuntimeError> {
-        let (burst, fire) = parts(callback);
-        Ok(Self::with(Timer::builder().try_start_exclusive(fire)?, burst, quiet))
-    }
-
-    /// As [`new`](Self::new), on this runtime.
-    pub fn on(runtime: &Runtime, quiet: Duration, callback: impl FnMut() + Send + 'static) -> Self {
-        let (burst, fire) = parts(callback);
-        Self::with(TimerBuilder::on(runtime).start_exclusive(fire), burst, quiet)
-    }
-
-    fn with(timer: Timer, burst: SharedBurst, quiet: Duration) -> Self {
-        Self { timer, burst, quiet, max_wait: Duration::MAX }
+        Self { timer: builder.start_exclusive(fire), burst, quiet, max_wait: Duration::MAX }
     }
 
     /// The longest time from a call to the run that follows it. Default: no limit, so a burst
@@ -147,12 +128,6 @@ impl Debounce {
         let mut burst = self.burst.lock();
         self.timer.stop();
         burst.take().is_some() && !self.timer.has_ended()
-    }
-
-    /// The state of its timer now, with the next due point; see [`Timer::snapshot`].
-    #[must_use]
-    pub fn snapshot(&self) -> TimerSnapshot {
-        self.timer.snapshot()
     }
 
     /// Whether a run is pending: there was a call since the last run began. False after the end of

@@ -7,9 +7,8 @@
 use std::time::Duration;
 
 use crate::queue::MissedTicks;
-use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::{Arc, AtomicBool, Ordering};
-use crate::timer::{Changed, Tick, Timer, TimerBuilder, TimerSnapshot};
+use crate::timer::{Changed, Tick, Timer, TimerBuilder};
 
 /// Runs a callback once in a period, to show that this side is alive: pings on a connection,
 /// renewal of a lease. What was sent anyway counts as a beat: see [`beaten`](Self::beaten).
@@ -46,32 +45,24 @@ pub struct Heartbeat {
 /// A beat was asked for and has not begun.
 type Flag = Arc<AtomicBool>;
 
-impl Heartbeat {
+constructors! {
     /// Runs `callback` every `period`, for the first time after a period. A period of zero or
     /// `Duration::MAX`: never.
-    ///
-    /// # Panics
-    /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
+    Heartbeat, period
+}
+
+impl Heartbeat {
     #[track_caller]
-    pub fn new(period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
-        let (is_due, fire) = parts(callback);
-        Self { timer: every(Timer::builder(), period).start_exclusive(fire), is_due, period }
-    }
-
-    /// As [`new`](Self::new), with an error instead of a panic.
-    ///
-    /// # Errors
-    /// As for [`Timer::try_new`].
-    pub fn try_new(period: Duration, callback: impl FnMut() + Send + 'static) -> Result<Self, RuntimeError> {
-        let (is_due, fire) = parts(callback);
-        let timer = every(Timer::builder(), period).try_start_exclusive(fire)?;
-        Ok(Self { timer, is_due, period })
-    }
-
-    /// As [`new`](Self::new), on this runtime.
-    pub fn on(runtime: &Runtime, period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
-        let (is_due, fire) = parts(callback);
-        Self { timer: every(TimerBuilder::on(runtime), period).start_exclusive(fire), is_due, period }
+    fn start(builder: TimerBuilder<'_>, period: Duration, mut callback: impl FnMut() + Send + 'static) -> Self {
+        let is_due = Flag::default();
+        let begins = Arc::clone(&is_due);
+        let fire = move |_: &Tick<'_>| {
+            // Acquire: see `beat`.
+            begins.swap(false, Ordering::AcqRel);
+            callback();
+        };
+        let timer = builder.period(period).missed_ticks(MissedTicks::Skip).start_exclusive(fire);
+        Self { timer, is_due, period }
     }
 
     /// A beat was given in another way: the next one is due a period from now. Also goes on after a
@@ -104,30 +95,10 @@ impl Heartbeat {
         was_waiting
     }
 
-    /// The state of its timer now, with the next due point; see [`Timer::snapshot`].
-    #[must_use]
-    pub fn snapshot(&self) -> TimerSnapshot {
-        self.timer.snapshot()
-    }
-
     /// The time between two beats.
     pub fn period(&self) -> Duration {
         self.period
     }
-}
-
-fn every(builder: TimerBuilder<'_>, period: Duration) -> TimerBuilder<'_> {
-    builder.period(period).missed_ticks(MissedTicks::Skip)
-}
-
-fn parts(mut callback: impl FnMut() + Send + 'static) -> (Flag, impl FnMut(&Tick<'_>) + Send + 'static) {
-    let is_due = Flag::default();
-    let begins = Arc::clone(&is_due);
-    let fire = move |_: &Tick<'_>| {
-        begins.swap(false, Ordering::AcqRel);
-        callback();
-    };
-    (is_due, fire)
 }
 
 shown!([] Heartbeat, |this| "period" => this.period, "timer" => this.timer);

@@ -16,6 +16,46 @@
 //! [`reset`](crate::Delay::reset) in a `select!` is a debounce or a watchdog, and an
 //! [`Interval`](crate::Interval) is a throttle or a heartbeat.
 
+/// Constructors and snapshot of a helper, which has a function `start`.
+macro_rules! constructors {
+    ($(#[$doc:meta])* $helper:ident, $duration:ident) => {
+        impl $helper {
+            $(#[$doc])*
+            ///
+            /// # Panics
+            /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the
+            /// reason.
+            #[track_caller]
+            pub fn new($duration: Duration, callback: impl FnMut() + Send + 'static) -> Self {
+                Self::start(Timer::builder(), $duration, callback)
+            }
+
+            /// As [`new`](Self::new), with an error instead of a panic.
+            ///
+            /// # Errors
+            /// As for [`Timer::try_new`].
+            pub fn try_new(
+                $duration: Duration,
+                callback: impl FnMut() + Send + 'static,
+            ) -> Result<Self, $crate::error::RuntimeError> {
+                let builder = Timer::builder();
+                builder.usable().map(|()| Self::start(builder, $duration, callback))
+            }
+
+            /// As [`new`](Self::new), on this runtime.
+            pub fn on(runtime: &$crate::Runtime, $duration: Duration, callback: impl FnMut() + Send + 'static) -> Self {
+                Self::start(TimerBuilder::on(runtime), $duration, callback)
+            }
+
+            /// The state of its timer now, with the next due point; see [`Timer::snapshot`].
+            #[must_use]
+            pub fn snapshot(&self) -> $crate::observe::TimerSnapshot {
+                self.timer.snapshot()
+            }
+        }
+    };
+}
+
 mod debounce;
 mod heartbeat;
 mod throttle;

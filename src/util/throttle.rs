@@ -6,10 +6,9 @@
 
 use std::time::Duration;
 
-use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::{Arc, Mutex};
 use crate::time::Timestamp;
-use crate::timer::{Changed, Tick, Timer, TimerBuilder, TimerSnapshot};
+use crate::timer::{Changed, Tick, Timer, TimerBuilder};
 
 /// The last run, and whether a run was asked for since.
 #[derive(Default)]
@@ -58,34 +57,16 @@ pub struct Throttle {
 
 type SharedAsked = Arc<Mutex<Asked>>;
 
-impl Throttle {
+constructors! {
     /// Runs `callback` at most once in `period`.
-    ///
-    /// # Panics
-    /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
+    Throttle, period
+}
+
+impl Throttle {
     #[track_caller]
-    pub fn new(period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
+    fn start(builder: TimerBuilder<'_>, period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
         let (state, fire) = parts(callback);
-        Self::with(Timer::builder().start_exclusive(fire), state, period)
-    }
-
-    /// As [`new`](Self::new), with an error instead of a panic.
-    ///
-    /// # Errors
-    /// As for [`Timer::try_new`].
-    pub fn try_new(period: Duration, callback: impl FnMut() + Send + 'static) -> Result<Self, RuntimeError> {
-        let (state, fire) = parts(callback);
-        Ok(Self::with(Timer::builder().try_start_exclusive(fire)?, state, period))
-    }
-
-    /// As [`new`](Self::new), on this runtime.
-    pub fn on(runtime: &Runtime, period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
-        let (state, fire) = parts(callback);
-        Self::with(TimerBuilder::on(runtime).start_exclusive(fire), state, period)
-    }
-
-    fn with(timer: Timer, state: SharedAsked, period: Duration) -> Self {
-        Self { timer, state, period, trailing: true }
+        Self { timer: builder.start_exclusive(fire), state, period, trailing: true }
     }
 
     /// Whether calls that come too early are followed by a run at the end of the period. Default:
@@ -140,12 +121,6 @@ impl Throttle {
         let mut state = self.state.lock();
         self.timer.stop();
         std::mem::take(&mut state.is_pending) && !self.timer.has_ended()
-    }
-
-    /// The state of its timer now, with the next due point; see [`Timer::snapshot`].
-    #[must_use]
-    pub fn snapshot(&self) -> TimerSnapshot {
-        self.timer.snapshot()
     }
 
     /// Whether a run is pending: there was a call that is not answered yet. False after the end of

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::runtime::{Runtime, RuntimeError};
-use crate::timer::{Changed, Tick, Timer, TimerBuilder, TimerSnapshot};
+use crate::timer::{Changed, Timer, TimerBuilder};
 
 /// Runs a callback when it has not been fed for a while. For connections that fall silent, and
 /// loops that must come round.
@@ -42,29 +41,16 @@ pub struct Watchdog {
     limit: Duration,
 }
 
-impl Watchdog {
+constructors! {
     /// Runs `callback` when no [`feed`](Self::feed) has come for `limit`. The first limit counts
     /// from now.
-    ///
-    /// # Panics
-    /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
+    Watchdog, limit
+}
+
+impl Watchdog {
     #[track_caller]
-    pub fn new(limit: Duration, callback: impl FnMut() + Send + 'static) -> Self {
-        Self { timer: Timer::builder().due(limit).start_exclusive(ignoring_the_tick(callback)), limit }
-    }
-
-    /// As [`new`](Self::new), with an error instead of a panic.
-    ///
-    /// # Errors
-    /// As for [`Timer::try_new`].
-    pub fn try_new(limit: Duration, callback: impl FnMut() + Send + 'static) -> Result<Self, RuntimeError> {
-        let timer = Timer::builder().due(limit).try_start_exclusive(ignoring_the_tick(callback))?;
-        Ok(Self { timer, limit })
-    }
-
-    /// As [`new`](Self::new), on this runtime.
-    pub fn on(runtime: &Runtime, limit: Duration, callback: impl FnMut() + Send + 'static) -> Self {
-        Self { timer: TimerBuilder::on(runtime).due(limit).start_exclusive(ignoring_the_tick(callback)), limit }
+    fn start(builder: TimerBuilder<'_>, limit: Duration, mut callback: impl FnMut() + Send + 'static) -> Self {
+        Self { timer: builder.due(limit).start_exclusive(move |_| callback()), limit }
     }
 
     /// A sign of life: the limit counts from now. Returns whether the watchdog was waiting, so
@@ -81,20 +67,10 @@ impl Watchdog {
         self.timer.stop() == Changed::WasWaiting
     }
 
-    /// The state of its timer now, with the next due point; see [`Timer::snapshot`].
-    #[must_use]
-    pub fn snapshot(&self) -> TimerSnapshot {
-        self.timer.snapshot()
-    }
-
     /// The longest time between two feedings.
     pub fn limit(&self) -> Duration {
         self.limit
     }
-}
-
-fn ignoring_the_tick(mut callback: impl FnMut() + Send + 'static) -> impl FnMut(&Tick<'_>) + Send + 'static {
-    move |_| callback()
 }
 
 shown!([] Watchdog, |this| "limit" => this.limit, "timer" => this.timer);
