@@ -25,6 +25,7 @@ const LAYERS: &[&[&str]] = &[
     &["store::rules"],
     // Stores.
     &["store::origin", "store::questions", "store::text"],
+    &["store::columns"],
     &["store::memory", "store::postgres", "store::sqlite"],
     // The engine, which knows no store.
     &["engine::handshake", "engine::pending", "engine::retry", "engine::stats"],

@@ -12,6 +12,8 @@
 //! connections to a server fit without an async runtime. A store runs no user code, and holds no
 //! lock while it drops values that have user code (J11).
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod columns;
 mod error;
 mod fault;
 mod form;

@@ -23,6 +23,7 @@ use super::error::{Failure, Remedy};
 use super::link::Link;
 use super::rows::{self, with_columns};
 use super::work::{LOCKED_AGAIN, Work};
+use crate::store::columns::Read;
 use crate::store::rules::{Affinity, Lane, Member, Row, Rows};
 use crate::store::{AffinityId, Bound, Entry, Fault, JobId, Micros, Node, NodeId, Op, State, limits, text};
 
@@ -359,7 +360,7 @@ impl Work<'_> {
              (SELECT id FROM jobs AS j WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart <= $2 \
              ORDER BY j.apart, j.id LIMIT $3) AS job) AND state = 0 AND apart <= $2 ORDER BY apart, id FOR UPDATE SKIP LOCKED"
         );
-        let read: Vec<rows::Read> = self.query(sql, &[&ids, &now, &limit]).iter().map(rows::read).collect();
+        let read: Vec<Read> = self.query(sql, &[&ids, &now, &limit]).iter().map(rows::read).collect();
         for row in &read {
             let (Some(tie), Some(wake)) = (&row.row.tie, row.row.wake()) else { continue };
             if let Some(claimable) = self.affinities.claimable.get_mut(&tie.affinity) {

@@ -13,6 +13,7 @@ use super::Shared;
 use super::error::{Failure, Remedy};
 use super::link::{HURRY, Link};
 use super::{members, minutes, rows};
+use crate::store::columns::{joined, read_names};
 use crate::store::questions::{Asked, Listing, Question, Questions};
 use crate::store::rules::{WRONG_BY, span_of};
 use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Scan, Scanned, State};
@@ -26,18 +27,16 @@ pub(super) struct Reader {
 
 /// The columns of a row and the name of its handler.
 macro_rules! infos {
-    ($condition:literal) => {
-        concat!(
-            "SELECT job.id, job.key, job.handler, job.payload, job.state, job.due, job.holds_key, job.paused, \
-             job.cancelled, job.span, job.nominal, job.parent, job.attempt, job.claims, job.turn, job.owner, \
-             job.lease, job.died, job.error, job.last, job.recurring, job.failures, job.affinity, \
-             job.affinity_id, job.counted, handler.name \
-             FROM jobs AS job JOIN handlers AS handler ON handler.id = job.handler WHERE ",
+    ($condition:expr) => {
+        joined!([
+            "SELECT ",
+            read_names!(Server, "job."),
+            ", handler.name FROM jobs AS job JOIN handlers AS handler ON handler.id = job.handler WHERE ",
             $condition
-        )
+        ])
     };
-    ($which:literal, $begin:literal, $end:literal) => {
-        concat!(
+    ($which:expr, $begin:expr, $end:expr) => {
+        joined!([
             infos!($which),
             " AND ",
             $begin,
@@ -45,7 +44,7 @@ macro_rules! infos {
              AND ($4::text IS NULL OR starts_with(job.key, $4)) \
              AND (NOT $6::boolean OR (job.state = 0 AND job.error IS NOT NULL))",
             $end
-        )
+        ])
     };
 }
 
@@ -120,7 +119,7 @@ impl Reader {
 }
 
 fn info(row: &tokio_postgres::Row) -> JobInfo {
-    rows::read(row).row.info(&row.get::<_, &str>(25).into())
+    rows::read(row).row.info(&row.get::<_, &str>(row.len() - 1).into())
 }
 
 /// The job that holds the key, or the last dead one.

@@ -323,17 +323,19 @@ impl<'a> Work<'a> {
         if self.failure.is_some() {
             return changed;
         }
+        let mut new = Vec::new();
         for (id, change) in changes {
             match (change, self.cache.get(&id)) {
-                (Change::Changed, Some(Some(row))) if row.holds_key => changed.holding.push(Values::of(row)),
-                (Change::Changed, Some(Some(row))) => changed.free.push(Values::of(row)),
-                (Change::New, Some(Some(row))) => changed.new.push(Values::of(row)),
+                (Change::Changed, Some(Some(row))) if row.holds_key => changed.holding.push(Values::of_changed(row)),
+                (Change::Changed, Some(Some(row))) => changed.free.push(Values::of_changed(row)),
+                (Change::New, Some(Some(row))) => new.push(row),
                 (Change::Gone, _) => changed.gone.push(id.0 as i64),
                 _ => {}
             }
         }
         // Transactions that put the same keys meet in the same order.
-        changed.new.sort_by(|a, b| a.key().cmp(b.key()));
+        new.sort_by(|a, b| a.key.cmp(&b.key));
+        changed.new = new.into_iter().map(|row| Values::of_new(row)).collect();
         changed
     }
 

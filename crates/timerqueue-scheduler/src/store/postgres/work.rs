@@ -24,6 +24,7 @@ use super::minutes::Counted;
 use super::params::Param;
 use super::rows::{self, with_columns};
 use super::sleepers::Woken;
+use crate::store::columns::Read;
 use crate::store::rules::{Affinity, Claims, Effects, Lane, MOST_DEAD, Member, Row, Rows, Runs, Tie};
 use crate::store::{Claim, ClaimedJob, Entry, JobId, LastRun, Micros, State};
 
@@ -172,7 +173,7 @@ impl Work<'_> {
 
     /// Brings rows into the cache, with the runs of recurring jobs: these change under the lock of
     /// the recurring job alone.
-    pub(super) fn take_in(&mut self, mut read: Vec<rows::Read>) {
+    pub(super) fn take_in(&mut self, mut read: Vec<Read>) {
         read.retain(|read| !self.cache.contains_key(&read.row.id));
         let parents: Vec<i64> =
             read.iter().filter(|read| read.row.recurring.is_some()).map(|read| read.row.id.0 as i64).collect();
@@ -184,7 +185,7 @@ impl Work<'_> {
                 runs.entry(row.get(0)).or_default().push(run);
             }
         }
-        for rows::Read { mut row, unreadable } in read {
+        for Read { mut row, unreadable } in read {
             if let Some(reason) = unreadable {
                 self.bury_unreadable(&row, &reason);
                 self.cache.insert(row.id, None);

@@ -106,11 +106,10 @@ impl Reader {
 }
 
 pub(super) fn columns(index: &str) -> String {
-    let columns = rows::COLUMNS.split(", ").map(|column| format!("job.{}", column.trim())).collect::<Vec<_>>();
     format!(
         "SELECT {}, handler.name FROM timerqueue_jobs AS job {index} \
          JOIN timerqueue_handlers AS handler ON handler.id = job.handler",
-        columns.join(", ")
+        rows::COLUMNS
     )
 }
 

@@ -1,39 +1,25 @@
-//! A row of the file as a [`Row`].
+//! A row of the file as a [`Row`], by the table of columns.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use rusqlite::types::Value;
+use rusqlite::types::ValueRef;
 use rusqlite::{OptionalExtension, params};
 
 use super::statements::Statements;
-use super::text;
-use crate::store::rules::{Lane, Recurring, Row, Tie};
+use crate::store::columns::{Cell, Column, Read, columns, joined, names, read_names};
+use crate::store::rules::{Recurring, Row};
 use crate::store::{JobId, Micros, NewJob, State};
 
-macro_rules! columns {
-    () => {
-        "id, key, handler, payload, state, due, holds_key, paused, cancelled, span, nominal, parent, attempt, claims, turn, owner, \
-         process, lease, died, error, last, recurring, failures, affinity, affinity_id, counted"
-    };
-}
+const READ: &[&Column] = &columns!(File, Read);
+const PUT: &[&Column] = &columns!(File, Put);
+const CHANGED: &[&Column] = &columns!(File, Changed);
+const BEGUN: &[&Column] = &columns!(File, Begun);
+const LEFT: [&Column; columns!(File, Left).len()] = columns!(File, Left);
 
-pub(super) const COLUMNS: &str = columns!();
+/// What [`read`] reads, of the table `job`.
+pub(super) const COLUMNS: &str = read_names!(File, "job.");
 
-const LOAD: &str = concat!("SELECT ", columns!(), " FROM timerqueue_jobs WHERE id = ?1");
-
-/// A row, and the text of a schedule that cannot be read here.
-pub(super) struct Read {
-    pub(super) row: Box<Row>,
-    pub(super) unreadable: Option<String>,
-}
-
-fn state(number: i64) -> State {
-    usize::try_from(number).ok().and_then(|number| State::ALL.get(number)).copied().unwrap_or(State::Dead)
-}
-
-fn instant(micros: Option<i64>) -> Option<Micros> {
-    micros.map(Micros::new)
-}
+const LOAD: &str = joined!(["SELECT ", COLUMNS, " FROM timerqueue_jobs AS job WHERE id = ?1"]);
 
 /// Texts that a person has written into the file may be no UTF-8, and are shown all the same: no
 /// text of the file is read in another way.
@@ -45,53 +31,13 @@ pub(super) fn text_or_null(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::
     Ok(row.get_ref(column)?.as_bytes_or_null()?.map(|bytes| String::from_utf8_lossy(bytes).into()))
 }
 
-/// A number that grows by one: below zero it was written by hand.
-fn count(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<u64> {
-    Ok(u64::try_from(row.get::<_, i64>(column)?).unwrap_or_default())
-}
-
-fn tie(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<Box<Tie>>> {
-    let Some(affinity) = row.get::<_, Option<i64>>(24)? else { return Ok(None) };
-    let text = text_or_null(row, 23)?.unwrap_or_default();
-    Ok(Some(Box::new(Tie { affinity: affinity as u64, text })))
-}
-
-/// Columns in the order of [`COLUMNS`].
+/// [`COLUMNS`], and perhaps others behind them.
 pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Read> {
-    let recurring = text_or_null(row, 21)?;
-    let (recurring, unreadable) = match recurring.as_deref().map(text::read_recurring) {
-        None => (None, None),
-        Some(Ok(recurring)) => (Some(recurring), None),
-        Some(Err(reason)) => (None, Some(reason)),
-    };
-    let row = Row {
-        id: JobId(row.get::<_, i64>(0)? as u64),
-        key: text(row, 1)?,
-        kind: usize::try_from(row.get::<_, i64>(2)?).unwrap_or_default(),
-        payload: text(row, 3)?,
-        state: state(row.get(4)?),
-        due: Micros::new(row.get(5)?),
-        holds_key: row.get(6)?,
-        paused: row.get(7)?,
-        cancelled: row.get(8)?,
-        span: row.get(9)?,
-        nominal: instant(row.get(10)?),
-        parent: row.get::<_, Option<i64>>(11)?.map(|id| JobId(id as u64)),
-        attempt: row.get::<_, i64>(12)?.try_into().unwrap_or(u32::MAX),
-        claims: count(row, 13)?,
-        turn: count(row, 14)?,
-        owner: row.get::<_, i64>(15)? as u64,
-        process: row.get::<_, Option<i64>>(16)?.unwrap_or_default(),
-        lease: instant(row.get(17)?),
-        died: count(row, 18)?,
-        error: text_or_null(row, 19)?,
-        last: text_or_null(row, 20)?.as_deref().and_then(text::read_last),
-        failures: text_or_null(row, 22)?.as_deref().and_then(text::read_failures),
-        recurring,
-        tie: tie(row)?,
-        counted: row.get(25)?,
-    };
-    Ok(Read { row: Box::new(row), unreadable })
+    Read::from_cells(READ, |at, _| match row.get_ref(at)? {
+        ValueRef::Null => Ok(Cell::Null),
+        ValueRef::Integer(number) => Ok(Cell::Number(number)),
+        other => Ok(Cell::Text(String::from_utf8_lossy(other.as_bytes()?))),
+    })
 }
 
 /// The row with this number, with the runs of a recurring job.
@@ -118,37 +64,56 @@ fn load_runs(statements: &mut Statements<'_>, id: JobId, recurring: &mut Recurri
     Ok(())
 }
 
-fn micros(at: Option<Micros>) -> Option<i64> {
-    at.map(Micros::as_i64)
+/// Runs a statement whose parameters are these columns.
+fn execute(statements: &mut Statements<'_>, sql: &'static str, columns: &[&Column], row: &Row) -> rusqlite::Result<()> {
+    let statement = statements.get(sql)?;
+    for (at, column) in columns.iter().enumerate() {
+        match column.get(row) {
+            Cell::Null => statement.raw_bind_parameter(at + 1, None::<i64>)?,
+            Cell::Number(number) => statement.raw_bind_parameter(at + 1, number)?,
+            Cell::Flag(is) => statement.raw_bind_parameter(at + 1, is)?,
+            Cell::Text(text) => statement.raw_bind_parameter(at + 1, &*text)?,
+        }
+    }
+    statement.raw_execute()?;
+    Ok(())
 }
 
-/// The columns `wake` and `apart`.
-fn wakes(row: &Row) -> (Option<i64>, Option<i64>) {
-    let wake = micros(row.wake());
-    if row.lane() == Lane::Handler { (wake, None) } else { (None, wake) }
-}
+static INSERT: LazyLock<String> = LazyLock::new(|| {
+    let values = vec!["?"; PUT.len()].join(", ");
+    format!("INSERT INTO timerqueue_jobs ({}) VALUES ({values})", names(PUT))
+});
 
-fn process(row: &Row) -> Option<i64> {
-    let held = row.state == State::Running || row.recurring.as_ref().is_some_and(|recurring| recurring.looked);
-    (held && row.process != 0).then_some(row.process)
+pub(super) fn insert(statements: &mut Statements<'_>, row: &Row) -> rusqlite::Result<()> {
+    execute(statements, &INSERT, PUT, row)
 }
-
-fn recurring(row: &Row) -> Value {
-    let text = row.recurring.as_deref().and_then(|recurring| text::write_recurring(recurring).ok());
-    text.map_or(Value::Null, Value::Text)
-}
-
-const INSERT: &str = "INSERT INTO timerqueue_jobs (id, key, handler, payload, recurs, state, due, wake, earliest, \
-     holds_key, paused, cancelled, span, nominal, parent, attempt, claims, turn, owner, process, lease, died, error, \
-     last, recurring, failures, apart, affinity, affinity_id, counted) VALUES \
-     (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, \
-     ?27, ?28, ?29, ?30)";
 
 /// A plain job that is put: most columns are the same in all of these, and a value that is bound
 /// costs more than a constant.
-const INSERT_PLAIN: &str = "INSERT INTO timerqueue_jobs (id, key, handler, payload, due, wake, recurs, state, holds_key, paused, cancelled, \
-     attempt, claims, turn, owner, died) VALUES (?1, ?2, ?3, ?4, ?5, ?5, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0) \
-     ON CONFLICT (key) WHERE holds_key = 1 DO NOTHING";
+static INSERT_PLAIN: LazyLock<String> = LazyLock::new(|| {
+    let text = Arc::default;
+    let mut plain = Row::new(JobId(0), text(), 0, text(), State::Waiting, Micros::FIRST, None);
+    plain.holds_key = true;
+    let (mut columns, mut values) = (Vec::new(), Vec::new());
+    for column in PUT {
+        values.push(match (column.name, column.get(&plain)) {
+            ("id", _) => "?1".to_owned(),
+            ("key", _) => "?2".to_owned(),
+            ("handler", _) => "?3".to_owned(),
+            ("payload", _) => "?4".to_owned(),
+            ("due" | "wake", _) => "?5".to_owned(),
+            (_, Cell::Number(number)) => number.to_string(),
+            (_, Cell::Flag(is)) => u8::from(is).to_string(),
+            (_, Cell::Null | Cell::Text(_)) => continue,
+        });
+        columns.push(column.name);
+    }
+    format!(
+        "INSERT INTO timerqueue_jobs ({}) VALUES ({}) ON CONFLICT (key) WHERE holds_key = 1 DO NOTHING",
+        columns.join(", "),
+        values.join(", ")
+    )
+});
 
 /// False: the key is taken.
 pub(super) fn insert_plain(
@@ -159,126 +124,103 @@ pub(super) fn insert_plain(
     due: Micros,
 ) -> rusqlite::Result<bool> {
     let values = params![id.0 as i64, new.key, kind as i64, new.payload, due.as_i64()];
-    Ok(statements.get(INSERT_PLAIN)?.execute(values)? == 1)
+    Ok(statements.get(&INSERT_PLAIN)?.execute(values)? == 1)
 }
 
-/// The columns of a row that the begin of a run leaves as they are. None: the row has more than a
-/// plain job has.
+/// What the begin of a run of a plain job leaves as it is. None: the row has more than a plain job
+/// has.
 #[derive(PartialEq, Eq)]
-pub(super) struct Settled {
-    due: Micros,
-    flags: [bool; 3],
-    parent: Option<JobId>,
-    numbers: (u64, u64),
-}
+pub(super) struct Settled([Cell<'static>; LEFT.len()]);
 
 impl Settled {
     pub(super) fn of(row: &Row) -> Option<Self> {
         let is_plain = row.error.is_none() && row.last.is_none() && row.failures.is_none() && row.recurring.is_none();
-        is_plain.then_some(Self {
-            due: row.due,
-            flags: [row.holds_key, row.paused, row.cancelled],
-            parent: row.parent,
-            numbers: (row.turn, row.died),
-        })
+        if !is_plain {
+            return None;
+        }
+        let mut cells = [const { Cell::Null }; LEFT.len()];
+        for (cell, column) in cells.iter_mut().zip(LEFT) {
+            *cell = match column.get(row) {
+                Cell::Text(_) => return None,
+                Cell::Number(number) => Cell::Number(number),
+                Cell::Flag(is) => Cell::Flag(is),
+                Cell::Null => Cell::Null,
+            };
+        }
+        Some(Self(cells))
     }
+}
+
+/// A change of these columns. The first one is the number of the row.
+fn set(update: &str, columns: &[&Column]) -> String {
+    let values = columns.iter().enumerate().skip(1).map(|(at, column)| format!("{} = ?{}", column.name, at + 1));
+    format!("{update} timerqueue_jobs SET {} WHERE id = ?1", values.collect::<Vec<_>>().join(", "))
 }
 
 /// The begin of a run of a plain job: the other columns are bound and compared with their indexes
 /// for nothing. No constraint of it can fail, and with `OR ROLLBACK` SQLite keeps no journal for
 /// the statement.
-const BEGIN: &str = "UPDATE OR ROLLBACK timerqueue_jobs SET state = ?2, wake = ?3, apart = ?4, earliest = ?5, span = ?6, attempt = ?7, \
-     claims = ?8, owner = ?9, process = ?10, lease = ?11, counted = ?12 WHERE id = ?1";
+static BEGIN: LazyLock<String> = LazyLock::new(|| set("UPDATE OR ROLLBACK", BEGUN));
 
-fn begin(statements: &mut Statements<'_>, row: &Row) -> rusqlite::Result<()> {
-    let (wake, apart) = wakes(row);
-    statements.get(BEGIN)?.execute(params![
-        row.id.0 as i64,
-        row.state as i64,
-        wake,
-        apart,
-        row.earliest(),
-        row.span,
-        row.attempt,
-        row.claims as i64,
-        row.owner as i64,
-        process(row),
-        micros(row.lease),
-        row.counted,
-    ])?;
-    Ok(())
-}
-
-const UPDATE: &str = "UPDATE timerqueue_jobs SET state = ?2, due = ?3, wake = ?4, earliest = ?5, holds_key = ?6, \
-     paused = ?7, cancelled = ?8, span = ?9, parent = ?10, attempt = ?11, claims = ?12, turn = ?13, owner = ?14, \
-     process = ?15, lease = ?16, died = ?17, error = ?18, last = ?19, recurring = ?20, failures = ?21, \
-     apart = ?22, counted = ?23 WHERE id = ?1";
-
-pub(super) fn insert(statements: &mut Statements<'_>, row: &Row) -> rusqlite::Result<()> {
-    statements.get(INSERT)?.execute(params![
-        row.id.0 as i64,
-        row.key,
-        row.kind as i64,
-        row.payload,
-        row.recurring.is_some(),
-        row.state as i64,
-        row.due.as_i64(),
-        wakes(row).0,
-        row.earliest(),
-        row.holds_key,
-        row.paused,
-        row.cancelled,
-        row.span,
-        micros(row.nominal),
-        row.parent.map(|parent| parent.0 as i64),
-        row.attempt,
-        row.claims as i64,
-        row.turn as i64,
-        row.owner as i64,
-        process(row),
-        micros(row.lease),
-        row.died as i64,
-        row.error,
-        row.last.as_deref().and_then(text::write_last),
-        recurring(row),
-        row.failures.as_deref().and_then(text::write_failures),
-        wakes(row).1,
-        row.tie.as_ref().map(|tie| &tie.text),
-        row.tie.as_ref().map(|tie| tie.affinity as i64),
-        row.counted,
-    ])?;
-    Ok(())
-}
+static UPDATE: LazyLock<String> = LazyLock::new(|| set("UPDATE", CHANGED));
 
 /// `before`: of the row as it stands in the file.
 pub(super) fn update(statements: &mut Statements<'_>, row: &Row, before: Option<Settled>) -> rusqlite::Result<()> {
     if before.is_some() && before == Settled::of(row) {
-        return begin(statements, row);
+        return execute(statements, &BEGIN, BEGUN, row);
     }
-    statements.get(UPDATE)?.execute(params![
-        row.id.0 as i64,
-        row.state as i64,
-        row.due.as_i64(),
-        wakes(row).0,
-        row.earliest(),
-        row.holds_key,
-        row.paused,
-        row.cancelled,
-        row.span,
-        row.parent.map(|parent| parent.0 as i64),
-        row.attempt,
-        row.claims as i64,
-        row.turn as i64,
-        row.owner as i64,
-        process(row),
-        micros(row.lease),
-        row.died as i64,
-        row.error,
-        row.last.as_deref().and_then(text::write_last),
-        recurring(row),
-        row.failures.as_deref().and_then(text::write_failures),
-        wakes(row).1,
-        row.counted,
-    ])?;
-    Ok(())
+    execute(statements, &UPDATE, CHANGED, row)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::store::rules::Tie;
+    use crate::store::sqlite::schema;
+    use crate::store::{LastRun, RunEnd};
+
+    /// A row in which each field differs from that of a plain job.
+    fn full() -> Box<Row> {
+        let (key, json) = ("k".into(), "[1]".into());
+        let mut row = Row::new(JobId(7), key, 3, json, State::Running, Micros::new(1), None);
+        (row.paused, row.cancelled, row.holds_key, row.counted) = (true, true, true, true);
+        (row.span, row.nominal, row.parent) = (Some(2), Some(Micros::new(3)), Some(JobId(4)));
+        (row.attempt, row.claims, row.turn, row.owner, row.process, row.died) = (5, 6, 7, u64::MAX, 9, 10);
+        (row.lease, row.error) = (Some(Micros::new(11)), Some("no".into()));
+        let mut run = LastRun::new(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH, RunEnd::Failed);
+        run.duration = Duration::from_micros(12);
+        row.end_with(Some(Box::new(run)));
+        row.tie = Some(Box::new(Tie { affinity: 13, text: "a".into() }));
+        row
+    }
+
+    #[test]
+    fn the_table_of_columns_is_that_of_the_file_and_each_comes_back() {
+        let path = std::env::temp_dir().join(format!("timerqueue-columns-{}.db", std::process::id()));
+        let db = schema::open_writer(&path, Duration::from_secs(30), None).unwrap();
+        let mut statements = Statements::new(&db);
+        let name = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
+        let sql = "SELECT name FROM pragma_table_info('timerqueue_jobs') ORDER BY 1";
+        let found = statements.get(sql).unwrap().query_map([], name).unwrap();
+        let table: Vec<String> = found.map(Result::unwrap).collect();
+        let mut known: Vec<&str> = PUT.iter().map(|column| column.name).collect();
+        known.sort_unstable();
+        assert_eq!(table, known);
+
+        let row = full();
+        let mut put = Row::new(row.id, "k".into(), 3, "[1]".into(), State::Waiting, Micros::new(1), None);
+        (put.nominal, put.tie) = (row.nominal, row.tie.clone());
+        let seen = |statements: &mut Statements<'_>| format!("{:?}", load(statements, JobId(7)).unwrap().unwrap().row);
+        insert(&mut statements, &put).unwrap();
+        assert_eq!(seen(&mut statements), format!("{put:?}"));
+        update(&mut statements, &row, None).unwrap();
+        assert_eq!(seen(&mut statements), format!("{row:?}"));
+        drop(statements);
+        drop(db);
+        for beside in ["", "-wal", "-shm"] {
+            let _ = std::fs::remove_file(format!("{}{beside}", path.display()));
+        }
+    }
 }
