@@ -164,6 +164,7 @@ macro_rules! fused {
 // The layers, bottom up. A module uses lower layers only; `tests/tidy.rs` checks this.
 mod budget;
 mod histogram;
+mod ordered_map;
 mod slab;
 mod sync;
 mod sys;

@@ -211,13 +211,14 @@ impl<T> Slab<T> {
         (at < pages).then_some((at + 1) * PAGE)
     }
 
-    /// The values, by index.
-    pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
-        let pages = |Memory { first, more }| {
-            let more = more.into_iter().flat_map(|more: Box<More<T>>| more.pages).map(|(page, _)| page);
-            std::iter::once(first).chain(more)
-        };
-        self.memory.into_iter().flat_map(pages).flat_map(|page: Page<T>| page.places).flatten()
+    /// Takes the values out, and calls `see` with each, by index.
+    pub(crate) fn take_each(self, see: &mut dyn FnMut(T)) {
+        let Some(Memory { first, more }) = self.memory else { return };
+        let mut see_page = |page: Page<T>| page.places.into_iter().flatten().for_each(&mut *see);
+        see_page(first);
+        if let Some(more) = more {
+            more.pages.into_iter().for_each(|(page, _)| see_page(page));
+        }
     }
 }
 
@@ -239,6 +240,12 @@ mod tests {
             assert!(all.len() <= before + PAGE, "a bounded step");
         }
         all
+    }
+
+    fn values<T>(slab: Slab<T>) -> Vec<T> {
+        let mut values = Vec::new();
+        slab.take_each(&mut |value| values.push(value));
+        values
     }
 
     /// The number of places for which the slab has memory.
@@ -266,10 +273,10 @@ mod tests {
         assert_eq!(slab.scan(0, |name| seen.push(*name)), None);
         assert_eq!(seen, ["d", "e", "c", "g"]);
         assert_eq!((slab.remove(1), slab.len()), (Some("e"), 3));
-        assert!(slab.into_values().eq(["d", "c", "g"]));
+        assert_eq!(values(slab), ["d", "c", "g"]);
         let mut slab = Slab::new();
         (0..1_000).for_each(|i| _ = slab.insert(i));
-        assert!(slab.into_values().eq(0..1_000), "of all pages");
+        assert!(values(slab).into_iter().eq(0..1_000), "of all pages");
     }
 
     #[test]

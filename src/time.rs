@@ -24,7 +24,13 @@ pub(crate) fn later(at: u64, ns: u64) -> u64 {
 /// The instant `after` from `now`; [`NEVER`] if no clock shows it.
 #[inline]
 pub(crate) fn instant(now: u64, after: Duration) -> u64 {
-    u64::try_from(after.as_nanos()).map_or(NEVER, |ns| later(now, ns))
+    later(now, whole_ns(after))
+}
+
+/// A length in nanoseconds; [`NEVER`] if longer.
+#[inline]
+pub(crate) fn whole_ns(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos()).unwrap_or(NEVER)
 }
 
 /// An instant on the clock of a runtime, exact to the nanosecond.

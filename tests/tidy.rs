@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[&[&str]] = &[
     &["sync"],
     &["sys", "time"],
-    &["unwind", "budget", "histogram", "slab"],
+    &["unwind", "budget", "histogram", "ordered_map", "slab"],
     &["queue"],
     &["alarm"],
     &["pool"],

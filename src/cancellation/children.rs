@@ -186,10 +186,10 @@ impl Shards {
     }
 
     /// Takes out all wakers, and calls `see` with each, outside the locks.
-    pub(super) fn take_wakers(&self, mut see: impl FnMut(Waker)) {
+    pub(super) fn take_wakers(&self, see: &mut dyn FnMut(Waker)) {
         for shard in self.first.get().into_iter().flat_map(|first| first.by_core()) {
             let wakers = std::mem::take(&mut shard.members.lock().wakers);
-            wakers.into_values().for_each(&mut see);
+            wakers.take_each(see);
         }
     }
 

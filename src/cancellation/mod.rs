@@ -24,7 +24,6 @@ mod token;
 mod waiting;
 
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::ErrorKind;
 use std::num::NonZeroU64;
@@ -40,6 +39,7 @@ pub use self::waiting::{CancelledFuture, CancelledOwned, RunUntilCancelled, With
 use self::children::{ParentLink, Shards};
 use self::registry::{Callback, Id, Registry};
 use crate::engine::{OwnedEntry, Waits, inside};
+use crate::ordered_map::{Key, OrderedMap};
 use crate::runtime::RuntimeHandle;
 use crate::slab::Slab;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, unmodelled};
@@ -260,6 +260,11 @@ impl Inner {
         std::ptr::from_ref(self).cast()
     }
 
+    /// The address as a key.
+    fn key(&self) -> Key {
+        (self.address().addr() as u64, 0)
+    }
+
     #[inline]
     fn is_cancelled(&self) -> bool {
         self.status.load(Ordering::Acquire) != 0
@@ -334,7 +339,7 @@ impl Inner {
     fn mark_tree(&self) -> Vec<Arc<Self>> {
         let mut marked = Vec::new();
         // Sources marked by another canceller, which may still be marking their trees.
-        let (mut others, mut seen) = (Vec::new(), BTreeSet::new());
+        let (mut others, mut seen) = (Vec::new(), OrderedMap::new());
         self.mark_children(&mut marked, &mut others, &mut seen);
         let (mut looked_at, mut parents) = (0, Vec::new());
         loop {
@@ -361,12 +366,7 @@ impl Inner {
     }
 
     /// Marks the sources linked directly to this source.
-    fn mark_children(
-        &self,
-        marked: &mut Vec<Arc<Self>>,
-        others: &mut Vec<Arc<Self>>,
-        seen: &mut BTreeSet<*const Self>,
-    ) {
+    fn mark_children(&self, marked: &mut Vec<Arc<Self>>, others: &mut Vec<Arc<Self>>, seen: &mut OrderedMap) {
         // Not those of the canceller: another canceller may have marked this source.
         let Some((mark, cause)) = self.for_children() else { return };
         self.children.children(|child| {
@@ -375,7 +375,7 @@ impl Inner {
             } else if !child.mark().is_some_and(Mark::is_tree_marked) {
                 // as in `cancel`: between the mark that this thread has seen and the children
                 fence(Ordering::SeqCst);
-                if child.children.are_there() && seen.insert(Arc::as_ptr(&child)) {
+                if child.children.are_there() && seen.insert_key(child.key()) {
                     others.push(child);
                 }
             }
@@ -400,10 +400,10 @@ impl Inner {
         let mut earliest = self.deadline_on(&self.source);
         // All are kept to the end, so no address is used twice. Loops, not a recursion, as in
         // `mark_tree`.
-        let (mut above, mut seen) = (Vec::new(), BTreeSet::new());
+        let (mut above, mut seen) = (Vec::new(), OrderedMap::new());
         let mut look_above = |source: &Self, above: &mut Vec<Arc<Self>>| {
             let parents = source.links.iter().filter_map(ParentLink::parent);
-            above.extend(parents.filter(|parent| seen.insert(Arc::as_ptr(parent))));
+            above.extend(parents.filter(|parent| seen.insert_key(parent.key())));
         };
         look_above(self, &mut above);
         let mut looked_at = 0;
@@ -433,7 +433,7 @@ impl Inner {
         drop(timer);
         // Before the callbacks, one of which may block. A future that registers later sees that the
         // token is cancelled: see the fence in `cancel`.
-        self.take_wakers(|waker| catch_first(panic, &self.source, || waker.wake()));
+        self.take_wakers(&mut |waker| catch_first(panic, &self.source, || waker.wake()));
         loop {
             let (next, awaiting) = {
                 let mut listeners = self.listeners.lock();
@@ -462,13 +462,13 @@ impl Inner {
         };
         contain_drop(&self.source, std::iter::from_fn(|| callbacks.pop()));
         contain_drop(&self.source, late);
-        self.take_wakers(|waker| contain_drop(&self.source, [waker]));
+        self.take_wakers(&mut |waker| contain_drop(&self.source, [waker]));
     }
 
     /// Takes out the wakers of all waiting tasks, and calls `see` with each, outside the locks.
-    fn take_wakers(&self, mut see: impl FnMut(Waker)) {
+    fn take_wakers(&self, see: &mut dyn FnMut(Waker)) {
         let wakers = std::mem::take(&mut self.listeners.lock().wakers);
-        wakers.into_values().for_each(&mut see);
+        wakers.take_each(see);
         self.children.take_wakers(see);
     }
 

@@ -11,10 +11,12 @@
 #![allow(unsafe_code)] // lifetime of items, and the contract of the wheel
 
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::{ControlFlow, Deref};
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null};
 
+use crate::ordered_map::{Key as MapKey, OrderedMap, Value};
 use crate::queue::node::Key;
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Next, Node, Period, TimerWheel};
@@ -88,6 +90,56 @@ impl<S, B> Drop for ItemRef<S, B> {
             // SAFETY: made from a box; this was the last reference. An item in a wheel has the
             // wheel's reference, so the item is in none.
             drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        }
+    }
+}
+
+/// An [`OrderedMap`] of items. Each has a counted reference.
+pub(super) struct ItemMap<S, B> {
+    map: OrderedMap,
+    of: PhantomData<ItemRef<S, B>>,
+}
+
+impl<S, B> ItemMap<S, B> {
+    pub(super) const fn new() -> Self {
+        Self { map: OrderedMap::new(), of: PhantomData }
+    }
+
+    pub(super) fn keys(&self) -> &OrderedMap {
+        &self.map
+    }
+
+    /// `key` is not in the map.
+    pub(super) fn insert(&mut self, key: MapKey, item: ItemRef<S, B>) {
+        let item = ManuallyDrop::new(item);
+        let before = self.map.insert(key, [item.0.as_ptr().cast_const().cast(), null()]);
+        debug_assert!(before.is_none(), "each item has a number of its own");
+    }
+
+    pub(super) fn remove(&mut self, key: MapKey) -> Option<ItemRef<S, B>> {
+        self.map.remove(key).and_then(Self::item)
+    }
+
+    pub(super) fn pop_first(&mut self) -> Option<ItemRef<S, B>> {
+        self.map.pop_first().and_then(|(_, value)| Self::item(value))
+    }
+
+    pub(super) fn first(&self) -> Option<(MapKey, ItemRef<S, B>)> {
+        let (key, value) = self.map.first()?;
+        let item = ManuallyDrop::new(Self::item(value)?);
+        Some((key, ItemRef::clone(&item)))
+    }
+
+    /// The reference of the map. The caller drops it if the value has left the map, and only then.
+    fn item([address, _]: Value) -> Option<ItemRef<S, B>> {
+        NonNull::new(address.cast_mut().cast()).map(ItemRef) // as `insert` has put it there
+    }
+}
+
+impl<S, B> Drop for ItemMap<S, B> {
+    fn drop(&mut self) {
+        while let Some(item) = self.pop_first() {
+            drop(item);
         }
     }
 }

@@ -20,12 +20,11 @@
 //! table, one by wheel or maps, one by the caller of `Section::find`. So an entry that has left the
 //! queue has a single reference, and [`parts`] takes it apart.
 
-use std::collections::BTreeMap;
 use std::task::Waker;
 use std::time::Duration;
 
 use super::alarms::Alarms;
-use super::item_wheel::{ItemRef, ItemWheel};
+use super::item_wheel::{ItemMap, ItemRef, ItemWheel};
 use super::key_table::KeyTable;
 use super::types::{AXES, Axis, wall_instant};
 use super::wait_list::WaitList;
@@ -82,7 +81,7 @@ pub(super) fn parts<K, V>(entry: QueueEntry<K, V>) -> (K, V) {
 }
 
 /// Entries in order of delivery: by due point and number of insertion.
-type InOrder<K, V> = BTreeMap<(u64, u64), QueueEntry<K, V>>;
+type InOrder<K, V> = ItemMap<Keyed<K>, Body<K, V>>;
 
 /// Wakers to be woken, and wakers to be dropped, after the lock.
 #[derive(Default)]
@@ -140,8 +139,8 @@ impl<K, V> QueueState<K, V> {
     pub(super) fn new(capacity: usize, policy: TickPolicy, alarms: Alarms) -> Self {
         Self {
             entries: ItemWheel::new(),
-            on_wall: BTreeMap::new(),
-            ready: [BTreeMap::new(), BTreeMap::new()],
+            on_wall: ItemMap::new(),
+            ready: [ItemMap::new(), ItemMap::new()],
             table: KeyTable::new(),
             policy,
             next_number: 1,
@@ -221,9 +220,9 @@ impl<K, V> QueueState<K, V> {
         let (Standing { axis, is_ready, number }, due) = (self.standing(entry), self.entries.due(entry));
         // The reference of wheel or map goes; the caller has another.
         drop(match axis {
-            _ if is_ready => self.ready[axis as usize].remove(&(due, number)),
+            _ if is_ready => self.ready[axis as usize].remove((due, number)),
             Axis::Running => self.entries.unlink(entry),
-            Axis::Wall => self.on_wall.remove(&(due, number)),
+            Axis::Wall => self.on_wall.remove((due, number)),
         });
     }
 
@@ -291,14 +290,14 @@ impl<K, V> QueueState<K, V> {
 
     /// The axes with the readings of their clocks; the wall clock's only if an entry is on it.
     fn axes(&self, clock: &Clock, now: u64) -> impl Iterator<Item = (Axis, u64)> + Clone + use<K, V> {
-        let has_wall = !(self.on_wall.is_empty() && self.ready[Axis::Wall as usize].is_empty());
+        let has_wall = !(self.on_wall.keys().is_empty() && self.ready[Axis::Wall as usize].keys().is_empty());
         let wall = has_wall.then(|| (Axis::Wall, wall_instant(clock.wall())));
         std::iter::once((Axis::Running, now)).chain(wall)
     }
 
     /// The instant at which the first entry that waits by the wall clock is delivered.
     fn first_on_wall(&self) -> u64 {
-        self.on_wall.first_key_value().map_or(END, |(&(due, _), _)| self.policy.fires_at(due))
+        self.on_wall.keys().first().map_or(END, |((due, _), _)| self.policy.fires_at(due))
     }
 
     /// Makes due entries ready. False: the work is used up, and more entries may be due.
@@ -315,7 +314,7 @@ impl<K, V> QueueState<K, V> {
                 Axis::Wall => {
                     let Some(left) = work.checked_sub(1) else { return false };
                     *work = left;
-                    let Some((_, entry)) = self.on_wall.pop_first() else { return true };
+                    let Some(entry) = self.on_wall.pop_first() else { return true };
                     entry
                 }
             };
@@ -346,7 +345,7 @@ impl<K, V> QueueState<K, V> {
     pub(super) fn take(&mut self, clock: &Clock, now: u64) -> Next<Taken<K, V>> {
         let Ok(first) = self.first_due(clock, now) else { return Next::Exhausted };
         let Some((lateness, axis)) = first else { return Next::Nothing };
-        let Some((_, entry)) = self.ready[axis].pop_first() else { return Next::Nothing };
+        let Some(entry) = self.ready[axis].pop_first() else { return Next::Nothing };
         let due = self.release(&entry);
         self.fresh = self.fresh.saturating_sub(1);
         Next::Due(Taken { entry, due, lateness: Duration::from_nanos(lateness) })
@@ -362,7 +361,7 @@ impl<K, V> QueueState<K, V> {
 
     /// The due point and number of the first entry that is ready.
     fn first_ready(&self, axis: Axis) -> Option<(u64, u64)> {
-        self.ready[axis as usize].first_key_value().map(|(&first, _)| first)
+        self.ready[axis as usize].keys().first().map(|(first, _)| first)
     }
 
     /// Wakes a sleeping receiver for each entry that is due. Returns the instants at which a core
@@ -383,7 +382,7 @@ impl<K, V> QueueState<K, V> {
                 Some((first, _)) if axis == Axis::Wall && first > now => {
                     next[axis as usize] = next[axis as usize].min(first)
                 }
-                _ => due += self.ready[axis as usize].len(),
+                _ => due += self.ready[axis as usize].keys().len(),
             }
         }
         // One for each entry that has become ready, even if notified receivers have not looked yet:
@@ -432,17 +431,17 @@ impl<K, V> QueueState<K, V> {
     /// The entry that is delivered next. `Err`: the work is used up.
     pub(super) fn next_entry(&mut self, clock: &Clock, now: u64) -> Result<Option<QueueEntry<K, V>>, ()> {
         if let Some((_, axis)) = self.first_due(clock, now)? {
-            return Ok(self.ready[axis].first_key_value().map(|(_, entry)| entry.clone()));
+            return Ok(self.ready[axis].first().map(|(_, entry)| entry));
         }
         let (mut work, mut best) = (SECTION, None);
         for (axis, now) in self.axes(clock, now) {
             let at = self.next_at(axis, &mut work)?;
             // After a step back of the wall clock, an entry that is ready may have to wait again.
-            let ready = self.ready[axis as usize].first_key_value().filter(|&(&(due, _), _)| due == at);
+            let ready = self.ready[axis as usize].first().filter(|&((due, _), _)| due == at);
             let first = match (ready, axis) {
-                (Some((_, entry)), _) => Some(entry.clone()),
+                (Some((_, entry)), _) => Some(entry),
                 (None, Axis::Running) if at < END => self.entries.first(at),
-                (None, Axis::Wall) if at < END => self.on_wall.first_key_value().map(|(_, entry)| entry.clone()),
+                (None, Axis::Wall) if at < END => self.on_wall.first().map(|(_, entry)| entry),
                 (None, _) => None,
             };
             if let Some(entry) = first {
@@ -459,8 +458,8 @@ impl<K, V> QueueState<K, V> {
 
     /// Takes any entry out of the queue, with its due point and its number of insertion.
     pub(super) fn pop_any(&mut self) -> Option<Popped<K, V>> {
-        let ready = self.ready.iter_mut().find_map(BTreeMap::pop_first).map(|(_, entry)| entry);
-        let waits = || self.on_wall.pop_first().map(|(_, entry)| entry);
+        let ready = self.ready.iter_mut().find_map(ItemMap::pop_first);
+        let waits = || self.on_wall.pop_first();
         let entry = ready.or_else(waits).or_else(|| self.entries.pop_any())?;
         let number = self.standing(&entry).number;
         let due = self.release(&entry);

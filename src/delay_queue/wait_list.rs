@@ -11,21 +11,22 @@
 //! notified. So no operation passes over waiters, however many there are, and a waiter that leaves
 //! gives its memory back.
 
-use std::collections::BTreeMap;
 use std::task::Waker;
+
+use crate::ordered_map::{Key, WakerMap};
 
 /// See the module's ground rules.
 #[derive(Default)]
 pub(super) struct WaitList {
     /// The sleeping waiters, by ticket.
-    asleep: BTreeMap<u64, Waker>,
+    asleep: WakerMap,
     notified: usize,
     next_ticket: u64,
 }
 
 impl WaitList {
     pub(super) fn is_empty(&self) -> bool {
-        self.asleep.is_empty() && self.notified == 0
+        self.asleep.keys().is_empty() && self.notified == 0
     }
 
     pub(super) fn notified(&self) -> usize {
@@ -34,19 +35,19 @@ impl WaitList {
 
     /// Waiters that sleep.
     pub(super) fn asleep(&self) -> usize {
-        self.asleep.len()
+        self.asleep.keys().len()
     }
 
     /// Whether a waiter sleeps with a waker that wakes the same task.
     pub(super) fn sleeps_with(&self, ticket: Option<u64>, waker: &Waker) -> bool {
-        ticket.and_then(|ticket| self.asleep.get(&ticket)).is_some_and(|stored| stored.will_wake(waker))
+        ticket.is_some_and(|ticket| self.asleep.has(key(ticket), waker))
     }
 
     /// Lets a waiter sleep, at the end of the list if it has no ticket yet. Returns the ticket and
     /// the waiter's former waker.
     pub(super) fn sleep(&mut self, ticket: Option<u64>, waker: Waker) -> (u64, Option<Waker>) {
         let own = ticket.unwrap_or(self.next_ticket);
-        let before = self.asleep.insert(own, waker);
+        let before = self.asleep.insert(key(own), waker);
         match ticket {
             None => self.next_ticket += 1,
             Some(_) => self.notified -= usize::from(before.is_none()),
@@ -56,17 +57,21 @@ impl WaitList {
 
     /// Notifies the first waiter that sleeps.
     pub(super) fn notify(&mut self) -> Option<Waker> {
-        let (_, waker) = self.asleep.pop_first()?;
+        let waker = self.asleep.pop_first()?;
         self.notified += 1;
         Some(waker)
     }
 
     /// Removes a waiter. Returns its waker; `None`: it was notified.
     pub(super) fn leave(&mut self, ticket: u64) -> Option<Waker> {
-        let waker = self.asleep.remove(&ticket);
+        let waker = self.asleep.remove(key(ticket));
         self.notified -= usize::from(waker.is_none());
         waker
     }
+}
+
+fn key(ticket: u64) -> Key {
+    (ticket, 0)
 }
 
 #[cfg(all(test, not(timerqueue_loom)))]

@@ -28,13 +28,14 @@
 //! queue held, or that of the driver.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Weak;
 use std::task::Waker;
 
 use super::current::{Owner, Scope};
 use super::{Engine, InOrder};
 use crate::alarm::virtual_time::VirtualTime;
+use crate::ordered_map::{Key, OrderedMap};
 use crate::queue::state::whole_number;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::unmodelled::{AtomicBool, AtomicU64};
@@ -114,105 +115,129 @@ impl Extensions {
 }
 
 struct Entries {
-    /// The runtimes on this clock.
-    members: BTreeMap<u64, Member>,
-    next_member: u64,
+    /// The runtimes on this clock, in the order of the numbers of their queues.
+    members: Vec<Member>,
+    /// The number of the next queue.
+    next_number: u64,
     /// Of all members.
     queues: usize,
-    /// Instant, member, queue: of runtimes on the clock that stands still in suspend, and of
-    /// runtimes on the boot clock. Each set ends with [`NO_ENTRY`], which keeps the memory of the
-    /// tree when the last entry is taken: arming a timer allocates nothing.
-    order: [BTreeSet<(u64, u64, usize)>; 2],
-    /// Member and queue, each once: the queues where timers were armed since the driver was last at
-    /// its target. There is room for all.
-    touched: VecDeque<(u64, usize)>,
+    /// Instant, and number of the queue: of runtimes on the clock that stands still in suspend, and
+    /// of runtimes on the boot clock. Each set ends with [`NO_ENTRY`], which keeps the memory of
+    /// the tree when the last entry is taken: arming a timer allocates nothing.
+    order: [OrderedMap; 2],
+    /// Numbers of queues, each once: where timers were armed since the driver was last at its
+    /// target. There is room for all.
+    touched: VecDeque<u64>,
 }
 
-const NO_ENTRY: (u64, u64, usize) = (NEVER, u64::MAX, usize::MAX);
+const NO_ENTRY: Key = (NEVER, u64::MAX);
 
 impl Default for Entries {
     fn default() -> Self {
-        let order = [BTreeSet::from([NO_ENTRY]), BTreeSet::from([NO_ENTRY])];
-        Self { members: BTreeMap::new(), next_member: 0, queues: 0, order, touched: VecDeque::new() }
+        let mut order = [OrderedMap::new(), OrderedMap::new()];
+        order.iter_mut().for_each(|order| _ = order.insert_key(NO_ENTRY));
+        Self { members: Vec::new(), next_number: 0, queues: 0, order, touched: VecDeque::new() }
     }
 }
 
 struct Member {
     engine: Weak<Engine>,
     boot: bool,
+    /// The number of the runtime's first queue on this clock; the others follow.
+    first: u64,
     /// The instant of each queue's entry; [`NEVER`]: no entry.
     at: Box<[u64]>,
+}
+
+impl Member {
+    /// The index of a queue in its runtime. Caller: it is the member's.
+    fn queue(&self, number: u64) -> usize {
+        (number - self.first) as usize
+    }
 }
 
 /// A runtime's membership.
 pub(crate) struct Membership {
     pub(crate) agenda: std::sync::Arc<Agenda>,
-    member: u64,
+    /// The number of the runtime's first queue.
+    first: u64,
 }
 
 impl Membership {
     /// Sets the entry of a queue to `at` if `at` is earlier. Caller: holds the lock of the queue.
     pub(crate) fn lower(&self, queue: usize, at: u64) {
-        self.agenda.entries().set(self.member, queue, |before| before.min(at));
+        self.agenda.entries().set(self.number(queue), |before| Some(before.min(at)));
     }
 
     /// Sets the entry of a queue. Caller: holds the lock of the queue.
     pub(crate) fn set(&self, queue: usize, at: u64) {
-        self.agenda.entries().set(self.member, queue, |_| at);
+        self.agenda.entries().set(self.number(queue), |_| Some(at));
     }
 
     /// Puts a queue, where a timer is about to be armed, on the driver's list. Caller: holds the
     /// lock of the queue.
     pub(crate) fn touch(&self, queue: usize) {
-        self.agenda.entries().touched.push_back((self.member, queue));
+        self.agenda.entries().touched.push_back(self.number(queue));
     }
 
     /// Sets the entry of a queue, if the queue has an entry. False: it has none. Caller: holds the
     /// lock of the queue.
     pub(crate) fn replace(&self, queue: usize, at: u64) -> bool {
-        let mut entries = self.agenda.entries();
-        let has_one = entries.members.get(&self.member).is_some_and(|member| member.at[queue] != NEVER);
-        if has_one {
-            entries.set(self.member, queue, |_| at);
-        }
-        has_one
+        self.agenda.entries().set(self.number(queue), |before| (before != NEVER).then_some(at))
     }
 
     /// The runtime has been shut down: its queues are not swept any more.
     pub(crate) fn leave(&self) {
         let mut entries = self.agenda.entries();
-        let queues = entries.members.get(&self.member).map_or(0, |member| member.at.len());
-        (0..queues).for_each(|queue| entries.set(self.member, queue, |_| NEVER));
-        if entries.members.remove(&self.member).is_some() {
-            entries.queues -= queues;
-        }
+        let Some(place) = entries.place(self.first) else { return };
+        let queues = entries.members[place].at.len();
+        (0..queues).for_each(|queue| _ = entries.set(self.number(queue), |_| Some(NEVER)));
+        entries.members.remove(place);
+        entries.queues -= queues;
+    }
+
+    fn number(&self, queue: usize) -> u64 {
+        self.first + queue as u64
     }
 }
 
 impl Entries {
-    fn set(&mut self, id: u64, queue: usize, to: impl FnOnce(u64) -> u64) {
-        let Some(member) = self.members.get_mut(&id) else { return };
-        let before = member.at[queue];
-        let at = Some(to(before)).filter(|&at| at < END).unwrap_or(NEVER);
-        if at == before {
-            return;
-        }
-        member.at[queue] = at;
-        let order = &mut self.order[usize::from(member.boot)];
-        if before != NEVER {
-            order.remove(&(before, id, queue));
-        }
-        if at != NEVER {
-            order.insert((at, id, queue));
-        }
+    /// The place of the runtime that has the queue of this number; `None`: it has left.
+    fn place(&self, number: u64) -> Option<usize> {
+        let place = self.members.partition_point(|member| member.first <= number).checked_sub(1)?;
+        (self.members[place].queue(number) < self.members[place].at.len()).then_some(place)
     }
 
-    /// The earliest entry: its instant on the clock which stands still in suspend, member and
-    /// queue.
-    fn first(&self, virtual_time: &VirtualTime) -> Option<(u64, u64, usize)> {
-        let first = |boot: usize| self.order[boot].first().copied().filter(|&entry| entry != NO_ENTRY);
-        let on_boot = first(1).map(|(at, member, queue)| (at.saturating_sub(virtual_time.suspended()), member, queue));
-        first(0).into_iter().chain(on_boot).min()
+    /// `to` gets the instant of the entry. False: it has given none, or the runtime has left.
+    fn set(&mut self, number: u64, to: impl FnOnce(u64) -> Option<u64>) -> bool {
+        let Some(place) = self.place(number) else { return false };
+        let member = &mut self.members[place];
+        let queue = member.queue(number);
+        let entry = &mut member.at[queue];
+        let Some(at) = to(*entry) else { return false };
+        let at = if at < END { at } else { NEVER };
+        let before = std::mem::replace(entry, at);
+        let order = &mut self.order[usize::from(member.boot)];
+        if at != before {
+            if before != NEVER {
+                order.remove((before, number));
+            }
+            if at != NEVER {
+                order.insert_key((at, number));
+            }
+        }
+        true
+    }
+
+    /// The earliest entry: its instant on the clock which stands still in suspend, and the number
+    /// of the queue.
+    fn first(&self, virtual_time: &VirtualTime) -> Option<Key> {
+        let first = |boot: usize| self.order[boot].first().map(|(entry, _)| entry).filter(|&entry| entry != NO_ENTRY);
+        let on_boot = first(1).map(|(at, number)| (at.saturating_sub(virtual_time.suspended()), number));
+        match (first(0), on_boot) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
     }
 }
 
@@ -223,26 +248,27 @@ impl Agenda {
 
     pub(crate) fn join(self: &std::sync::Arc<Self>, engine: &Arc<Engine>, boot: bool) -> Membership {
         let mut entries = self.entries();
-        let id = entries.next_member;
-        entries.next_member += 1;
         if entries.touched.len() > entries.queues {
             // Some belong to runtimes that have ended. The list is longer than there are queues, so
             // the cost is amortized.
-            let Entries { members, touched, .. } = &mut *entries;
-            touched.retain(|(member, _)| members.contains_key(member));
+            let touched = std::mem::take(&mut entries.touched);
+            let touched = touched.into_iter().filter(|number| entries.place(*number).is_some()).collect();
+            entries.touched = touched;
         }
+        let first = entries.next_number;
         let at = vec![NEVER; engine.shards().count()].into_boxed_slice();
+        entries.next_number += at.len() as u64;
         entries.queues += at.len();
         let room = entries.queues;
         entries.touched.reserve(room);
-        entries.members.insert(id, Member { engine: std::sync::Arc::downgrade(engine), boot, at });
-        Membership { agenda: std::sync::Arc::clone(self), member: id }
+        entries.members.push(Member { engine: std::sync::Arc::downgrade(engine), boot, first, at });
+        Membership { agenda: std::sync::Arc::clone(self), first }
     }
 
     /// The runtimes on this clock. A returned reference may be the last, and dropping the runtime
     /// drops a panic handler of the user's: the caller drops the references with no lock held.
     pub(crate) fn engines(&self) -> Vec<Arc<Engine>> {
-        self.entries().members.values().filter_map(|member| member.engine.upgrade()).collect()
+        self.entries().members.iter().filter_map(|member| member.engine.upgrade()).collect()
     }
 
     /// The earliest instant of all entries, on the clock which stands still in suspend; [`NEVER`]:
@@ -267,10 +293,11 @@ impl Agenda {
     fn find(&self, until: u64, takes: bool) -> Option<(u64, Arc<Engine>, usize)> {
         let mut entries = self.entries();
         loop {
-            let (at, id, queue) = entries.first(&self.virtual_time).filter(|&(at, ..)| at <= until)?;
-            let engine = entries.members[&id].engine.upgrade();
+            let (at, number) = entries.first(&self.virtual_time).filter(|&(at, _)| at <= until)?;
+            let member = &entries.members[entries.place(number)?];
+            let (engine, queue) = (member.engine.upgrade(), member.queue(number));
             if takes || engine.is_none() {
-                entries.set(id, queue, |_| NEVER);
+                entries.set(number, |_| Some(NEVER));
             }
             if let Some(engine) = engine {
                 return Some((at, engine, queue));
@@ -283,12 +310,19 @@ impl Agenda {
         // Each queue once: threads go on arming timers, by the present reading of the clock.
         let touched = self.entries().touched.len();
         for _ in 0..touched {
-            let Some((member, queue)) = self.entries().touched.pop_front() else { return };
-            let engine = self.entries().members.get(&member).and_then(|member| member.engine.upgrade());
-            if let Some(engine) = engine {
+            let next = self.next_touched();
+            if let Some((engine, queue)) = next {
                 engine.shard(queue).lock().touched = false;
             }
         }
+    }
+
+    /// Takes a queue from the list; `None`: its runtime has ended.
+    fn next_touched(&self) -> Option<(Arc<Engine>, usize)> {
+        let mut entries = self.entries();
+        let number = entries.touched.pop_front()?;
+        let member = &entries.members[entries.place(number)?];
+        Some((member.engine.upgrade()?, member.queue(number)))
     }
 
     /// The wall clock has been set: aims all wall timers again.

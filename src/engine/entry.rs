@@ -37,7 +37,7 @@ use std::time::Duration;
 use super::Engine;
 use super::frames::inside;
 use super::observe::{Context, EngineNumber, Label, Settings};
-use super::shard::{AfterUnlock, Changed, Notice, Shard, ShardState, end_section, end_section_apart};
+use super::shard::{Changed, Notice, Shard, ShardState, end_section, end_section_apart};
 use crate::alarm::Clock;
 use crate::queue::list::Linked;
 use crate::queue::node::Location;
@@ -46,7 +46,7 @@ use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Node, Period, Schedule};
 use crate::sync::Arc;
 use crate::sync::unmodelled::AtomicUsize;
-use crate::time::instant;
+use crate::time::{NEVER, instant, later, whole_ns};
 use crate::unwind::{Payload, contain};
 
 /// The engine's part of the header: the shard of the entry, and the functions for its payload.
@@ -243,7 +243,7 @@ struct VTable {
 /// The table for a payload, in an entry with or without annotations.
 struct Table<A, P>(PhantomData<(A, P)>);
 
-/// The contract of the unsafe functions, beside that of the fields of [`VTable`]: [`start_as`] made
+/// The contract of the unsafe functions, beside that of the fields of [`VTable`]: [`make_as`] made
 /// the entry with these types.
 impl<A: Annotated, P: EntryPayload> Table<A, P> {
     const VTABLE: &'static VTable = &VTable {
@@ -289,7 +289,7 @@ impl<A: Annotated, P: EntryPayload> Table<A, P> {
 /// The payload of an entry.
 ///
 /// # Safety
-/// `entry` was made by [`start_as`] with these types, and is alive.
+/// `entry` was made by [`make_as`] with these types, and is alive.
 #[inline]
 unsafe fn payload<A, P>(entry: NonNull<Entry>) -> NonNull<P> {
     // SAFETY: the header is the first field of the allocation (`repr(C)`), and the pointer was made
@@ -344,7 +344,7 @@ pub(super) fn label_of(linked: Linked<'_, EntryMeta>, _lock: &ShardState) -> Opt
 /// `layout` is that of the entry's allocation; the caller has the last reference.
 #[inline]
 unsafe fn deallocate(entry: NonNull<Entry>, layout: Layout) {
-    // SAFETY: a box leaked by `start_as`, so allocated with this layout; no other reference is
+    // SAFETY: a box leaked by `make_as`, so allocated with this layout; no other reference is
     // left, and the header has nothing to drop.
     unsafe { dealloc(entry.as_ptr().cast(), layout) }
 }
@@ -353,75 +353,100 @@ const _: () = assert!(!needs_drop::<Entry>(), "`deallocate` drops nothing");
 
 // ---------------------------------------------------------------- start
 
-/// Makes an entry in the shard of the calling thread's CPU, and starts it by `schedule`, which runs
-/// with the lock of the shard held. `schedule` takes over one of the new entry's two references, as
-/// [`ShardState::insert_or_claim`] does. Returns the handle's reference. False: the runtime is
-/// closed, and the timer disposed.
+/// Makes an entry with two references: the handle's, and that of the queue or of the job, which
+/// [`enter`] takes over. The only part of a start that each type of callback has a copy of.
 #[inline]
-pub(super) fn start<P: EntryPayload>(
+pub(super) fn make<P: EntryPayload>(
     engine: &Engine,
     (Settings { tick_policy, label }, context): (Settings, Option<Context>),
     payload: P,
-    schedule: impl FnOnce(&mut ShardState, &EntryRef) -> AfterUnlock,
-) -> (EntryRef, bool) {
+) -> EntryRef {
     if label.is_none() && context.is_none() {
-        return start_as(engine, tick_policy, (), payload, schedule);
+        return make_as(engine, tick_policy, (), payload);
     }
-    start_as(engine, tick_policy, Annotations { label, context: UnsafeCell::new(context) }, payload, schedule)
+    make_as(engine, tick_policy, Annotations { label, context: UnsafeCell::new(context) }, payload)
 }
 
-/// As [`start`], for one form of entry. A caller that knows the form calls this: the compiler then
-/// inlines its `schedule`, which has one call.
+/// As [`make`], for one form of entry.
 #[inline]
-pub(super) fn start_as<A: Annotated, P: EntryPayload>(
+pub(super) fn make_as<A: Annotated, P: EntryPayload>(
     engine: &Engine,
     tick_policy: TickPolicy,
     annotations: A,
     payload: P,
-    schedule: impl FnOnce(&mut ShardState, &EntryRef) -> AfterUnlock,
-) -> (EntryRef, bool) {
-    // Two references: the handle's, and that of the queue or of the job.
+) -> EntryRef {
     let meta = EntryMeta { shard: engine.shard_here().as_ptr(), vtable: Table::<A, P>::VTABLE };
     let header = Node::with(2, P::KIND, tick_policy, meta);
     let all = NonNull::from(Box::leak(Box::new(Allocation { header, annotations, payload })));
     // SAFETY: just made, with two references, the first of which is the handle's.
-    let entry = unsafe { EntryRef::from_raw(all.cast()) };
-    // The engine keeps the shard alive until the timer is counted in.
+    unsafe { EntryRef::from_raw(all.cast()) }
+}
+
+/// Counts a new entry in, and gives it its first schedule: `schedule` says when it is due, with the
+/// lock held, and what the clock shows then. False: the runtime has ended, and the entry is
+/// disposed.
+///
+/// # Safety
+/// `entry` is just made, and its second reference is for this call.
+#[inline(always)] // into functions that have no copies
+pub(super) unsafe fn enter(
+    entry: &EntryRef,
+    schedule: impl FnOnce(&mut ShardState, &Shard) -> (Schedule, u64),
+) -> bool {
+    // The engine, which the caller has, keeps the shard alive until the timer is counted in.
     let shard = entry.shard();
     let mut state = shard.lock();
     state.arrive(shard);
     if !state.is_open() {
         drop(state);
-        // SAFETY: one of the two references of a new entry, which `schedule` would have taken over.
+        // SAFETY: the second reference, which the queue would have taken over.
         let last = unsafe { Entry::release(entry.as_ptr()) };
         debug_assert!(!last, "the handle has one");
-        dispose(&entry);
-        return (entry, false);
+        dispose(entry);
+        return false;
     }
     state.tally.created += 1;
     if let Clock::Manual { virtual_time, .. } = &shard.clock {
         entry.get().state.first_number(virtual_time.next_number());
     }
-    let left = schedule(&mut state, &entry);
+    let (schedule, now) = schedule(&mut state, shard);
+    // SAFETY: new, so alive and idle, with a reference for the queue (the caller says so).
+    let left = unsafe { state.insert_or_claim(shard, entry.as_ptr(), schedule, now) };
     end_section(state, left);
-    (entry, true)
+    true
 }
 
-/// Gives a new timer its first schedule. One closure for each form of entry (`A`), so that each is
-/// inlined.
-#[inline]
-#[allow(clippy::extra_unused_type_parameters)] // it makes each closure a type of its own
-fn first_schedule<A>(
-    before: u64,
-    (due, period): (Duration, Duration),
-) -> impl FnOnce(&mut ShardState, &EntryRef) -> AfterUnlock {
-    move |state, entry| {
-        let shard = entry.shard();
-        let now = state.now(shard, before);
-        let schedule = Schedule { due: instant(now, due), period: Period::new(period) };
-        // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
-        unsafe { state.insert_or_claim(shard, entry.as_ptr(), schedule, now) }
-    }
+/// As [`enter`], for a timer with a due time and a period.
+///
+/// # Safety
+/// As [`enter`].
+#[inline(never)] // one copy, however many types of callbacks there are
+unsafe fn enter_after(entry: &EntryRef, due_ns: u64, period: Period) {
+    // A sweep with a slightly later reading does no harm.
+    let before = entry.shard().clock.now();
+    // SAFETY: the caller says so.
+    unsafe {
+        enter(entry, |state, shard| {
+            let now = state.now(shard, before);
+            (Schedule { due: later(now, due_ns), period }, now)
+        })
+    };
+}
+
+/// As [`enter`], for a single firing at an instant; at once if it has passed.
+///
+/// # Safety
+/// As [`enter`].
+#[inline(never)]
+unsafe fn enter_at(entry: &EntryRef, due: u64) {
+    let before = entry.shard().clock.now();
+    // SAFETY: the caller says so.
+    unsafe {
+        enter(entry, |state, shard| {
+            let now = state.now(shard, before);
+            (Schedule::once(due.max(now)), now)
+        })
+    };
 }
 
 /// The reference of a handle: dropping it disposes the timer.
@@ -436,20 +461,21 @@ impl OwnedEntry {
     pub(crate) fn start<P: EntryPayload>(
         engine: &Engine,
         settings: impl Into<Settings>,
-        when: (Duration, Duration),
+        (due, period): (Duration, Duration),
         callback: P,
     ) -> Self {
-        Self::start_in(Context::here(engine), engine, settings.into(), when, callback)
+        let entry = make(engine, (settings.into(), Context::here(engine)), callback);
+        // SAFETY: just made.
+        unsafe { enter_after(&entry, whole_ns(due), Period::new(period)) };
+        Self::of(entry)
     }
 
-    /// As [`Self::start`], for a timer of the crate's own, which keeps no context.
-    pub(crate) fn start_own<P: EntryPayload>(
-        engine: &Engine,
-        settings: impl Into<Settings>,
-        when: (Duration, Duration),
-        callback: P,
-    ) -> Self {
-        Self::start_in(None, engine, settings.into(), when, callback)
+    /// As [`Self::start`], for an idle timer of the crate's own, which keeps no context.
+    pub(crate) fn start_own<P: EntryPayload>(engine: &Engine, tick_policy: impl Into<TickPolicy>, callback: P) -> Self {
+        let entry = make_as(engine, tick_policy.into(), (), callback);
+        // SAFETY: just made.
+        unsafe { enter_after(&entry, NEVER, Period::NONE) };
+        Self::of(entry)
     }
 
     /// As [`Self::start_own`], for a single firing at an instant; at once if it has passed.
@@ -459,33 +485,9 @@ impl OwnedEntry {
         due: u64,
         callback: P,
     ) -> Self {
-        let before = engine.clock.now();
-        let (entry, _) = start_as(engine, tick_policy.into(), (), callback, |state, entry| {
-            let shard = entry.shard();
-            let now = state.now(shard, before);
-            // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
-            unsafe { state.insert_or_claim(shard, entry.as_ptr(), Schedule::once(due.max(now)), now) }
-        });
-        Self::of(entry)
-    }
-
-    #[inline]
-    fn start_in<P: EntryPayload>(
-        context: Option<Context>,
-        engine: &Engine,
-        settings: Settings,
-        when: (Duration, Duration),
-        callback: P,
-    ) -> Self {
-        // A sweep with a slightly later reading does no harm.
-        let before = engine.clock.now();
-        let Settings { tick_policy, label } = settings;
-        let (entry, _) = if label.is_none() && context.is_none() {
-            start_as(engine, tick_policy, (), callback, first_schedule::<()>(before, when))
-        } else {
-            let annotations = Annotations { label, context: UnsafeCell::new(context) };
-            start_as(engine, tick_policy, annotations, callback, first_schedule::<Annotations>(before, when))
-        };
+        let entry = make_as(engine, tick_policy.into(), (), callback);
+        // SAFETY: just made.
+        unsafe { enter_at(&entry, due) };
         Self::of(entry)
     }
 

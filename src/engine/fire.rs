@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::current::{Owner, Scope};
 use super::entry::{Firing, finish_disposal};
 use super::{Engine, EntryRef, TimerSnapshot, dispose, inside, observe};
+use crate::ordered_map::in_order;
 use crate::pool::{Ran, Tick};
 use crate::queue::state::{Begin, Claim, End};
 use crate::sync::Arc;
@@ -225,8 +226,9 @@ impl Engine {
 
     /// The callbacks that were kept, in the order of their due points. None is kept any more.
     pub(crate) fn take_unfired(self: &Arc<Self>) -> Vec<CallbackJob> {
-        let mut kept = self.unfired.lock().take().unwrap_or_default();
-        kept.sort_by_key(|firing| firing.scheduled);
+        let kept = self.unfired.lock().take().unwrap_or_default();
+        let order = in_order(kept.iter().map(|firing| firing.scheduled));
+        let mut kept: Vec<_> = kept.into_iter().map(Some).collect();
         let give_back = |firing: Firing| {
             let state = firing.entry.shard().lock();
             let given = firing.entry.get().state.give_back();
@@ -238,7 +240,7 @@ impl Engine {
             dispose(&firing.entry);
             None
         };
-        kept.into_iter().filter_map(give_back).collect()
+        order.into_iter().filter_map(|at| kept[at].take()).filter_map(give_back).collect()
     }
 }
 

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use self::agenda::Membership;
 pub(crate) use self::agenda::{Agenda, Driver};
 pub(crate) use self::current::{CoreRef, Owner};
-use self::entry::EntryMeta;
 pub(crate) use self::entry::{
     EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, OwnedEntry, change, change_at, dispose, restart,
     restart_under_lock,

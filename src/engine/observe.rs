@@ -8,7 +8,6 @@
 use std::any::Any;
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Weak;
@@ -20,8 +19,8 @@ use super::{Engine, EntryRef, Firing, OwnedEntry};
 use crate::pool::ThreadMetrics;
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
-use crate::sync::unmodelled::{AtomicU64, Mutex, OnceLock};
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
+use crate::sync::unmodelled::{Mutex, OnceLock};
 use crate::unwind::{Payload, Tell, catch_all, discard};
 
 /// The name of a timer, and the place in the source at which the timer was named.
@@ -483,7 +482,7 @@ impl PoolNews {
                     engine.pool_news.tell(&engine);
                 }
             });
-            OwnedEntry::start_own(engine, MissedTicks::default(), (Duration::MAX, Duration::MAX), tell)
+            OwnedEntry::start_own(engine, MissedTicks::default(), tell)
         });
         let _ = change(job, Duration::ZERO, Duration::MAX);
     }
@@ -506,8 +505,19 @@ impl PoolNews {
 // lock is a leaf lock, and no reference to an engine is dropped under it.
 
 /// The engines that have not been freed.
-static ENGINES: Mutex<BTreeMap<EngineNumber, Weak<Engine>>> = Mutex::new(BTreeMap::new());
-static LAST: AtomicU64 = AtomicU64::new(0);
+static ENGINES: Mutex<Engines> = Mutex::new(Engines { last: 0, all: Vec::new() });
+
+struct Engines {
+    last: u64,
+    /// Ascending, since each gets the next number.
+    all: Vec<(EngineNumber, Weak<Engine>)>,
+}
+
+impl Engines {
+    fn find(&self, number: EngineNumber) -> Option<usize> {
+        self.all.binary_search_by_key(&number, |(number, _)| *number).ok()
+    }
+}
 
 /// The number of a runtime, which no other runtime of the process gets.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -516,20 +526,24 @@ pub(super) struct EngineNumber(NonZeroU64);
 impl EngineNumber {
     /// Numbers an engine that is being made; its drop calls [`Self::remove`].
     pub(super) fn of(engine: &Weak<Engine>) -> Self {
-        let before = LAST.fetch_add(1, Ordering::Relaxed);
-        let number = Self(NonZeroU64::MIN.saturating_add(before));
-        ENGINES.lock().insert(number, Weak::clone(engine));
+        let mut engines = ENGINES.lock();
+        let number = Self(NonZeroU64::MIN.saturating_add(engines.last));
+        engines.last += 1;
+        engines.all.push((number, Weak::clone(engine)));
         number
     }
 
     pub(super) fn remove(self) {
-        let gone = ENGINES.lock().remove(&self);
+        let mut engines = ENGINES.lock();
+        let gone = engines.find(self).map(|at| engines.all.remove(at));
+        drop(engines);
         drop(gone);
     }
 
     /// `None`: the runtime is gone.
     pub(super) fn engine(self) -> Option<Arc<Engine>> {
-        ENGINES.lock().get(&self).and_then(Weak::upgrade)
+        let engines = ENGINES.lock();
+        engines.find(self).and_then(|at| engines.all[at].1.upgrade())
     }
 
     /// As [`Tell::tell`], of a timer with this name.

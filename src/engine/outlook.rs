@@ -4,15 +4,14 @@
 //! [`LOOKED_AT`] timers there at most.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::panic::Location;
 use std::time::{Duration, SystemTime};
 
 use super::entry::label_of;
-use super::{Engine, EntryMeta, EntryRef, Label};
-use crate::queue::list::Linked;
+use super::{Engine, EntryRef, Label};
+use crate::ordered_map::{OrderedMap, in_order};
 use crate::queue::{Kind, Period};
 use crate::sync::Arc;
 use crate::time::{END, Timestamp};
@@ -185,29 +184,29 @@ pub(crate) fn soonest(engine: &Engine, n: usize) -> (Vec<PendingTimer>, bool) {
     for (queue, shard) in engine.shards().enumerate() {
         let state = shard.lock();
         // By due point, and by the order in which they were found.
-        let found = RefCell::new(BTreeMap::<(u64, usize), Linked<'_, EntryMeta>>::new());
-        let mut looked_at = 0;
+        let (soonest, mut found) = (RefCell::new(OrderedMap::new()), Vec::new());
         let ends = |instant: u64| {
-            let found = found.borrow();
-            found.len() >= n && found.last_key_value().is_none_or(|(&(last, _), _)| last <= instant)
+            let soonest = soonest.borrow();
+            soonest.len() >= n && soonest.last().is_none_or(|(last, _)| last <= instant)
         };
         complete &= state.queue.walk(ends, |linked| {
-            looked_at += 1;
             let due = linked.due(state.queue.key());
-            let mut found = found.borrow_mut();
             if due < END {
-                found.insert((due, looked_at), linked);
-                if found.len() > n {
-                    found.pop_last();
+                let mut soonest = soonest.borrow_mut();
+                soonest.insert_key((due, found.len() as u64));
+                if soonest.len() > n {
+                    soonest.pop_last();
                 }
             }
-            if looked_at < LOOKED_AT { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            found.push(linked);
+            if found.len() < LOOKED_AT { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        let found = found.into_inner().into_iter();
-        all.extend(found.map(|((due, _), linked)| (due, queue, linked.kind(), label_of(linked, &state))));
+        let mut soonest = soonest.into_inner();
+        all.extend(soonest.drain().map(|((due, at), _)| {
+            let linked = found[at as usize];
+            (due, queue, linked.kind(), label_of(linked, &state))
+        }));
     }
-    all.sort_by_key(|&(due, ..)| due);
-    all.truncate(n);
     let timer = |(due, queue, kind, label): (u64, usize, Kind, Option<Arc<Label>>)| PendingTimer {
         due: Timestamp::from_ns(due),
         queue,
@@ -215,5 +214,6 @@ pub(crate) fn soonest(engine: &Engine, n: usize) -> (Vec<PendingTimer>, bool) {
         name: label.as_ref().map(|label| label.name.to_string()),
         site: label.map(|label| label.site),
     };
-    (all.into_iter().map(timer).collect(), complete)
+    let order = in_order(all.iter().map(|&(due, ..)| due)).into_iter().take(n);
+    (order.map(|at| timer(all[at].clone())).collect(), complete)
 }

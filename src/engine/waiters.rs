@@ -5,84 +5,83 @@
 //! The lock of the queue is not taken, so waiters make no timer late. Wakers are cloned, woken and
 //! dropped outside of the lock.
 //!
-//! First polls, later polls and drops cost the same for any number of waiters of a timer, and the
-//! end of a timer takes the whole list. A list is a [`Slab`]: growth copies no waker but those of
-//! the first page. A balanced tree finds the list of a timer. A list frees its memory with the last
-//! waiter. A timer without waiters has no list, and ends without a look here.
+//! First polls, later polls and drops cost a search, for any number of waiters. The end of a timer
+//! takes its waiters out one by one. A timer without waiters ends without a look here.
 //!
 //! The state word decides the order. A waiter sets `WAITED` and is listed in the same lock section.
 //! The thread that ends the timer sets `DROPPED` and then, if `WAITED` is set, takes the list. If
 //! `WAITED` came first, the ending thread finds the waiter in the list. If `DROPPED` came first,
 //! the waiter finds `DROPPED` and is not listed.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::task::Waker;
 
 use super::EntryRef;
-use crate::slab::Slab;
+use crate::ordered_map::{Key, WakerMap};
 use crate::sync::Mutex;
 use crate::unwind::contain_drop;
 
 /// See the module's ground rules.
 pub(crate) struct Waiters(Mutex<Lists>);
 
-/// By the address of the timer's entry, which stays allocated while a waiter refers to the entry
-/// (I15). No list is empty.
-type Lists = BTreeMap<usize, Slab<Waker>>;
+struct Lists {
+    /// By the address of a timer's entry, which stays allocated while a waiter refers to the entry
+    /// (I15), and by the number of the waiter.
+    wakers: WakerMap,
+    next_waiter: u64,
+}
+
+fn key(timer: &EntryRef, waiter: u64) -> Key {
+    (timer.address().addr() as u64, waiter)
+}
 
 impl Waiters {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Lists::new()))
+        Self(Mutex::new(Lists { wakers: WakerMap::new(), next_waiter: 0 }))
     }
 
     /// Has `waker` woken at the end of `timer`, instead of an earlier waker of the same waiter:
-    /// `index` identifies the waiter from the first call on. False: the timer has ended.
+    /// `waiter` identifies the waiter from the first call on. False: the timer has ended.
     #[must_use]
-    pub(crate) fn wait(&self, timer: &EntryRef, index: &mut Option<u32>, waker: Waker) -> bool {
+    pub(crate) fn wait(&self, timer: &EntryRef, waiter: &mut Option<u64>, waker: Waker) -> bool {
         let mut lists = self.0.lock();
-        if timer.get().state.wait_for_dropped() {
-            drop(lists);
-            contain_drop(&timer.shard().number, [waker]);
-            return false;
-        }
-        let list = lists.entry(timer.address().addr()).or_default();
-        let old = match *index {
-            Some(index) => list.get_mut(index).map(|stored| std::mem::replace(stored, waker)),
-            None => {
-                *index = Some(list.insert(waker));
-                None
-            }
+        let waits = !timer.get().state.wait_for_dropped();
+        let unused = if waits {
+            let next = lists.next_waiter;
+            lists.next_waiter += u64::from(waiter.is_none());
+            lists.wakers.insert(key(timer, *waiter.get_or_insert(next)), waker)
+        } else {
+            Some(waker)
         };
         drop(lists);
-        contain_drop(&timer.shard().number, old);
-        true
+        contain_drop(&timer.shard().number, unused);
+        waits
     }
 
     /// A waiter gives up, or has been woken.
-    pub(crate) fn leave(&self, timer: &EntryRef, index: u32) {
-        let mut lists = self.0.lock();
-        // No list: the end of the timer has taken the list. No list is made afterwards, so an index
-        // is never another waiter's.
-        let Entry::Occupied(mut list) = lists.entry(timer.address().addr()) else { return };
-        let waker = list.get_mut().remove(index);
-        let list = if list.get().is_empty() { Some(list.remove()) } else { None };
-        drop(lists);
+    pub(crate) fn leave(&self, timer: &EntryRef, waiter: u64) {
+        let waker = self.0.lock().wakers.remove(key(timer, waiter));
         contain_drop(&timer.shard().number, waker);
-        drop(list);
     }
 
-    /// Takes the wakers of all waiters for `timer`. Caller: has set `DROPPED`.
-    pub(crate) fn take(&self, timer: &EntryRef) -> impl Iterator<Item = Waker> {
-        let list = self.0.lock().remove(&timer.address().addr());
-        list.into_iter().flat_map(Slab::into_values)
+    /// Takes the wakers of all waiters for `timer`, one at a time. Caller: has set `DROPPED`, so
+    /// that no waiter is added.
+    pub(crate) fn take<'a>(&'a self, timer: &'a EntryRef) -> impl Iterator<Item = Waker> + 'a {
+        std::iter::from_fn(move || {
+            let wakers = &mut self.0.lock().wakers;
+            let (first, _) = wakers.keys().first_from(key(timer, 0))?;
+            if first == key(timer, first.1) { wakers.remove(first) } else { None }
+        })
     }
 
     /// The numbers of waiters, and of timers with waiters.
     #[cfg(test)]
     pub(crate) fn count(&self) -> (usize, usize) {
         let lists = self.0.lock();
-        (lists.values().map(Slab::len).sum(), lists.len())
+        let (mut next, mut timers) = ((0, 0), 0);
+        while let Some(((timer, _), _)) = lists.wakers.keys().first_from(next) {
+            (next, timers) = ((timer + 1, 0), timers + 1);
+        }
+        (lists.wakers.keys().len(), timers)
     }
 }
 

@@ -141,14 +141,16 @@ impl WakerEntry {
     ) -> Looked {
         let payload = Waiting { waker: UnsafeCell::new(Some(waker.clone())), abandoned: AtomicBool::new(false) };
         let mut has_come = false;
-        let (entry, is_open) = entry::start_as(engine, tick_policy, (), payload, |state, entry| {
-            let shard = entry.shard();
-            let now = state.now(shard, now);
-            // the entry may not fire any more: see `Clock::reading_under_lock`
-            has_come = now >= deadline;
-            // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
-            unsafe { state.insert_or_claim(shard, entry.as_ptr(), Schedule::once(deadline), now) }
-        });
+        let entry = entry::make_as(engine, tick_policy, (), payload);
+        // SAFETY: just made.
+        let is_open = unsafe {
+            entry::enter(&entry, |state, shard| {
+                let now = state.now(shard, now);
+                // the entry may not fire any more: see `Clock::reading_under_lock`
+                has_come = now >= deadline;
+                (Schedule::once(deadline), now)
+            })
+        };
         let entry = own.insert(Self(ManuallyDrop::new(entry)));
         if is_open && !has_come { Looked::Waits } else { entry.look(waker, deadline, now) }
     }

@@ -76,7 +76,7 @@ impl Own {
                     job(&engine);
                 }
             });
-            OwnedEntry::start_own(engine, MissedTicks::default(), (Duration::MAX, Duration::MAX), job)
+            OwnedEntry::start_own(engine, MissedTicks::default(), job)
         };
         Self { follow: idle(|engine| engine.walls.follow_some(engine)), look: idle(|engine| engine.walls.look(engine)) }
     }
@@ -525,22 +525,30 @@ pub(crate) fn start_wall<F: WallCallback, const OWN: bool>(
     let settings = (settings, if OWN { None } else { Context::here(engine) });
     engine.walls.prepare(engine);
     let payload = WallPayload::<F, OWN> { index: AtomicUsize::new(IDLE), callback };
+    let entry = entry::make(engine, settings, payload);
+    // SAFETY: just made.
+    unsafe { enter_wall(engine, &entry, at) };
+    OwnedEntry::of(entry)
+}
+
+/// # Safety
+/// As [`entry::enter`].
+#[inline(never)] // one copy, however many types of callbacks there are
+unsafe fn enter_wall(engine: &Engine, entry: &EntryRef, at: SystemTime) {
     let mut look = None;
-    let (entry, _) = entry::start(engine, settings, payload, |inner, entry| {
-        let shard = entry.shard();
-        inner.touch(shard);
-        let aim = Aim::new(&engine.walls, &shard.clock);
-        inner.walls.aimed(entry, at, &aim);
-        // SAFETY: just made, so alive and idle; a reference is for `schedule`. `start` holds
-        // the lock.
-        let left = unsafe { inner.insert_or_claim(shard, entry.as_ptr(), Schedule::once(aim.due(at)), aim.now) };
-        look = wants_look(inner, &aim);
-        left
-    });
+    // SAFETY: the caller says so.
+    unsafe {
+        entry::enter(entry, |inner, shard| {
+            inner.touch(shard);
+            let aim = Aim::new(&engine.walls, &shard.clock);
+            inner.walls.aimed(entry, at, &aim);
+            look = wants_look(inner, &aim);
+            (Schedule::once(aim.due(at)), aim.now)
+        })
+    };
     if let Some(engine) = look {
         engine.walls.look_later();
     }
-    OwnedEntry::of(entry)
 }
 
 #[cfg(all(test, not(timerqueue_loom)))]

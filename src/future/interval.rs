@@ -17,7 +17,7 @@ use crate::queue::{MissedTicks, Period, Schedule, next_tick};
 use crate::runtime::wait::wait_until;
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 use crate::time::{Deadline, Timestamp};
-use crate::time::{LAST, NEVER, later};
+use crate::time::{LAST, NEVER, later, whole_ns};
 
 /// A tick of an [`Interval`].
 ///
@@ -148,13 +148,13 @@ impl Interval {
     }
 
     pub(crate) fn every(source: RuntimeHandle, period: Duration) -> Self {
-        let next = later(source.now(), whole_ns(period));
+        let next = later(source.now(), period_ns(period));
         Self::from(source, next, period)
     }
 
     fn from(source: RuntimeHandle, next: u64, period: Duration) -> Self {
         let next = if next > LAST { NEVER } else { next };
-        let (delay, period) = (Delay::at(source, next), whole_ns(period));
+        let (delay, period) = (Delay::at(source, next), period_ns(period));
         Self { delay, next, period, policy: MissedTicks::Skip, stop: None, ended: false }
     }
 
@@ -307,7 +307,7 @@ impl Interval {
     /// ```
     #[doc(alias("reset", "change"))]
     pub fn set_period(&mut self, period: Duration) {
-        let period = whole_ns(period);
+        let period = period_ns(period);
         self.set_schedule(later(self.delay.source().now(), period), period);
     }
 
@@ -570,8 +570,8 @@ impl Interval {
 
 /// The period in nanoseconds, for the arithmetic of the policies: at least 1, and [`NEVER`] if too
 /// long for the clock.
-pub(super) fn whole_ns(period: Duration) -> u64 {
-    u64::try_from(period.as_nanos()).unwrap_or(NEVER).max(1)
+pub(super) fn period_ns(period: Duration) -> u64 {
+    whole_ns(period).max(1)
 }
 
 #[cfg(feature = "stream")]

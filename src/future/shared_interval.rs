@@ -99,9 +99,7 @@ impl Common {
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         let mut first = None;
-        for waker in wakers.into_values() {
-            catch_first(&mut first, &self.source, || waker.wake());
-        }
+        wakers.take_each(&mut |waker| catch_first(&mut first, &self.source, || waker.wake()));
         resume(first, &self.source);
     }
 }
@@ -232,7 +230,7 @@ impl SharedInterval {
     /// A period of zero counts as one nanosecond; `Duration::MAX` never ticks.
     #[doc(alias = "change")]
     pub fn set_period(&self, period: Duration) {
-        let period = super::interval::whole_ns(period);
+        let period = super::interval::period_ns(period);
         let now = self.common.source.now();
         self.common.change(|_| (later(now, period), period));
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::time::NEVER;
+use crate::time::{NEVER, whole_ns};
 
 /// The length between two ticks, in nanoseconds. A type of its own: a period is never taken for an
 /// instant.
@@ -17,7 +17,7 @@ impl Period {
     /// Zero, and a length that does not fit, are [`Self::NONE`].
     #[inline]
     pub(crate) fn new(period: Duration) -> Self {
-        u64::try_from(period.as_nanos()).map_or(Self::NONE, Self::from_ns)
+        Self::from_ns(whole_ns(period))
     }
 
     #[inline]

@@ -65,10 +65,9 @@ pub(crate) fn as_if<R>(cores: usize, code: impl FnOnce() -> R) -> R {
 #[cfg(not(all(test, timerqueue_loom)))]
 fn count_all() -> usize {
     #[cfg(unix)]
-    let online = online();
+    return online().max(1);
     #[cfg(not(unix))]
-    let online = 0;
-    online.max(std::thread::available_parallelism().map_or(1, usize::from))
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The number of CPUs of the machine that are up; zero where unknown.

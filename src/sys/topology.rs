@@ -64,7 +64,7 @@ impl Cores {
     /// its control group in whole processors if the quota is smaller; at least one.
     pub(crate) fn processors(&self) -> usize {
         #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
-        let quota = linux::quota(std::path::Path::new("/"));
+        let quota = linux::quota("");
         #[cfg(not(all(target_os = "linux", not(all(test, timerqueue_loom)))))]
         let quota = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         self.ids.len().min(quota).max(1)
@@ -108,7 +108,7 @@ fn pin_to(_: CoreId) -> bool {
 
 #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
 mod linux {
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
     use std::{fs, iter, process};
 
     use libc::{c_ulong, pid_t};
@@ -177,34 +177,51 @@ mod linux {
     ///
     /// (Std's `available_parallelism` looks at the mask of the calling thread too, and, where a
     /// kernel is built for more cores than its mask has bits, at no quota.)
-    pub(super) fn quota(root: &Path) -> usize {
+    pub(super) fn quota(root: &str) -> usize {
         if cfg!(miri) {
             return usize::MAX; // which opens no files
         }
-        let read = |path: PathBuf| fs::read_to_string(path).ok();
-        let whole = |quota: &str, period: &str| {
-            let number = |text: &str| text.trim().parse::<usize>().ok();
-            number(quota)?.checked_div(number(period)?) // no number: no quota
-        };
-        let of_group = |folder: &Path| match read(folder.join("cpu.max")) {
-            Some(max) => max.split_once(' ').and_then(|(quota, period)| whole(quota, period)),
-            None => whole(&read(folder.join("cpu.cfs_quota_us"))?, &read(folder.join("cpu.cfs_period_us"))?),
-        };
         // `number:controllers:path`; the second version of control groups names no controllers. A
         // container may see the path that its group has outside, and its group as the root.
-        let groups = read(root.join("proc/self/cgroup")).unwrap_or_default();
-        let groups = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-        let cpu = groups.filter(|(names, _)| names.is_empty() || names.split(',').any(|name| name == "cpu"));
-        let folders = cpu.flat_map(|(names, path)| {
-            let mounts = if names.is_empty() { vec![""] } else { vec!["cpu", names] };
-            mounts.into_iter().flat_map(move |mount| {
-                let mount = root.join("sys/fs/cgroup").join(mount);
-                let group = mount.join(path.trim_start_matches('/'));
-                let within = group.ancestors().take_while(|folder| folder.starts_with(&mount));
-                within.map(Path::to_owned).collect::<Vec<_>>()
-            })
-        });
-        folders.filter_map(|folder| of_group(&folder)).min().unwrap_or(usize::MAX)
+        let groups = fs::read_to_string(format!("{root}/proc/self/cgroup")).unwrap_or_default();
+        let mut least = usize::MAX;
+        for line in groups.lines() {
+            let Some((names, group)) = line.split_once(':').and_then(|(_, rest)| rest.split_once(':')) else {
+                continue;
+            };
+            let mounts: &[&str] = match names {
+                "" => &[""],
+                names if names.split(',').any(|name| name == "cpu") => &["cpu", names],
+                _ => continue,
+            };
+            for mount in mounts {
+                let mount = format!("{root}/sys/fs/cgroup/{mount}");
+                let mut folder = format!("{mount}/{}", group.trim_matches('/'));
+                loop {
+                    least = least.min(quota_of(&folder).unwrap_or(usize::MAX));
+                    match folder.rfind('/').filter(|&end| end >= mount.len()) {
+                        Some(end) => folder.truncate(end),
+                        None => break,
+                    }
+                }
+            }
+        }
+        least
+    }
+
+    /// The quota of the control group with this folder.
+    fn quota_of(folder: &str) -> Option<usize> {
+        let read = |file: &str| fs::read_to_string(format!("{folder}/{file}")).ok();
+        let (quota, period) = match read("cpu.max") {
+            Some(max) => max.split_once(' ').map(|(quota, period)| (number(quota), number(period)))?,
+            None => (number(&read("cpu.cfs_quota_us")?), number(&read("cpu.cfs_period_us")?)),
+        };
+        quota?.checked_div(period?)
+    }
+
+    #[inline(never)] // one copy
+    fn number(text: &str) -> Option<usize> {
+        text.trim().parse().ok() // no number: no quota
     }
 
     /// The ids of the threads of this process according to `/proc`; empty without `/proc`.
@@ -213,7 +230,8 @@ mod linux {
         // foreign processes here.
         let is_own = fs::read_link("/proc/self").is_ok_and(|id| id == Path::new(&process::id().to_string()));
         let threads = is_own.then(|| fs::read_dir("/proc/self/task").ok()).flatten().into_iter().flatten().flatten();
-        threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok()).take(MOST_THREADS)
+        let id = |name: &str| number(name).map(|id| id as pid_t);
+        threads.filter_map(move |thread| id(thread.file_name().to_str()?)).take(MOST_THREADS)
     }
 }
 
@@ -237,7 +255,7 @@ mod tests {
                 std::fs::create_dir_all(path.parent().expect("a folder")).expect("room for some files");
                 std::fs::write(path, content).expect("room for some files");
             }
-            let quota = linux::quota(&root);
+            let quota = linux::quota(root.to_str().expect("a path of letters"));
             let _ = std::fs::remove_dir_all(&root);
             quota
         };

@@ -66,8 +66,8 @@ pub enum Waited {
 #[must_use = "the timer is disposed already; waiting for its end happens when this is awaited"]
 pub struct Disposal {
     entry: EntryRef,
-    /// This waiter's index among the waiters of the timer, from the first pending poll on.
-    index: Option<u32>,
+    /// This waiter's number among the waiters for ends of timers, from the first pending poll on.
+    waiter: Option<u64>,
     /// A poll has been ready.
     has_returned: bool,
 }
@@ -75,7 +75,7 @@ pub struct Disposal {
 impl Disposal {
     /// Waits for the end of a disposed timer.
     pub(super) fn of(entry: &EntryRef) -> Self {
-        Self { entry: EntryRef::clone(entry), index: None, has_returned: false }
+        Self { entry: EntryRef::clone(entry), waiter: None, has_returned: false }
     }
 
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Waited> {
@@ -86,7 +86,7 @@ impl Disposal {
             return Poll::Ready(Waited::InsideCallback);
         }
         let waker = context.waker().clone();
-        if self.entry.shard().waiters.wait(&self.entry, &mut self.index, waker) {
+        if self.entry.shard().waiters.wait(&self.entry, &mut self.waiter, waker) {
             Poll::Pending
         } else {
             Poll::Ready(Waited::Ended)
@@ -119,8 +119,8 @@ fused!([] FusedFuture for Disposal, |this| this.has_returned);
 
 impl Drop for Disposal {
     fn drop(&mut self) {
-        if let Some(index) = self.index {
-            self.entry.shard().waiters.leave(&self.entry, index);
+        if let Some(waiter) = self.waiter {
+            self.entry.shard().waiters.leave(&self.entry, waiter);
         }
     }
 }
