@@ -94,13 +94,13 @@ impl Recorder {
 /// ```
 #[derive(Clone)]
 pub struct Histogram {
-    counts: Box<[u64; BUCKETS]>,
+    counts: [u64; BUCKETS],
     max_ns: u64,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { counts: Box::new([0; BUCKETS]), max_ns: 0 }
+        Self { counts: [0; BUCKETS], max_ns: 0 }
     }
 }
 
@@ -143,8 +143,8 @@ impl Histogram {
     /// The events since an earlier histogram of the same runtime.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let mut counts = self.counts.clone();
-        for (count, before) in counts.iter_mut().zip(earlier.counts.iter()) {
+        let mut counts = self.counts;
+        for (count, before) in counts.iter_mut().zip(&earlier.counts) {
             *count = count.saturating_sub(*before);
         }
         let last = counts.iter().rposition(|count| *count > 0);

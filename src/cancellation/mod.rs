@@ -210,7 +210,7 @@ struct Listeners {
     late: Option<Box<Late>>,
 }
 
-/// What some sources have when they are cancelled.
+/// What some sources have.
 #[derive(Default)]
 struct Late {
     /// The waker of the thread that waits for the end of the running callback. At most one does: a
@@ -219,6 +219,8 @@ struct Late {
     /// Set in the lock section of the step from not cancelled to cancelled, if the mark has a
     /// cause; then it stays.
     cause: Option<Cause>,
+    /// The cause that the timed cancel will give.
+    timeout_cause: Option<Cause>,
 }
 
 /// The timed cancel.
@@ -289,13 +291,28 @@ impl Inner {
     fn try_mark(&self, mark: Mark, cause: Option<&Cause>) -> bool {
         let step = || self.status.compare_exchange(0, mark.0, Ordering::AcqRel, Ordering::Acquire).is_ok();
         let Some(cause) = cause else { return step() };
-        let late = Box::new(Late { cause: Some(Arc::clone(cause)), awaiting: None });
         let mut listeners = self.listeners.lock();
         let first = step();
         if first {
-            listeners.late = Some(late); // no callback has run, so no thread awaits its end
+            listeners.late.get_or_insert_default().cause = Some(Arc::clone(cause));
         }
         first
+    }
+
+    /// As [`Self::cancel`], for the timed cancel.
+    fn cancel_in_time(&self) -> (bool, Option<Payload>) {
+        let cause = self.listeners.lock().late.as_ref().and_then(|late| late.timeout_cause.clone());
+        self.cancel(CancelReason::Timeout, cause)
+    }
+
+    /// Replaces the cause of the timed cancel, and returns the one before: the caller drops it
+    /// with no lock held.
+    fn set_timeout_cause(&self, cause: Option<Cause>) -> Option<Cause> {
+        let late = &mut self.listeners.lock().late;
+        match cause {
+            Some(cause) => late.get_or_insert_default().timeout_cause.replace(cause),
+            None => late.as_mut()?.timeout_cause.take(),
+        }
     }
 
     /// Cancels this source and all linked sources. False: the source was cancelled before. Returns

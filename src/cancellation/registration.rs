@@ -25,7 +25,7 @@ use crate::runtime::wait::park_on;
 /// assert!(registration.unregister());
 /// source.cancel();
 /// ```
-#[must_use = "dropping a registration unregisters the callback"]
+#[must_use = "dropping a registration unregisters the callback: keep it (`let _registration = ..`; `let _ = ..` drops it at once), or `detach` it"]
 pub struct Registration {
     pub(super) at: Option<(Handle, Id)>,
 }

@@ -14,7 +14,7 @@ use crate::runtime::RuntimeError;
 use crate::runtime::{Runtime, RuntimeHandle};
 use crate::sync::{Ordering, fence};
 use crate::time::{Deadline, LAST, NEVER, instant};
-use crate::unwind::{contain_drop, resume};
+use crate::unwind::{Payload, contain_drop, resume};
 
 /// Cancels its tokens: by hand, after a time, or when a parent is cancelled.
 ///
@@ -102,7 +102,7 @@ impl CancellationTokenSource {
     /// assert_eq!(source.token().wait().reason(), CancelReason::Timeout);
     /// ```
     #[doc(alias("WithTimeout", "deadline"))]
-    #[must_use = "dropping the last handle withdraws the timed cancel"]
+    #[must_use = "dropping the last handle, source or token, withdraws the timed cancel"]
     #[track_caller]
     pub fn after(after: Duration) -> Self {
         let source = Self::new();
@@ -222,7 +222,7 @@ impl CancellationTokenSource {
     /// ```
     #[doc(alias = "abort")]
     pub fn cancel(&self) -> bool {
-        self.cancel_for(CancelReason::Cancelled, None)
+        self.surface(self.handle.cancel(CancelReason::Cancelled, None))
     }
 
     /// As [`cancel`](Self::cancel), with a cause: an error of the program's own that says why. The
@@ -253,7 +253,7 @@ impl CancellationTokenSource {
     /// ```
     #[doc(alias("CancelCauseFunc", "WithCancelCause"))]
     pub fn cancel_with_cause(&self, cause: Arc<dyn Error + Send + Sync>) -> bool {
-        self.cancel_for(CancelReason::Cancelled, Some(cause))
+        self.surface(self.handle.cancel(CancelReason::Cancelled, Some(cause)))
     }
 
     /// Cancels the source, and leaves the waking of tasks and the registered callbacks to the pool
@@ -286,14 +286,39 @@ impl CancellationTokenSource {
     /// ```
     #[doc(alias = "CancelAsync")]
     pub fn cancel_async(&self) -> Cancellation {
-        match self.handle.mark_all(CancelReason::Cancelled, None) {
+        self.cancel_on_pool(None)
+    }
+
+    /// As [`cancel_async`](Self::cancel_async), with a cause: see
+    /// [`cancel_with_cause`](Self::cancel_with_cause).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::io;
+    /// use std::sync::Arc;
+    /// use timerqueue::CancellationTokenSource;
+    ///
+    /// # smol::block_on(async {
+    /// let shutdown = CancellationTokenSource::new();
+    /// let flushed = shutdown.cancel_async_with_cause(Arc::new(io::Error::other("SIGTERM")));
+    /// assert_eq!(shutdown.token().cause().unwrap().to_string(), "SIGTERM");
+    /// assert!(flushed.await);
+    /// # });
+    /// ```
+    pub fn cancel_async_with_cause(&self, cause: Arc<dyn Error + Send + Sync>) -> Cancellation {
+        self.cancel_on_pool(Some(cause))
+    }
+
+    fn cancel_on_pool(&self, cause: Option<Cause>) -> Cancellation {
+        match self.handle.mark_all(CancelReason::Cancelled, cause) {
             Some(marked) => Cancellation::start(&self.handle, marked),
             None => Cancellation::of_an_earlier_call(),
         }
     }
 
-    fn cancel_for(&self, reason: CancelReason, cause: Option<Cause>) -> bool {
-        let (first, panic) = self.handle.cancel(reason, cause);
+    /// Ends a call that has cancelled on this thread.
+    fn surface(&self, (first, panic): (bool, Option<Payload>)) -> bool {
         resume(panic, &self.handle.source);
         first
     }
@@ -409,6 +434,36 @@ impl CancellationTokenSource {
         self.set_timed(|_| deadline)
     }
 
+    /// Sets the cause of the timed cancel, one that is pending or set later: what
+    /// [`CancellationToken::cause`] returns if this source is cancelled by its own timed cancel. A
+    /// further call replaces the cause, and [`try_reset`](Self::try_reset) takes it away. On a
+    /// cancelled source the call has no effect. As to a cause that owns a handle, see
+    /// [`cancel_with_cause`](Self::cancel_with_cause).
+    ///
+    /// # Examples
+    ///
+    /// Which of several limits was it?
+    ///
+    /// ```
+    /// use std::io;
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use timerqueue::CancellationTokenSource;
+    ///
+    /// let request = CancellationTokenSource::after(Duration::from_secs(30));
+    /// let upload = request.token().child_source();
+    /// upload.set_timeout_cause(Arc::new(io::Error::other("the upload took too long")));
+    /// upload.cancel_after(Duration::from_millis(1));
+    /// let token = upload.token();
+    /// assert_eq!(io::Error::from(token.wait()).kind(), io::ErrorKind::TimedOut);
+    /// assert_eq!(token.cause().unwrap().to_string(), "the upload took too long");
+    /// ```
+    #[doc(alias("WithTimeoutCause", "WithDeadlineCause"))]
+    pub fn set_timeout_cause(&self, cause: Arc<dyn Error + Send + Sync>) {
+        let unused = if self.is_cancelled() { Some(cause) } else { self.handle.set_timeout_cause(Some(cause)) };
+        contain_drop(&self.handle.source, unused);
+    }
+
     /// Sets, moves or withdraws the timed cancel, or cancels at once. `deadline` gets the time.
     fn set_timed(&self, deadline: impl FnOnce(u64) -> u64) -> Result<(), RuntimeError> {
         if self.is_cancelled() {
@@ -419,7 +474,7 @@ impl CancellationTokenSource {
         let deadline = Some(deadline(now)).filter(|&deadline| deadline <= LAST).unwrap_or(NEVER);
         if deadline <= now {
             drop(timed);
-            self.cancel_for(CancelReason::Timeout, None);
+            self.surface(self.handle.cancel_in_time());
             return Ok(());
         }
         let never = deadline == NEVER;
@@ -452,7 +507,7 @@ impl CancellationTokenSource {
         let inner = Arc::downgrade(&self.handle.0);
         let fire = move |_: &Firing| {
             if let Some(inner) = inner.upgrade().filter(|inner| inner.begin_timed()) {
-                if let (_, Some(payload)) = inner.cancel(CancelReason::Timeout, None) {
+                if let (_, Some(payload)) = inner.cancel_in_time() {
                     resume_unwind(payload); // caught by the pool, which calls the panic handler
                 }
             }
@@ -502,6 +557,7 @@ impl CancellationTokenSource {
             timed.deadline = None; // also if the runtime has ended: see `begin_timed`
         }
         drop(timed);
+        contain_drop(&self.handle.source, self.handle.set_timeout_cause(None));
         let mut callbacks = {
             let mut listeners = self.handle.listeners.lock();
             if self.is_cancelled() {
@@ -566,7 +622,7 @@ shown!([] CancellationTokenSource, |this| "reason" => this.token().reason());
 /// assert!(!source.is_cancelled());
 /// ```
 #[derive(Debug)]
-#[must_use = "dropped at once, the guard cancels at once"]
+#[must_use = "dropping the guard cancels: keep it (`let _guard = ..`; `let _ = ..` drops it at once)"]
 pub struct DropGuard {
     source: Option<CancellationTokenSource>,
 }

@@ -485,7 +485,7 @@ impl Timestamp {
 /// [`Runtime::enter_guard`].
 ///
 /// Stays on its thread: not `Send`.
-#[must_use = "the runtime is current until the guard is dropped: `let _guard = ...`"]
+#[must_use = "the runtime is current until the guard is dropped: keep it (`let _guard = ..`; `let _ = ..` drops it at once)"]
 pub struct EnterGuard<'a> {
     _guard: Scope,
     runtime: &'a Runtime,

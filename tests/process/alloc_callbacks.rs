@@ -73,8 +73,6 @@ fn changing_and_disposing_allocate_nothing() {
     for runtime in [warm(manual().1), warm(native())] {
         let mut timers: Vec<Timer> = (0..100).map(|i| Timer::on(&runtime, secs(10 + i), NEVER, |_| {})).collect();
         let once = OnceTimer::on(&runtime, secs(10), |_| {});
-        // Not counted: it allocates for the figures of the threads.
-        assert_eq!(runtime.metrics().active, 101);
         let (count, ()) = allocations(|| {
             for due in [5, 500, 50, 5_000_000, 5_000] {
                 for timer in &timers {
@@ -85,7 +83,7 @@ fn changing_and_disposing_allocate_nothing() {
             for timer in &timers[..30] {
                 let _ = timer.change(NEVER, NEVER);
             }
-            assert!(runtime.next_due().is_some());
+            assert!(runtime.metrics().active > 0 && runtime.next_due().is_some());
             timers[..40].iter().for_each(Timer::dispose);
             for timer in &timers[40..60] {
                 assert_eq!(timer.dispose_and_wait(), Waited::Ended);

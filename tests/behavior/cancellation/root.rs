@@ -23,6 +23,10 @@ fn deploy() -> Arc<dyn std::error::Error + Send + Sync> {
     Arc::new(Deploy(None))
 }
 
+fn deploy_says() -> Option<String> {
+    Some(deploy().to_string())
+}
+
 fn says(token: &CancellationToken) -> Option<String> {
     token.cause().map(|cause| cause.to_string())
 }
@@ -109,6 +113,40 @@ fn s85_a_cause_is_found_in_all_children() {
     alone.cancel();
     assert!(!alone.cancel_with_cause(deploy()) && says(&alone.token()).is_none(), "cancelled without a cause");
     assert!(says(&CancellationToken::none()).is_none());
+}
+
+/// Go's `WithTimeoutCause`; and a cause of a cancellation whose callbacks run on the pool.
+#[test]
+fn s85_a_timed_cancel_and_one_on_the_pool_have_a_cause() {
+    let (clock, runtime) = manual();
+    let source = CancellationTokenSource::on(&runtime);
+    let (canary, replaced) = Canary::new();
+    source.set_timeout_cause(Arc::new(Deploy(Some(canary))));
+    source.cancel_after(secs(1));
+    source.set_timeout_cause(deploy()); // of the pending one
+    assert!(replaced.is_dropped());
+    let child = source.token().child_source().token();
+    assert_eq!(says(&source.token()), None, "not before it is cancelled");
+    clock.advance(secs(1));
+    for token in [source.token(), child] {
+        assert_eq!((token.root_reason(), says(&token)), (Some(CancelReason::Timeout), deploy_says()));
+    }
+    let (canary, late) = Canary::new();
+    source.set_timeout_cause(Arc::new(Deploy(Some(canary))));
+    assert!(late.is_dropped());
+
+    // At once, and not that of another cancellation.
+    let sources: [_; 3] = std::array::from_fn(|_| CancellationTokenSource::on(&runtime));
+    sources.iter().for_each(|source| source.set_timeout_cause(deploy()));
+    sources[0].cancel_after(Duration::ZERO);
+    sources[1].cancel();
+    assert!(sources[2].try_reset());
+    sources[2].cancel_after(Duration::ZERO);
+    assert_eq!(sources.each_ref().map(|source| says(&source.token())), [deploy_says(), None, None]);
+
+    let source = CancellationTokenSource::on(&runtime);
+    drop(source.cancel_async_with_cause(deploy()));
+    assert_eq!(says(&source.token()), deploy_says());
 }
 
 #[test]
