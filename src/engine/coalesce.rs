@@ -115,6 +115,7 @@ mod tests {
         assert_eq!(aim(200, 10, 20_000), 20_000);
         assert_eq!(aim(200, 10, 20_001), 20_200);
         assert_eq!(aim(200, 2, 19_801), 19_950, "a moderate rate has an alarm of its own");
+        assert_eq!(aim(200, 25, 20_001), 20_200, "as many as a thread has time for");
         assert_eq!(aim(200, 100, 20_001), 20_001, "so many timers too");
         assert_eq!(aim(200, 100, 19_801), 20_000, "with the longest delay from now");
         assert_eq!(aim(2_000, 1, 300_001), 300_001, "few timers fire at once");

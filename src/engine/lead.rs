@@ -124,6 +124,8 @@ mod tests {
         (1..100).for_each(|i| _ = wake(&mut lead, i * MS, MS / 2));
         let (early, waits) = wake(&mut lead, 100 * MS, 0);
         assert!(early <= Lead::MOST_NS && waits, "{early}");
+        let mut lead = Lead { learnt_ns: Lead::MOST_NS, set_to: 0, early: 0 };
+        assert_eq!(wake(&mut lead, MS, 0), (Lead::MOST_NS, true), "the thread that is early by most waits");
     }
 
     #[test]
@@ -136,6 +138,9 @@ mod tests {
         assert_eq!(lead.aim(4 * MS, 3 * MS, false), 4 * MS - 5 * US);
         assert!(!lead.is_early(5 * MS, 4 * MS), "the timer has been moved");
         assert!(!lead.is_early(5 * MS, 5 * MS) && lead.learnt_ns == 5 * US, "an alarm leads to one sweep");
+        lead.aim(7 * MS, 6 * MS, false);
+        lead.rest();
+        assert!(!lead.is_early(7 * MS, 7 * MS - US) && lead.learnt_ns == 5 * US, "a shared alarm was set instead");
     }
 
     #[test]
