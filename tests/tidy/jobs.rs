@@ -26,6 +26,7 @@ const LAYERS: &[&[&str]] = &[
     // Stores.
     &["store::origin", "store::questions", "store::text"],
     &["store::columns"],
+    &["store::sql"],
     &["store::memory", "store::postgres", "store::sqlite"],
     // The engine, which knows no store.
     &["engine::handshake", "engine::pending", "engine::retry", "engine::stats"],

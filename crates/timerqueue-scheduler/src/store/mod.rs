@@ -35,6 +35,9 @@ mod questions;
 pub(crate) mod reply;
 mod row;
 pub(crate) mod rules;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg_attr(not(all(feature = "postgres", feature = "sqlite")), allow(dead_code))] // each of them uses a part
+mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

@@ -331,6 +331,20 @@ pub(crate) fn m5_an_idle_affinity_is_forgotten_after_an_hour<R: Rig>() {
     }
 }
 
+pub(crate) fn m5_an_affinity_is_not_forgotten_in_the_commit_that_puts_a_job_to_it<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter(1);
+    store.put_to("a", "a", 0);
+    store.bind_due(1);
+    let first = store.take(1).jobs.remove(0);
+    let _ = store.settle(&first, Verdict::Done);
+    store.clock(3_700);
+    // The further affinity of the same commit makes a store forget those whose time is over.
+    store.apply(["a", "b"].map(|key| job(key, key, When::At(at(3_700)))).into());
+    store.bind_due(1);
+    assert_eq!(store.taken(1), ["a", "b"]);
+}
+
 pub(crate) fn m2_runs_of_a_recurring_job_have_its_affinity<R: Rig>() {
     let store = Bench::<R>::new();
     store.enter(1);

@@ -305,6 +305,7 @@ macro_rules! conformance {
             m4_the_share_of_a_member_that_leaves_is_bound_again
             m5_an_affinity_moves_when_its_runs_have_ended
             m5_an_idle_affinity_is_forgotten_after_an_hour
+            m5_an_affinity_is_not_forgotten_in_the_commit_that_puts_a_job_to_it
             m2_runs_of_a_recurring_job_have_its_affinity
             m6_runs_of_all_members_are_limited
             m7_jobs_of_an_affinity_run_one_after_another

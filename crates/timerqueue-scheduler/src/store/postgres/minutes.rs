@@ -7,12 +7,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::error::Failure;
 use super::link::Link;
 use super::params::Owned;
 use super::wire::{Step, Wire, run};
-use crate::store::Micros;
-use crate::store::minutes::{self, Activity, CLASSES, Ends, KEPT, minute_of, minutes_of};
+use crate::store::minutes::{Ends, KEPT};
 
 const ADD: &str = "INSERT INTO minutes (minute, handler, connection, done, again, failed, died, longest, \
      late0, late1, late2, late3, late4, late5, late6, late7, late8, late9, late10, late11) VALUES \
@@ -55,13 +53,6 @@ pub(super) async fn fold(wire: &Wire) -> Result<(), tokio_postgres::Error> {
     wire.ask(FOLD, &[]).await.map(drop)
 }
 
-const WINDOWS: &str = "SELECT minute - minute % $2 AS begin, handler.name, sum(done)::bigint, sum(again)::bigint, \
-     sum(failed)::bigint, sum(died)::bigint, max(longest), sum(late0)::bigint, sum(late1)::bigint, sum(late2)::bigint, \
-     sum(late3)::bigint, sum(late4)::bigint, sum(late5)::bigint, sum(late6)::bigint, sum(late7)::bigint, \
-     sum(late8)::bigint, sum(late9)::bigint, sum(late10)::bigint, sum(late11)::bigint FROM minutes AS counted \
-     JOIN handlers AS handler ON handler.id = counted.handler WHERE minute >= $1 \
-     GROUP BY begin, handler.name ORDER BY begin, handler.name";
-
 /// What a transaction has counted, by minute and handler.
 pub(super) type Counted = BTreeMap<(i64, usize), Ends>;
 
@@ -82,17 +73,4 @@ pub(super) fn steps(link: &Link, counted: &Counted) -> Vec<Step<'static>> {
         }
     }
     steps
-}
-
-/// The ends of runs from an instant on, by window and handler.
-pub(super) fn read(link: &Link, since: Micros, window: Duration) -> Result<Vec<Activity>, Failure> {
-    let (window, first) = (minutes_of(window), minute_of(since));
-    let windows = link.ask(WINDOWS, &[&(first - first % window), &window])?;
-    let activity = |row: &tokio_postgres::Row| {
-        let count = |column: usize| u64::try_from(row.get::<_, i64>(column)).unwrap_or_default();
-        let late: [u64; CLASSES] = std::array::from_fn(|class| count(7 + class));
-        let counts = [count(2), count(3), count(4), count(5)];
-        minutes::activity(row.get(0), row.get::<_, &str>(1).into(), counts, late, row.get(6))
-    };
-    Ok(windows.iter().map(activity).collect())
 }

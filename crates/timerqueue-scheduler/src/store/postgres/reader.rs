@@ -12,11 +12,11 @@ use std::sync::atomic::Ordering;
 use super::Shared;
 use super::error::{Failure, Remedy};
 use super::link::{HURRY, Link};
-use super::{members, minutes, rows};
+use super::rows;
 use crate::store::columns::{joined, read_names};
 use crate::store::questions::{Asked, Listing, Question, Questions};
-use crate::store::rules::{WRONG_BY, span_of};
-use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Scan, Scanned, State};
+use crate::store::sql::looks;
+use crate::store::{Counts, JobId, JobInfo, Micros, Query, Scan, Scanned, State};
 use crate::unwind::quietly;
 
 pub(super) struct Reader {
@@ -111,9 +111,9 @@ impl Reader {
             Scan::Get(key) => get(link, key).map(|job| Scanned::Jobs(job.into_iter().collect())),
             Scan::List(query) => list(link, query).map(Scanned::Jobs),
             Scan::Counts => counts(link).map(Scanned::Counts),
-            Scan::Activity { since, window } => minutes::read(link, *since, *window).map(Scanned::Activity),
-            Scan::Affinities { after, limit } => members::affinities(link, *after, *limit).map(Scanned::Affinities),
-            Scan::Nodes { owner } => members::nodes(link, *owner).map(Scanned::Nodes),
+            Scan::Activity { since, window } => looks::activity(link, *since, *window).map(Scanned::Activity),
+            Scan::Affinities { after, limit } => looks::affinities(link, *after, *limit).map(Scanned::Affinities),
+            Scan::Nodes { owner } => looks::nodes(link, *owner).map(Scanned::Nodes),
         }
     }
 }
@@ -255,43 +255,6 @@ fn zoned(link: &Link, name: &str, JobId(after): JobId, limit: usize) -> Result<V
 }
 
 pub(super) fn counts(link: &Link) -> Result<Counts, Failure> {
-    // One statement, so one snapshot. The jobs that wait are counted in their indexes: those of a
-    // handler with a wake instant wait.
-    let sql = "WITH few AS (SELECT handler, count(*) FILTER (WHERE state = 1) AS queued, count(*) FILTER (WHERE state = 3) AS dead, \
-               count(*) FILTER (WHERE state = 4) AS recurring, count(*) FILTER (WHERE state = 0) AS failing FROM jobs \
-               WHERE state IN (1, 3, 4) OR (state = 0 AND error IS NOT NULL) GROUP BY handler), \
-               running AS (SELECT handler, count(*) AS n FROM jobs WHERE state = 2 GROUP BY handler), \
-               apart AS (SELECT handler, count(*) AS n FROM jobs WHERE state = 0 AND apart IS NOT NULL GROUP BY handler), \
-               rest AS (SELECT handler, count(*) FILTER (WHERE wake IS NULL AND apart IS NULL) AS n FROM jobs \
-               WHERE state = 0 AND coalesce(wake, apart) IS DISTINCT FROM due GROUP BY handler) \
-               SELECT h.name, h.paused, clock(), \
-               least((SELECT min(wake) FROM jobs WHERE handler = h.id AND NOT recurs AND state = 0), \
-               (SELECT min(head) FROM affinities AS one WHERE one.handler = h.id AND head IS NOT NULL)), \
-               (SELECT count(*) FROM jobs WHERE handler = h.id AND NOT recurs AND wake IS NOT NULL) \
-               + coalesce(apart.n, 0) + coalesce(rest.n, 0), \
-               coalesce(few.queued, 0), coalesce(running.n, 0), coalesce(few.dead, 0), coalesce(few.recurring, 0), \
-               coalesce(few.failing, 0) FROM handlers AS h LEFT JOIN few ON few.handler = h.id \
-               LEFT JOIN running ON running.handler = h.id LEFT JOIN apart ON apart.handler = h.id \
-               LEFT JOIN rest ON rest.handler = h.id ORDER BY h.name";
-    let mut now = Micros::new(link.ask("SELECT clock()", &[])?.first().map_or(0, |row| row.get(0)));
-    let (mut kinds, mut oldest): (Vec<_>, Option<i64>) = (Vec::new(), None);
-    for row in link.ask(sql, &[])? {
-        let mut states = [0; State::ALL.len()];
-        for (at, count) in states.iter_mut().enumerate() {
-            *count = u64::try_from(row.get::<_, i64>(at + 4)).unwrap_or_default();
-        }
-        let failing = u64::try_from(row.get::<_, i64>(9)).unwrap_or_default();
-        now = Micros::new(row.get(2));
-        let (paused, wake): (bool, Option<i64>) = (row.get(1), row.get(3));
-        if !paused {
-            oldest = [oldest, wake].into_iter().flatten().min();
-        }
-        kinds.push(KindCounts::new(row.get::<_, &str>(0).into(), paused, states).with_failing(failing));
-    }
-    let oldest = oldest.map(Micros::new).filter(|&wake| wake < now).map(Micros::to_system);
-    let sql = "SELECT count(*) FROM jobs WHERE earliest > $1::bigint - $2::bigint AND state = 4 \
-               AND recurring !~ '\"schedule\": ?[{]\"(every|fixed_delay)\"' \
-               AND substring(recurring FROM '\"last_nominal\": ?([0-9]{1,18})')::bigint > $1::bigint";
-    let ahead = link.ask(sql, &[&now.as_i64(), &span_of(WRONG_BY)])?.first().map_or(0, |row| row.get::<_, i64>(0));
-    Ok(Counts::new(kinds, oldest, now.to_system()).with_ahead(ahead.unsigned_abs()))
+    let now = link.ask("SELECT clock()", &[])?;
+    looks::counts(link, Micros::new(now.first().map_or(0, |row| row.get(0))))
 }

@@ -62,7 +62,7 @@ fn free(work: &Work<'_>, claim: &Claim, claimed: &Claimed) -> Vec<i64> {
     }
     let is_free =
         |room: &&crate::store::Room| claimed.jobs.iter().filter(|job| job.name == room.name).count() < room.places;
-    let free = claim.rooms.iter().filter(is_free).map(|room| work.number(&room.name));
+    let free = claim.rooms.iter().filter(is_free).map(|room| work.dialect.number_of(&room.name));
     let mut free: Vec<i64> = free.map(|kind| kind.map_or(UNKNOWN, |kind| kind as i64)).collect();
     free.sort_unstable();
     free.dedup();
@@ -82,13 +82,13 @@ pub(super) struct Bedtime {
 /// Whether the scheduler goes to sleep after this claim. `slept`: what the server knows.
 pub(super) fn bedtime(work: &Work<'_>, claim: &Claim, claimed: &Claimed, slept: Option<&Sleep>) -> Option<Bedtime> {
     let next = [claimed.next_job, claimed.next_schedule].into_iter().flatten().min().unwrap_or(Micros::LAST);
-    if next <= work.now {
+    if next <= work.up {
         return None;
     }
     let handlers = free(work, claim, claimed);
     let known = slept.filter(|slept| slept.next == next && slept.handlers == handlers);
     let sleep = known.cloned().unwrap_or(Sleep { next, handlers, wakes: next });
-    Some(Bedtime { sleep, is_known: known.is_some(), own: work.affinities.next })
+    Some(Bedtime { sleep, is_known: known.is_some(), own: work.dialect.next_bound })
 }
 
 impl Bedtime {

@@ -7,19 +7,20 @@
 //! written before the commit is sent: of a transaction that finds nothing there is none, and it
 //! costs the server no flush.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::{Change, Heads, LOCKED_AGAIN, Work};
+use super::{LOCKED_AGAIN, Server, Work, whole};
 use crate::store::postgres::Shared;
 use crate::store::postgres::error::{Failure, Remedy};
 use crate::store::postgres::link::Link;
-use crate::store::postgres::members::{Affinities, OUTLOOK, OUTLOOK_OF, Outlook};
-use crate::store::postgres::minutes::{self, Counted};
+use crate::store::postgres::members::{OUTLOOK, OUTLOOK_OF, Outlook};
+use crate::store::postgres::minutes;
 use crate::store::postgres::rows::{self, Values, with_columns};
 use crate::store::postgres::sleepers::{self, Woken};
 use crate::store::postgres::wire::{Step, run};
-use crate::store::rules::{Effects, Rows};
+use crate::store::rules::{Effects, Row, Rows};
+use crate::store::sql::{Changed, Handlers, Heads, plain_wake};
 use crate::store::{Claim, Fault, JobId, Micros, Mutation, Op, limits};
 
 /// The instant of a transaction, which its further statements read as well; and how long they wait
@@ -122,19 +123,26 @@ pub(in crate::store::postgres) struct Committed {
     pub(in crate::store::postgres) answers: Option<Vec<Vec<tokio_postgres::Row>>>,
 }
 
-/// The changes that are to be written.
-#[derive(Default)]
-struct Changed {
+/// Changes as the server takes them.
+pub(super) struct Written {
     gone: Vec<i64>,
-    /// Without their keys, with them, and new.
     free: Vec<Values>,
     holding: Vec<Values>,
     new: Vec<Values>,
 }
 
-impl Changed {
-    /// A key is given up before it is taken.
-    fn steps(&self) -> Vec<Step<'_>> {
+impl Written {
+    pub(super) fn of(changed: &Changed<'_, ()>) -> Self {
+        let of = |rows: &[(&Row, &())]| rows.iter().map(|(row, ())| Values::of_changed(row)).collect();
+        // Transactions that put the same keys meet in the same order.
+        let mut new = changed.new.clone();
+        new.sort_by(|a, b| a.key.cmp(&b.key));
+        let new = new.into_iter().map(Values::of_new).collect();
+        let gone = changed.gone.iter().map(|id| id.0 as i64).collect();
+        Self { gone, free: of(&changed.free), holding: of(&changed.holding), new }
+    }
+
+    pub(super) fn steps(&self) -> Vec<Step<'_>> {
         let gone = (!self.gone.is_empty()).then(|| run!("DELETE FROM jobs WHERE id = ANY($1::bigint[])", &*self.gone));
         let changed = rows::update(&self.free).chain(rows::update(&self.holding));
         gone.into_iter().chain(changed).chain(rows::insert(&self.new)).collect()
@@ -170,34 +178,30 @@ impl<'a> Work<'a> {
         let mut next = || answers.next().unwrap_or_default();
         let (now, handlers) = (next(), next());
         let ids = if ids > 0 { next() } else { Vec::new() };
-        let mut work = Self {
+        let ids: VecDeque<u64> = ids.iter().map(|row| row.get::<_, i64>(0) as u64).collect();
+        let server = Server {
             link,
-            now: Micros::new(now.first().map_or(0, |row| row.get(0))),
-            kinds: HashMap::new(),
-            by_name: HashMap::new(),
-            effects: Effects::default(),
-            cache: HashMap::new(),
-            changes: HashMap::new(),
-            keys: HashMap::new(),
-            ids: ids.iter().map(|row| row.get::<_, i64>(0) as u64).collect(),
+            handlers: Handlers::default(),
+            ids,
             any_behind: false,
-            heads: None,
+            rests: None,
             due: HashMap::new(),
-            minutes: Counted::new(),
-            affinities: Affinities::default(),
+            outlook: Outlook::default(),
+            is_locked: false,
+            next_bound: None,
             woken: Woken::new(),
             is_marked: false,
             has_asked: false,
             begins: false,
-            failure: None,
         };
+        let mut work = Self::new(server, Micros::new(now.first().map_or(0, |row| row.get(0))));
         let mut known = link.handlers.borrow_mut();
         for row in handlers {
             let name: Arc<str> = row.get::<_, &str>(1).into();
             if !known.contains(&name) {
                 known.insert(Arc::clone(&name));
             }
-            work.add_kind(row.get::<_, i64>(0) as usize, name, row.get(2));
+            work.dialect.handlers.add(row.get::<_, i64>(0) as usize, name, row.get(2));
         }
         drop(known);
         Ok((work, answers.collect::<Vec<_>>().into_iter()))
@@ -225,7 +229,7 @@ impl<'a> Work<'a> {
         }
         let (mut work, answers) = Self::open(link, Self::new_rows(ops), further)?;
         let mut answers = answers.skip(1);
-        work.is_marked = true;
+        work.dialect.is_marked = true;
         let outlooks: Vec<Outlook> = answers.by_ref().take(places.len()).map(|rows| Outlook::of(&rows)).collect();
         if is_named {
             work.take_in(answers.next().unwrap_or_default().iter().map(rows::read).collect());
@@ -233,18 +237,18 @@ impl<'a> Work<'a> {
         for (place, outlook) in places.iter().zip(outlooks) {
             let due = place.rooms.iter().flat_map(|_| answers.next().unwrap_or_default());
             let due: Vec<_> = due.map(|row| rows::read(&row)).collect();
-            work.due.insert(place.owner, (outlook, due.iter().map(|read| read.row.id).collect()));
+            work.dialect.due.insert(place.owner, (outlook, due.iter().map(|read| read.row.id).collect()));
             work.take_in(due);
         }
         // The key of a put is free as far as this transaction sees; if not, the index refuses the
         // row, and the transaction runs again.
         for key in named.puts {
             if !named.others.contains(key) {
-                work.keys.entry(Arc::clone(key)).or_insert(None);
+                work.is_free(key);
             }
         }
         for id in named.ids {
-            work.cache.entry(JobId(id as u64)).or_insert(None);
+            work.is_absent(JobId(id as u64));
         }
         Ok(work)
     }
@@ -263,9 +267,10 @@ impl<'a> Work<'a> {
             further.extend([run!(DUE, name, recurs, limit), run!(NEXT, name, recurs, limit)]);
         }
         let (mut work, mut answers) = Self::open(link, 0, further)?;
-        work.affinities.outlook = Outlook::of(&answers.next().unwrap_or_default());
-        work.any_behind = !answers.next().unwrap_or_default().is_empty();
+        work.dialect.outlook = Outlook::of(&answers.next().unwrap_or_default());
+        work.dialect.any_behind = !answers.next().unwrap_or_default().is_empty();
         let mut heads: HashMap<(usize, bool), Heads> = HashMap::new();
+        let mut rests: HashMap<(usize, bool), Option<Micros>> = HashMap::new();
         let mut read = Vec::new();
         for (name, recurs, limit) in asked {
             let (rows, next) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
@@ -273,22 +278,22 @@ impl<'a> Work<'a> {
             let (mut rest, due): (Option<i64>, i64) = (next.get(0), next.get(1));
             if !recurs && rows.len() as i64 == limit {
                 // More due jobs than places: a node that has one is told.
-                work.wakes(kind as i64, work.now);
+                let now = work.up;
+                work.dialect.wakes(kind as i64, now);
             }
             if (rows.len() as i64) < due.min(limit) {
                 // Locked elsewhere: that transaction may leave the row as it is.
-                rest = Some(rest.unwrap_or(i64::MAX).min(work.now.as_i64() + LOCKED_AGAIN));
+                rest = Some(rest.unwrap_or(i64::MAX).min(work.up.as_i64() + LOCKED_AGAIN));
             }
-            let mine = heads.entry((kind, recurs)).or_default();
-            mine.rest = rest.map(Micros::new);
+            rests.insert((kind, recurs), rest.map(Micros::new));
+            let mine = heads.entry((kind, recurs)).or_insert_with(whole);
             for row in rows {
                 let row = rows::read(&row);
-                // rows of affinities have no `wake`
-                mine.rows.extend(row.row.wake().map(|wake| (wake, row.row.id)));
+                mine.rows.extend(plain_wake(&row.row).map(|wake| (wake, row.row.id)));
                 read.push(row);
             }
         }
-        work.heads = Some(heads);
+        (work.heads, work.dialect.rests) = (heads, Some(rests));
         work.take_in(read);
         Ok(work)
     }
@@ -303,42 +308,6 @@ impl<'a> Work<'a> {
         .sum()
     }
 
-    pub(super) fn write_rows(&mut self) {
-        let changed = self.take_changes();
-        let steps = changed.steps();
-        if steps.is_empty() {
-            return;
-        }
-        self.has_asked = true;
-        let (_, failed) = self.link.steps(&steps);
-        if let Some(failure) = failed {
-            self.fail(failure);
-        }
-    }
-
-    /// The changes, which the caller writes.
-    fn take_changes(&mut self) -> Changed {
-        let changes = std::mem::take(&mut self.changes);
-        let mut changed = Changed::default();
-        if self.failure.is_some() {
-            return changed;
-        }
-        let mut new = Vec::new();
-        for (id, change) in changes {
-            match (change, self.cache.get(&id)) {
-                (Change::Changed, Some(Some(row))) if row.holds_key => changed.holding.push(Values::of_changed(row)),
-                (Change::Changed, Some(Some(row))) => changed.free.push(Values::of_changed(row)),
-                (Change::New, Some(Some(row))) => new.push(row),
-                (Change::Gone, _) => changed.gone.push(id.0 as i64),
-                _ => {}
-            }
-        }
-        // Transactions that put the same keys meet in the same order.
-        new.sort_by(|a, b| a.key.cmp(&b.key));
-        changed.new = new.into_iter().map(|row| Values::of_new(row)).collect();
-        changed
-    }
-
     /// Writes what is left, and commits. By the number of the writer a new connection learns
     /// whether the commit was done. After a failure the caller undoes the transaction. Second: what
     /// is left to do if the commit was done all the same, whose answer was lost.
@@ -351,19 +320,20 @@ impl<'a> Work<'a> {
         if self.has_unsettled() {
             self.flush();
         }
-        let changed = self.take_changes();
-        if let Some(failure) = self.failure.take() {
+        let written = Written::of(&self.changes());
+        if let Some(failure) = self.failure() {
             return Err((failure, None));
         }
-        let mut steps = changed.steps();
-        steps.extend(minutes::steps(self.link, &self.minutes));
-        let mut has_written = self.is_marked;
-        if !self.is_marked && (self.has_asked || !steps.is_empty()) {
-            let member = self.affinities.outlook.member.filter(|_| self.begins);
-            let lease = self.link.lease;
+        let link = self.dialect.link;
+        let mut steps = written.steps();
+        steps.extend(minutes::steps(link, &self.minutes));
+        let mut has_written = self.dialect.is_marked;
+        if !has_written && (self.dialect.has_asked || !steps.is_empty()) {
+            let member = self.dialect.outlook.member.filter(|_| self.dialect.begins);
+            let lease = link.lease;
             steps.extend(member.map(|member| run!(HOLD, member, self.kept_until(lease / 2), self.kept_until(lease))));
-            steps.push(run!(MARK_IF_WRITTEN, writer, number, self.now.as_i64()));
-            let (mut answers, failed) = self.link.steps(&steps);
+            steps.push(run!(MARK_IF_WRITTEN, writer, number, self.up.as_i64()));
+            let (mut answers, failed) = link.steps(&steps);
             if let Some(failure) = failed {
                 return Err((failure, None));
             }
@@ -380,18 +350,18 @@ impl<'a> Work<'a> {
         let committed = steps.len();
         steps.push(Step::Commit);
         if let Some(at) = self.effects.for_all {
-            self.wakes(sleepers::ALL_NODES, at);
+            self.dialect.wakes(sleepers::ALL_NODES, at);
         }
         let looks = asked.after.is_some();
         let mut questions: Vec<Step<'static>> = asked.after.into_iter().collect();
-        questions.extend(sleepers::concerned(shared, self.effects.notices(), self.woken));
+        questions.extend(sleepers::concerned(shared, self.effects.notices(), self.dialect.woken));
         // Behind a pooler each transaction is a trip of its own.
-        let along = if self.link.is_pooled { &[][..] } else { &questions };
-        let (mut answers, failed) = self.link.steps(steps.iter().chain(along));
+        let along = if link.is_pooled { &[][..] } else { &questions };
+        let (mut answers, failed) = link.steps(steps.iter().chain(along));
         let is_done = answers.len() > committed;
-        let after = (is_done && failed.is_none() && !self.link.is_pooled).then(|| answers.split_off(committed + 1));
+        let after = (is_done && failed.is_none() && !link.is_pooled).then(|| answers.split_off(committed + 1));
         let before = if is_asked && is_done { answers.swap_remove(committed - 1) } else { Vec::new() };
-        let done = Committed { now: self.now, effects: self.effects, before, questions, looks, answers: after };
+        let done = Committed { now: self.up, effects: self.effects, before, questions, looks, answers: after };
         match failed {
             Some(failure) if !is_done => Err((failure, has_written.then(|| Box::new(done)))),
             _ => Ok(done),

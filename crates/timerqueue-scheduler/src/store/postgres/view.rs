@@ -12,8 +12,9 @@ use tokio_postgres::config::TargetSessionAttrs;
 use super::check::{self, ServerReport};
 use super::error::{Failure, Remedy};
 use super::link::Link;
-use super::{PostgresAddress, PostgresOptions, Settings, hold, members, reader, schema};
+use super::{PostgresAddress, PostgresOptions, Settings, hold, reader, schema};
 use crate::Error;
+use crate::store::sql::looks;
 use crate::store::{CheckStep, Counts, Fault, Hold, JobId, JobInfo, Micros, Node, Query};
 
 /// Reads the jobs of a server without taking part: it runs no job, writes nothing, and makes no
@@ -182,7 +183,7 @@ impl PostgresReader {
     ///
     /// [`Error::Store`].
     pub fn nodes(&self) -> Result<Vec<Node>, Error> {
-        self.ask(|link| members::nodes(link, 0))
+        self.ask(|link| looks::nodes(link, 0))
     }
 
     /// The hold of the schema: its handlers are paused, since its past may have run already. None

@@ -416,14 +416,14 @@ impl Writer {
         let done = self.commit(now + patience, (wait, is_careful), |link, shared, _| {
             let asked = shared.local_now();
             let mut work = Work::begin_claim(link, claim)?;
-            shared.see_clock(work.now, asked);
+            shared.see_clock(work.up, asked);
             let entry = shared.entries.lock().get(&claim.owner).cloned();
-            let joins = entry.is_some() && work.affinities.outlook.member.is_none();
+            let joins = entry.is_some() && work.dialect.outlook.member.is_none();
             if let Some(entry) = entry.as_ref().filter(|_| joins) {
                 // its lease was over, or its start has failed
                 work.enter(entry, shared.settings.lease);
             }
-            let (now, member) = (work.now, work.affinities.outlook.member);
+            let (now, member) = (work.up, work.dialect.outlook.member);
             let claimed = work.claim(claim, entry.as_deref(), now, seed);
             let sleep = is_told.then(|| sleepers::bedtime(&work, claim, &claimed, slept.as_ref())).flatten();
             let before = sleep.as_ref().and_then(|sleep| sleep.step(claim, now, shared));
@@ -674,10 +674,10 @@ fn apply_all<'l>(
     let asked = shared.local_now();
     let mut work = Work::begin_apply(link, commit, ops(), &places)?;
     if !places.is_empty() {
-        shared.see_clock(work.now, asked);
+        shared.see_clock(work.up, asked);
     }
     work.find_affinities(ops());
-    let now = work.now;
+    let now = work.up;
     let mut answers = Vec::with_capacity(batch.len());
     for write in batch {
         let apply = |op: &Checked| match op {

@@ -111,10 +111,11 @@ pub(crate) trait Claims: Rows + Sized {
                 (room.places, room.taken) = (room.places - 1, room.taken + 1);
             }
             let next = match affinity {
+                _ if room.places == 0 => None,
                 0 => self.first_job(room.kind),
                 _ => self.next_of(affinity, room.limits.affinity),
             };
-            heads.extend(next.filter(|_| room.places > 0).map(|(wake, id)| Reverse((wake, id, at, affinity))));
+            heads.extend(next.map(|(wake, id)| Reverse((wake, id, at, affinity))));
         }
         jobs
     }

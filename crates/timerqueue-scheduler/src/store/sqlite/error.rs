@@ -9,7 +9,7 @@ use crate::store::Fault;
 
 /// A failure, with its text.
 #[derive(Clone, Debug)]
-pub(super) struct Failure {
+pub(in crate::store) struct Failure {
     pub(super) fault: Fault,
     pub(super) reason: String,
 }

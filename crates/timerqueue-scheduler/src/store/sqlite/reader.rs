@@ -16,11 +16,11 @@ use rusqlite::{Connection, OptionalExtension, params};
 use timerqueue::Runtime;
 
 use super::error::Failure;
-use super::{FinishedJob, members, minutes, place, rows, schema, text};
+use super::{FinishedJob, place, rows, schema, text};
 use crate::store::questions::{Asked, Listing, Questions, SECTION};
 use crate::store::reply::Awaited;
-use crate::store::rules::{WRONG_BY, span_of};
-use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Scan, Scanned, State};
+use crate::store::sql::looks;
+use crate::store::{Counts, JobId, JobInfo, Micros, Query, Scan, Scanned, State};
 use crate::unwind::quietly;
 
 /// How long a statement may take that the end of a store waits for.
@@ -98,9 +98,9 @@ impl Reader {
             Scan::List(query) => list(db, query).map(Scanned::Jobs),
             Scan::Zoned { name, after, limit } => zoned(db, name, *after, *limit).map(Scanned::Jobs),
             Scan::Counts => counts(db, Micros::floor(self.runtime.wall_now())).map(Scanned::Counts),
-            Scan::Activity { since, window } => minutes::read(db, *since, *window).map(Scanned::Activity),
-            Scan::Affinities { after, limit } => members::affinities(db, *after, *limit).map(Scanned::Affinities),
-            Scan::Nodes { owner } => members::nodes(db, *owner).map(Scanned::Nodes),
+            Scan::Activity { since, window } => looks::activity(db, *since, *window).map(Scanned::Activity),
+            Scan::Affinities { after, limit } => looks::affinities(db, *after, *limit).map(Scanned::Affinities),
+            Scan::Nodes { owner } => looks::nodes(db, *owner).map(Scanned::Nodes),
         }
     }
 }
@@ -306,36 +306,7 @@ fn due_soon() -> [String; 2] {
 pub(super) fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
     // One snapshot for all counts.
     let snapshot = db.unchecked_transaction()?;
-    let sql = "SELECT handler.name, handler.paused, waiting, queued, running, dead, recurring, (SELECT min(wake) FROM \
-               timerqueue_jobs AS job WHERE job.handler = handler.id AND job.recurs = 0 AND job.wake IS NOT NULL), \
-               (SELECT count(*) FROM timerqueue_jobs AS job WHERE job.handler = handler.id AND job.state = 0 AND \
-               job.error IS NOT NULL), (SELECT min(head) FROM timerqueue_affinities AS one WHERE one.handler = handler.id \
-               AND head IS NOT NULL) FROM timerqueue_handlers AS handler ORDER BY handler.name";
-    let mut statement = snapshot.prepare_cached(sql)?;
-    let mut kinds = Vec::new();
-    let mut oldest: Option<i64> = None;
-    let mut handlers = statement.query([])?;
-    while let Some(handler) = handlers.next()? {
-        let mut states = [0; State::ALL.len()];
-        for (at, count) in states.iter_mut().enumerate() {
-            *count = u64::try_from(handler.get::<_, i64>(at + 2)?).unwrap_or_default();
-        }
-        let paused: bool = handler.get(1)?;
-        let (wake, bound): (Option<i64>, Option<i64>) = (handler.get(7)?, handler.get(9)?);
-        if !paused {
-            oldest = [oldest, wake, bound].into_iter().flatten().min();
-        }
-        let failing = u64::try_from(handler.get::<_, i64>(8)?).unwrap_or_default();
-        kinds.push(KindCounts::new(rows::text(handler, 0)?, paused, states).with_failing(failing));
-    }
-    let oldest = oldest.map(Micros::new).filter(|&wake| wake < now).map(Micros::to_system);
-    // A text that is no JSON has no cursor.
-    let sql = "SELECT count(*) FROM timerqueue_jobs WHERE earliest > ?1 - ?2 AND state = 4 AND json_valid(recurring) \
-               AND coalesce(json_extract(recurring, '$.schedule.every'), \
-               json_extract(recurring, '$.schedule.fixed_delay')) IS NULL \
-               AND json_extract(recurring, '$.last_nominal') > ?1";
-    let ahead: i64 = snapshot.query_row(sql, (now.as_i64(), span_of(WRONG_BY)), |row| row.get(0))?;
-    Ok(Counts::new(kinds, oldest, now.to_system()).with_ahead(ahead.unsigned_abs()))
+    looks::counts(&*snapshot, now)
 }
 
 const FINISHED: &str = "SELECT job.id, job.key, handler.name, job.payload, job.ended, job.last FROM timerqueue_finished AS job \

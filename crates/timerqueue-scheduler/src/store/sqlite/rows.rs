@@ -3,11 +3,11 @@
 use std::sync::{Arc, LazyLock};
 
 use rusqlite::types::ValueRef;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Params, params};
 
 use super::statements::Statements;
 use crate::store::columns::{Cell, Column, Read, columns, joined, names, read_names};
-use crate::store::rules::{Recurring, Row};
+use crate::store::rules::Row;
 use crate::store::{JobId, Micros, NewJob, State};
 
 const READ: &[&Column] = &columns!(File, Read);
@@ -19,7 +19,15 @@ const LEFT: [&Column; columns!(File, Left).len()] = columns!(File, Left);
 /// What [`read`] reads, of the table `job`.
 pub(super) const COLUMNS: &str = read_names!(File, "job.");
 
-const LOAD: &str = joined!(["SELECT ", COLUMNS, " FROM timerqueue_jobs AS job WHERE id = ?1"]);
+pub(super) const LOAD: &str = joined!(["SELECT ", COLUMNS, " FROM timerqueue_jobs AS job WHERE id = ?1"]);
+pub(super) const HELD: &str =
+    joined!(["SELECT ", COLUMNS, " FROM timerqueue_jobs AS job WHERE key = ?1 AND holds_key = 1"]);
+/// The due rows of a handler.
+pub(super) const DUE: &str = joined!([
+    "SELECT ",
+    COLUMNS,
+    " FROM timerqueue_jobs AS job WHERE handler = ?1 AND recurs = ?2 AND wake <= ?3 ORDER BY wake, id LIMIT ?4"
+]);
 
 /// Texts that a person has written into the file may be no UTF-8, and are shown all the same: no
 /// text of the file is read in another way.
@@ -40,28 +48,13 @@ pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Read> {
     })
 }
 
-/// The row with this number, with the runs of a recurring job.
-pub(super) fn load(statements: &mut Statements<'_>, id: JobId) -> rusqlite::Result<Option<Read>> {
-    let Some(mut found) = statements.get(LOAD)?.query_row([id.0 as i64], read).optional()? else { return Ok(None) };
-    if let Some(recurring) = &mut found.row.recurring {
-        load_runs(statements, id, recurring)?;
-    }
-    Ok(Some(found))
-}
-
-fn load_runs(statements: &mut Statements<'_>, id: JobId, recurring: &mut Recurring) -> rusqlite::Result<()> {
-    let sql = "SELECT id, state FROM timerqueue_jobs WHERE parent = ?1 AND state <> 3 ORDER BY id";
-    let statement = statements.get(sql)?;
-    let mut runs = statement.query([id.0 as i64])?;
-    while let Some(run) = runs.next()? {
-        let (run, queued) = (JobId(run.get::<_, i64>(0)? as u64), run.get::<_, i64>(1)? == State::Queued as i64);
-        if queued {
-            recurring.queued.push_back(run);
-        } else {
-            recurring.live.push(run);
-        }
-    }
-    Ok(())
+/// The rows of a query.
+pub(super) fn load(
+    statements: &mut Statements<'_>,
+    sql: &'static str,
+    params: impl Params,
+) -> rusqlite::Result<Vec<Read>> {
+    statements.get(sql)?.query_map(params, read)?.collect()
 }
 
 /// Runs a statement whose parameters are these columns.
@@ -165,8 +158,8 @@ static BEGIN: LazyLock<String> = LazyLock::new(|| set("UPDATE OR ROLLBACK", BEGU
 static UPDATE: LazyLock<String> = LazyLock::new(|| set("UPDATE", CHANGED));
 
 /// `before`: of the row as it stands in the file.
-pub(super) fn update(statements: &mut Statements<'_>, row: &Row, before: Option<Settled>) -> rusqlite::Result<()> {
-    if before.is_some() && before == Settled::of(row) {
+pub(super) fn update(statements: &mut Statements<'_>, row: &Row, before: Option<&Settled>) -> rusqlite::Result<()> {
+    if before.is_some() && before == Settled::of(row).as_ref() {
         return execute(statements, &BEGIN, BEGUN, row);
     }
     execute(statements, &UPDATE, CHANGED, row)
@@ -212,7 +205,7 @@ mod tests {
         let row = full();
         let mut put = Row::new(row.id, "k".into(), 3, "[1]".into(), State::Waiting, Micros::new(1), None);
         (put.nominal, put.tie) = (row.nominal, row.tie.clone());
-        let seen = |statements: &mut Statements<'_>| format!("{:?}", load(statements, JobId(7)).unwrap().unwrap().row);
+        let seen = |statements: &mut Statements<'_>| format!("{:?}", load(statements, LOAD, [7]).unwrap()[0].row);
         insert(&mut statements, &put).unwrap();
         assert_eq!(seen(&mut statements), format!("{put:?}"));
         update(&mut statements, &row, None).unwrap();

@@ -12,8 +12,9 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::error::Failure;
-use super::{BUSY, FinishedJob, check, hold, members, place, reader, schema};
+use super::{BUSY, FinishedJob, check, hold, place, reader, schema};
 use crate::Error;
+use crate::store::sql::looks;
 use crate::store::{CheckStep, Counts, Fault, Hold, JobId, JobInfo, Micros, Node, Query};
 
 /// Reads the jobs of a file without taking part: it runs no job, writes nothing, and needs no
@@ -164,7 +165,7 @@ impl SqliteReader {
     ///
     /// [`Error::Store`].
     pub fn nodes(&self) -> Result<Vec<Node>, Error> {
-        answer(members::nodes(&self.db, 0))
+        answer(looks::nodes(&self.db, 0))
     }
 
     /// The number that was given last: numbers grow, are not used again, and some are never used.

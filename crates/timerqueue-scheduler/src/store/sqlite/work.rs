@@ -1,24 +1,26 @@
-//! The rows of a file, inside of a commit.
+//! What a transaction on a file is beside [`Work`](sql::Work).
 //!
-//! Ground rules. A [`Work`] lives as long as a transaction of the connection that it borrows. It
-//! keeps the rows that it has read, and writes each change at once, so that the indexes answer for
-//! it. The first failure is kept ([`Work::finish`] returns it): from then on the file looks empty,
-//! each loop over it ends, and the transaction is undone.
+//! Ground rules. The writers of a file come one after another, so nothing is locked, and what a
+//! connection remembers from one commit to the next ([`Memory`]) holds as long as no other
+//! connection writes. The handlers have counts, which are written at the end.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Params};
+use rusqlite::types::{ToSql, ToSqlOutput, Value, ValueRef};
+use rusqlite::{Connection, Statement, params_from_iter};
 use timerqueue::Runtime;
 
 use super::error::Failure;
-use super::minutes::Counted;
 use super::statements::Statements;
 use super::{minutes, rows, text};
+use crate::store::columns::Read;
 use crate::store::minutes::minute_of;
-use crate::store::rules::{Affinity, Bindings, Effects, Lane, MOST_DEAD, Member, Row, Rows, Runs, Tie};
-use crate::store::{JobId, LastRun, Micros, NewJob, State};
+use crate::store::rules::{Bindings as _, Effects, Row, Rows as _};
+use crate::store::sql::looks::Look;
+use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Texts, Which, values};
+use crate::store::{Claim, JobId, LastRun, Micros, NewJob, State};
 
 /// What a connection remembers from one commit to the next, as long as no other connection writes.
 #[derive(Debug, Default)]
@@ -26,8 +28,7 @@ pub(super) struct Memory {
     last_id: u64,
     deaths: u64,
     pub(super) seed: u64,
-    kinds: HashMap<usize, Kind>,
-    by_name: HashMap<Arc<str>, usize>,
+    pub(super) handlers: Handlers,
     /// The minute up to which old minutes were removed.
     pruned: i64,
     /// The minute in which no done job was left whose time was over.
@@ -48,12 +49,6 @@ const SHORT_PAYLOAD: usize = 1_024;
 /// The most done jobs that a commit removes because their time is over, beside those that come.
 const SWEPT_AT_ONCE: usize = 16;
 
-#[derive(Debug)]
-struct Kind {
-    name: Arc<str>,
-    paused: bool,
-}
-
 impl Memory {
     pub(super) fn load(db: &Connection) -> Result<Self, Failure> {
         let mut memory = Self::default();
@@ -65,19 +60,9 @@ impl Memory {
         let mut statement = db.prepare_cached("SELECT id, name, paused FROM timerqueue_handlers")?;
         let mut kinds = statement.query([])?;
         while let Some(kind) = kinds.next()? {
-            memory.add(kind.get::<_, i64>(0)? as usize, rows::text(kind, 1)?, kind.get(2)?);
+            memory.handlers.add(kind.get::<_, i64>(0)? as usize, rows::text(kind, 1)?, kind.get(2)?);
         }
         Ok(memory)
-    }
-
-    fn add(&mut self, id: usize, name: Arc<str>, paused: bool) {
-        self.by_name.insert(Arc::clone(&name), id);
-        self.kinds.insert(id, Kind { name, paused });
-    }
-
-    /// The handlers that are not paused.
-    pub(super) fn active(&self) -> impl Iterator<Item = usize> {
-        self.kinds.iter().filter(|(_, kind)| !kind.paused).map(|(&id, _)| id)
     }
 }
 
@@ -97,61 +82,247 @@ pub(super) enum Wrote {
     Surely,
 }
 
-/// The rows during a commit.
-pub(super) struct Work<'a> {
+/// A transaction on a file.
+pub(super) struct File<'a> {
     statements: Statements<'a>,
     pub(super) memory: &'a mut Memory,
-    process: i64,
+    pub(super) process: i64,
     keep: Keep,
-    up: Micros,
-    effects: Effects,
-    cache: HashMap<JobId, Box<Row>>,
     /// Changes of the counts of each handler.
     counts: HashMap<usize, [i64; State::ALL.len()]>,
-    /// The ends of runs.
-    minutes: Counted,
     /// The numbers as they stand in the file.
     stored: (u64, u64),
-    /// The affinities whose jobs have changed.
-    pub(super) unsettled: BTreeSet<u64>,
     /// Some row was written.
     wrote: bool,
     /// The commit changes a page for sure.
     surely: bool,
-    failure: Option<Failure>,
 }
 
-impl<'a> Work<'a> {
-    pub(super) fn new(db: &'a Connection, memory: &'a mut Memory, process: i64, keep: Keep) -> Self {
-        let stored = (memory.last_id, memory.deaths);
-        Self {
-            statements: Statements::new(db),
-            memory,
-            process,
-            keep,
-            up: Micros::FIRST,
-            effects: Effects::default(),
-            cache: HashMap::new(),
-            counts: HashMap::new(),
-            minutes: Counted::new(),
-            stored,
-            unsettled: BTreeSet::new(),
-            wrote: false,
-            surely: false,
-            failure: None,
+/// The rows during a commit.
+pub(super) type Work<'a> = sql::Work<File<'a>>;
+
+impl ToSql for sql::Value<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(match *self {
+            Self::Number(number) => ToSqlOutput::Owned(number.map_or(Value::Null, Value::Integer)),
+            Self::Flag(flag) => i64::from(flag).into(),
+            Self::Text(text) => {
+                ToSqlOutput::Borrowed(text.map_or(ValueRef::Null, |text| ValueRef::Text(text.as_bytes())))
+            }
+            Self::Numbers(numbers) => format!("{numbers:?}").into(),
+        })
+    }
+}
+
+/// A row of an answer.
+pub(in crate::store) struct Found(Vec<Value>);
+
+impl Answer for Found {
+    fn number(&self, column: usize) -> Option<i64> {
+        if let Value::Integer(number) = self.0[column] { Some(number) } else { None }
+    }
+
+    fn text(&self, column: usize) -> Option<Arc<str>> {
+        match &self.0[column] {
+            Value::Text(text) => Some(text.as_str().into()),
+            _ => None,
         }
     }
 
+    fn flag(&self, column: usize) -> bool {
+        self.number(column).unwrap_or_default() != 0
+    }
+}
+
+fn found(statement: &mut Statement<'_>, values: &[sql::Value<'_>]) -> Result<Vec<Found>, Failure> {
+    let columns = statement.column_count();
+    let found = statement.query_map(params_from_iter(values), |row| {
+        let value = |column| {
+            Ok(match row.get_ref(column)? {
+                ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
+                other => other.try_into().unwrap_or(Value::Null),
+            })
+        };
+        (0..columns).map(value).collect::<rusqlite::Result<_>>().map(Found)
+    })?;
+    Ok(found.collect::<Result<_, _>>()?)
+}
+
+impl Look for Connection {
+    type Failure = Failure;
+    type Answer = Found;
+
+    const TEXTS: Texts = sql::FILE;
+
+    fn look(&self, sql: &'static str, values: &[sql::Value<'_>]) -> Result<Vec<Found>, Failure> {
+        found(&mut *self.prepare_cached(sql)?, values)
+    }
+}
+
+impl Dialect for File<'_> {
+    type Failure = Failure;
+    type Answer = Found;
+    type Before = Option<rows::Settled>;
+
+    const TEXTS: Texts = sql::FILE;
+    const LOCKS: bool = false;
+
+    fn ask(&mut self, sql: &'static str, values: &[sql::Value<'_>]) -> Result<Vec<Found>, Failure> {
+        let statement = self.statements.get(sql)?;
+        self.wrote |= !statement.readonly();
+        found(statement, values)
+    }
+
+    fn read(&mut self, which: Which<'_>) -> Result<Vec<Read>, Failure> {
+        Ok(match which {
+            Which::Id(id) => rows::load(&mut self.statements, rows::LOAD, [id.0 as i64])?,
+            Which::Key(key) => rows::load(&mut self.statements, rows::HELD, [key])?,
+        })
+    }
+
+    fn write(&mut self, changed: &Changed<'_, Self::Before>) -> Result<(), Failure> {
+        self.wrote = true;
+        let statements = &mut self.statements;
+        for id in &changed.gone {
+            statements.get("DELETE FROM timerqueue_jobs WHERE id = ?1")?.execute([id.0 as i64])?;
+        }
+        for &(row, before) in changed.free.iter().chain(&changed.holding) {
+            rows::update(statements, row, before.as_ref())?;
+        }
+        for row in &changed.new {
+            rows::insert(statements, row)?;
+        }
+        Ok(())
+    }
+
+    fn before(row: &Row) -> Self::Before {
+        rows::Settled::of(row)
+    }
+
+    fn handlers(&mut self) -> &mut Handlers {
+        &mut self.memory.handlers
+    }
+
+    fn count(&mut self, kind: usize, state: State, by: i64) {
+        self.counts.entry(kind).or_default()[state.index()] += by;
+    }
+
+    /// The index of keys tells on the way whether the key is free: a look before would search it
+    /// twice.
+    fn insert_plain(work: &mut Work<'_>, new: &NewJob, due: Micros) -> Option<JobId> {
+        let is_plain = new.affinity.is_none() && new.recurrence.is_none() && new.span.is_none();
+        let is_taken = matches!(work.keys.get(&new.key), Some(Some(_)));
+        if !is_plain || is_taken || work.dialect.memory.has_done_jobs {
+            return None;
+        }
+        let kind = work.dialect.memory.handlers.number(&new.name)?;
+        let id = JobId(work.dialect.memory.last_id + 1);
+        let inserted = work.kept(|file| Ok(rows::insert_plain(&mut file.statements, id, kind, new, due)?));
+        if !inserted {
+            return None;
+        }
+        (work.dialect.wrote, work.dialect.memory.last_id) = (true, id.0);
+        if let Some(holder) = work.keys.get_mut(&new.key) {
+            *holder = Some(id);
+        }
+        work.dialect.count(kind, State::Waiting, 1);
+        if !work.is_paused(kind) {
+            work.effects.wake(Some(due));
+        }
+        Some(id)
+    }
+
+    fn next_id(work: &mut Work<'_>) -> JobId {
+        work.dialect.memory.last_id += 1;
+        JobId(work.dialect.memory.last_id)
+    }
+
+    fn next_death(work: &mut Work<'_>) -> u64 {
+        work.dialect.memory.deaths += 1;
+        work.dialect.memory.deaths
+    }
+
+    fn process(&self) -> i64 {
+        self.process
+    }
+
+    fn finished(work: &mut Work<'_>, id: JobId, record: Option<&LastRun>, now: Micros) {
+        let Keep { finished, keys } = work.dialect.keep;
+        let holds_key = work.row(id).is_some_and(|row| row.holds_key);
+        let keys = if holds_key { keys } else { Duration::ZERO };
+        let (keep, key) = (now.saturating_add(finished.max(keys)), now.saturating_add(keys));
+        if keep > now {
+            work.dialect.memory.has_done_jobs = true;
+            let sql = "INSERT OR REPLACE INTO timerqueue_finished (id, key, handler, payload, ended, last, keep_until, \
+                       key_until) SELECT id, key, handler, payload, $1, $2, $3, $4 FROM timerqueue_jobs WHERE id = $5";
+            let last = record.and_then(text::write_last);
+            work.ask(sql, values![now, last.as_deref(), keep, key, id]);
+            // More go than come, until none is left whose time is over.
+            let sql = "DELETE FROM timerqueue_finished WHERE id IN \
+                       (SELECT id FROM timerqueue_finished WHERE keep_until <= $1 ORDER BY keep_until LIMIT 4)";
+            work.ask(sql, values![now]);
+        }
+    }
+
+    fn remembered(work: &mut Work<'_>, key: &str, now: Micros) -> Option<JobId> {
+        if !work.dialect.memory.has_done_jobs {
+            return None;
+        }
+        let sql =
+            "SELECT id FROM timerqueue_finished WHERE key = $1 AND key_until > $2 ORDER BY key_until DESC LIMIT 1";
+        work.number(sql, values![key, now]).map(|id| JobId(id as u64))
+    }
+
+    fn remembered_run(&mut self, id: JobId) -> Option<Box<Row>> {
+        self.memory.runs.remove(&id)
+    }
+
+    fn member_of(work: &mut Work<'_>, owner: u64) -> Option<u64> {
+        work.find_member(owner)
+    }
+
+    fn forget_idle(work: &mut Work<'_>, now: Micros) {
+        work.delete_idle(now);
+    }
+
+    fn due_affinities(
+        work: &mut Work<'_>,
+        kinds: &[usize],
+        member: u64,
+        now: Micros,
+        at_most: usize,
+    ) -> Vec<(Micros, u64, usize)> {
+        work.find_due(kinds, member, now, at_most)
+    }
+
+    fn next_affinity(work: &mut Work<'_>, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
+        work.find_next(kinds, of)
+    }
+
+    /// A walk over all members, which a claim of each of them at the same time would make as often
+    /// as there are members.
+    fn any_gone(work: &mut Work<'_>) -> bool {
+        let all_live = work.dialect.memory.all_live
+            || work.number("SELECT id FROM timerqueue_members WHERE dead = 1 LIMIT 1", &[]).is_none();
+        work.dialect.memory.all_live = all_live && !work.has_failed();
+        !all_live
+    }
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn on(db: &'a Connection, memory: &'a mut Memory, process: i64, keep: Keep) -> Self {
+        let stored = (memory.last_id, memory.deaths);
+        let (statements, counts) = (Statements::new(db), HashMap::new());
+        let file = File { statements, memory, process, keep, counts, stored, wrote: false, surely: false };
+        Self::new(file, Micros::FIRST)
+    }
+
     pub(super) fn db(&self) -> &'a Connection {
-        self.statements.db()
+        self.dialect.statements.db()
     }
 
     pub(super) fn seed(&self) -> u64 {
-        self.memory.seed
-    }
-
-    pub(super) fn set_process(&mut self, process: i64) {
-        self.process = process;
+        self.dialect.memory.seed
     }
 
     /// The clock of the operations that follow.
@@ -162,56 +333,79 @@ impl<'a> Work<'a> {
         now
     }
 
-    pub(super) fn has_failed(&self) -> bool {
-        self.failure.is_some()
+    /// Reads the due rows that a claim takes, or that places take whose runs end: whole, and at
+    /// once. Recurring jobs are few.
+    pub(super) fn read_due(&mut self, claim: &Claim, now: Micros) {
+        self.flush();
+        for room in claim.rooms.iter().filter(|room| room.places > 0) {
+            let Some(kind) = self.known(&room.name).filter(|&kind| !self.is_paused(kind)) else { continue };
+            let most = room.places.min(claim.at_most);
+            let due = (kind as i64, false, now.as_i64(), i64::try_from(most).unwrap_or(i64::MAX));
+            let read = self.kept(|file| Ok(rows::load(&mut file.statements, rows::DUE, due)?));
+            let all_by = (read.len() < most).then_some(now);
+            let ids: Vec<JobId> = read.iter().map(|read| read.row.id).collect();
+            self.take_in(read);
+            // A row that was written by hand may stand at a wrong place of the index.
+            let is_here = |row: &&Row| row.kind == kind && row.recurring.is_none();
+            let rows = ids.into_iter().filter_map(|id| self.cached(id)).filter(is_here);
+            let rows =
+                rows.filter_map(|row| Some((sql::plain_wake(row).filter(|&wake| wake <= now)?, row.id))).collect();
+            self.heads.insert((kind, false), Heads { rows, all_by });
+        }
+    }
+
+    /// Other operations may follow.
+    pub(super) fn end_claim(&mut self) {
+        self.heads.clear();
     }
 
     /// Writes counts, numbers and minutes. The caller commits, or undoes the transaction after a
     /// failure.
     pub(super) fn finish(mut self) -> Result<(Effects, Wrote), Failure> {
-        self.settle_affinities();
-        let mut surely = self.surely || !self.minutes.is_empty();
-        for (kind, counts) in std::mem::take(&mut self.counts) {
+        self.flush();
+        self.dialect.surely |= !self.minutes.is_empty();
+        for (kind, counts) in std::mem::take(&mut self.dialect.counts) {
             if counts != [0; State::ALL.len()] {
-                surely = true;
+                self.dialect.surely = true;
                 let [waiting, queued, running, dead, recurring] = counts;
-                let update = "UPDATE timerqueue_handlers SET waiting = waiting + ?2, queued = queued + ?3, \
-                              running = running + ?4, dead = dead + ?5, recurring = recurring + ?6 WHERE id = ?1";
-                self.execute(update, (kind as i64, waiting, queued, running, dead, recurring));
+                let update = "UPDATE timerqueue_handlers SET waiting = waiting + $1, queued = queued + $2, \
+                              running = running + $3, dead = dead + $4, recurring = recurring + $5 WHERE id = $6";
+                self.ask(update, values![waiting, queued, running, dead, recurring, kind]);
             }
         }
-        let numbers = (self.memory.last_id, self.memory.deaths);
-        if numbers != self.stored {
-            surely = true;
-            let update = "UPDATE timerqueue_store SET last_id = ?1, deaths = ?2";
-            self.execute(update, (numbers.0 as i64, numbers.1 as i64));
+        let numbers = (self.dialect.memory.last_id, self.dialect.memory.deaths);
+        if numbers != self.dialect.stored {
+            self.dialect.surely = true;
+            self.ask("UPDATE timerqueue_store SET last_id = $1, deaths = $2", values![numbers.0, numbers.1]);
         }
-        if self.failure.is_none() && !self.minutes.is_empty() {
-            let written = minutes::write(&mut self.statements, &self.minutes, &mut self.memory.pruned);
-            self.kept(written);
+        if !self.has_failed() && !self.minutes.is_empty() {
+            let counted = std::mem::take(&mut self.minutes);
+            self.kept(|file| Ok(minutes::write(&mut file.statements, &counted, &mut file.memory.pruned)?));
             self.sweep();
         }
         self.remember_runs();
-        let wrote = match (surely, self.wrote) {
+        let wrote = match (self.dialect.surely, self.dialect.wrote) {
             (true, _) => Wrote::Surely,
             (false, true) => Wrote::Perhaps,
             (false, false) => Wrote::Nothing,
         };
-        self.failure.map_or(Ok((self.effects, wrote)), Err)
+        self.failure().map_or(Ok((self.effects, wrote)), Err)
     }
 
     /// Changes a number that nothing else has, so that the commit is flushed.
     pub(super) fn count_flush(&mut self) {
-        self.surely = true;
-        self.execute("UPDATE timerqueue_store SET flushes = flushes + 1", []);
+        self.dialect.surely = true;
+        self.ask("UPDATE timerqueue_store SET flushes = flushes + 1", &[]);
     }
 
     /// If the commit fails, the memory is forgotten.
     fn remember_runs(&mut self) {
-        for (id, row) in self.cache.drain() {
-            let is_plain_run = row.state == State::Running && row.process == self.process && row.recurring.is_none();
-            if is_plain_run && row.payload.len() <= SHORT_PAYLOAD && self.memory.runs.len() < RUNS {
-                self.memory.runs.insert(id, row);
+        let rows: Vec<_> = self.drain().collect();
+        let File { memory, process, .. } = &mut self.dialect;
+        for row in rows {
+            let is_plain_run = row.state == State::Running && row.process == *process && row.recurring.is_none();
+            if is_plain_run && row.payload.len() <= SHORT_PAYLOAD && memory.runs.len() < RUNS {
+                memory.runs.insert(row.id, row);
             }
         }
     }
@@ -219,408 +413,28 @@ impl<'a> Work<'a> {
     /// Removes done jobs whose time is over, also where this store keeps none: another one has kept
     /// them, or the file was opened with other options.
     pub(super) fn sweep(&mut self) {
-        let now = self.up.as_i64();
-        let minute = minute_of(self.up);
-        if self.failure.is_none() && self.memory.swept != minute {
+        let (now, minute) = (self.up, minute_of(self.up));
+        if !self.has_failed() && self.dialect.memory.swept != minute {
             let sql = "DELETE FROM timerqueue_finished WHERE id IN \
-                       (SELECT id FROM timerqueue_finished WHERE keep_until < ?1 ORDER BY keep_until LIMIT ?2)";
-            let swept = self.statements.get(sql).and_then(|sweep| sweep.execute((now, SWEPT_AT_ONCE as i64)));
-            if self.kept(swept).is_some_and(|swept| swept < SWEPT_AT_ONCE) {
-                self.memory.swept = minute;
+                       (SELECT id FROM timerqueue_finished WHERE keep_until < $1 ORDER BY keep_until LIMIT $2) RETURNING id";
+            let swept = self.ask(sql, values![now, SWEPT_AT_ONCE]).len();
+            if !self.has_failed() && swept < SWEPT_AT_ONCE {
+                self.dialect.memory.swept = minute;
             }
         }
-    }
-
-    fn kept<T>(&mut self, result: rusqlite::Result<T>) -> Option<T> {
-        match result {
-            Ok(value) => Some(value),
-            Err(error) => {
-                self.failure.get_or_insert_with(|| error.into());
-                None
-            }
-        }
-    }
-
-    pub(super) fn execute(&mut self, sql: &'static str, params: impl Params) {
-        if self.failure.is_none() {
-            self.wrote = true;
-            let done = self.statements.get(sql).and_then(|statement| statement.execute(params));
-            self.kept(done);
-        }
-    }
-
-    /// The first row of a query for two integers.
-    pub(super) fn pair(&mut self, sql: &'static str, params: impl Params) -> Option<(i64, i64)> {
-        if self.failure.is_some() {
-            return None;
-        }
-        let found = self
-            .statements
-            .get(sql)
-            .and_then(|statement| statement.query_row(params, |row| Ok((row.get(0)?, row.get(1)?))).optional());
-        self.kept(found).flatten()
-    }
-
-    fn first(&mut self, kind: usize, recurs: bool) -> Option<(Micros, JobId)> {
-        let sql = "SELECT wake, id FROM timerqueue_jobs WHERE handler = ?1 AND recurs = ?2 AND wake IS NOT NULL \
-                   ORDER BY wake, id LIMIT 1";
-        self.pair(sql, (kind as i64, recurs)).map(|(wake, id)| (Micros::new(wake), JobId(id as u64)))
-    }
-
-    fn count(&mut self, kind: usize, state: State, by: i64) {
-        self.counts.entry(kind).or_default()[state.index()] += by;
-    }
-
-    /// Brings a row into the cache.
-    fn fetch(&mut self, id: JobId) -> bool {
-        if self.cache.contains_key(&id) {
-            return true;
-        }
-        if self.failure.is_some() {
-            return false;
-        }
-        if let Some(row) = self.memory.runs.remove(&id) {
-            self.cache.insert(id, row);
-            return true;
-        }
-        let loaded = rows::load(&mut self.statements, id);
-        let Some(Some(read)) = self.kept(loaded) else { return false };
-        if let Some(reason) = read.unreadable {
-            self.bury_unreadable(*read.row, &reason);
-            return false;
-        }
-        self.cache.insert(id, read.row);
-        true
-    }
-
-    /// A recurring job whose schedule cannot be read (written by hand, or with a zone that this
-    /// system does not know) is dead, and in no other job's way. Its text stays as it is.
-    fn bury_unreadable(&mut self, row: Row, reason: &str) {
-        if row.state == State::Dead {
-            return;
-        }
-        let died = self.next_death();
-        let sql = "UPDATE timerqueue_jobs SET state = 3, wake = NULL, earliest = NULL, holds_key = 0, process = NULL, \
-                   lease = NULL, died = ?2, error = ?3 WHERE id = ?1";
-        self.execute(sql, (row.id.0 as i64, died as i64, format!("the schedule cannot be read: {reason}")));
-        self.count(row.kind, row.state, -1);
-        self.count(row.kind, State::Dead, 1);
-    }
-
-    /// The rows of a query; none after a failure.
-    pub(super) fn rows<T>(
-        &mut self,
-        sql: &'static str,
-        params: impl Params,
-        read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-    ) -> Vec<T> {
-        if self.failure.is_some() {
-            return Vec::new();
-        }
-        let found = self.statements.get(sql).and_then(|rows| rows.query_map(params, read)?.collect());
-        self.kept(found).unwrap_or_default()
-    }
-
-    pub(super) fn numbers(&mut self, sql: &'static str, params: impl Params) -> Vec<JobId> {
-        self.rows(sql, params, |row| Ok(JobId(row.get::<_, i64>(0)? as u64)))
     }
 
     /// The runs of this process that were cancelled.
     pub(super) fn cancelled_runs(&mut self) -> Vec<JobId> {
-        let sql = "SELECT id FROM timerqueue_jobs WHERE process = ?1 AND cancelled = 1 AND state = 2";
-        self.numbers(sql, [self.process])
-    }
-
-    fn note_row(&mut self, row: &Row) {
-        self.unsettled.extend(row.tie.as_ref().map(|tie| tie.affinity));
-        // Of a job with an affinity the first wake instant is told when the affinity is settled.
-        if !matches!(row.lane(), Lane::Affinity(_)) && !self.is_paused(row.kind) {
-            self.effects.wake(row.wake());
-        }
-        self.effects.notice_step(row, self.up);
+        let sql = "SELECT id FROM timerqueue_jobs WHERE process = $1 AND cancelled = 1 AND state = 2";
+        let process = self.dialect.process;
+        self.ask(sql, values![process]).iter().map(|row| JobId(row.count(0))).collect()
     }
 
     /// The rows that a process holds which is gone wait again. Their attempts count.
     pub(super) fn take_back(&mut self, process: i64, now: Micros) {
-        for id in self.numbers("SELECT id FROM timerqueue_jobs WHERE process = ?1", [process]) {
-            self.take_back_run(id, now);
+        for row in self.ask("SELECT id FROM timerqueue_jobs WHERE process = $1", values![process]) {
+            self.take_back_run(JobId(row.count(0)), now);
         }
-    }
-}
-
-impl Rows for Work<'_> {
-    fn up(&self) -> Micros {
-        self.up
-    }
-
-    fn effects(&mut self) -> &mut Effects {
-        &mut self.effects
-    }
-
-    fn process(&self) -> i64 {
-        self.process
-    }
-
-    fn row(&mut self, id: JobId) -> Option<&Row> {
-        if self.fetch(id) { self.cache.get(&id).map(|row| &**row) } else { None }
-    }
-
-    fn holder(&mut self, key: &str) -> Option<JobId> {
-        let sql = "SELECT id, 0 FROM timerqueue_jobs WHERE key = ?1 AND holds_key = 1";
-        self.pair(sql, [key]).map(|(id, _)| JobId(id as u64))
-    }
-
-    /// The index of keys tells on the way whether the key is free: a look before would search it
-    /// twice.
-    fn insert_plain(&mut self, new: &NewJob, due: Micros) -> Option<JobId> {
-        let is_plain = new.affinity.is_none() && new.recurrence.is_none() && new.span.is_none();
-        if !is_plain || self.memory.has_done_jobs || self.failure.is_some() {
-            return None;
-        }
-        let kind = *self.memory.by_name.get(&new.name)?;
-        let id = JobId(self.memory.last_id + 1);
-        let inserted = rows::insert_plain(&mut self.statements, id, kind, new, due);
-        if !self.kept(inserted)? {
-            return None;
-        }
-        (self.wrote, self.memory.last_id) = (true, id.0);
-        self.count(kind, State::Waiting, 1);
-        if !self.is_paused(kind) {
-            self.effects.wake(Some(due));
-        }
-        Some(id)
-    }
-
-    fn insert(&mut self, row: Box<Row>) {
-        if self.failure.is_some() {
-            return;
-        }
-        self.wrote = true;
-        let inserted = rows::insert(&mut self.statements, &row);
-        self.kept(inserted);
-        self.count(row.kind, row.state, 1);
-        self.note_row(&row);
-        self.cache.insert(row.id, row);
-    }
-
-    fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R> {
-        if !self.fetch(id) {
-            return None;
-        }
-        let mut row = self.cache.remove(&id)?;
-        self.count(row.kind, row.state, -1);
-        let before = rows::Settled::of(&row);
-        let result = change(&mut row);
-        self.count(row.kind, row.state, 1);
-        if self.failure.is_none() {
-            self.wrote = true;
-            let updated = rows::update(&mut self.statements, &row, before);
-            self.kept(updated);
-        }
-        self.note_row(&row);
-        self.cache.insert(id, row);
-        Some(result)
-    }
-
-    fn rewrite(&mut self, id: JobId, kind: usize, payload: &Arc<str>, tie: Option<Box<Tie>>) {
-        let affinity = tie.as_ref().map(|tie| (tie.affinity as i64, Arc::clone(&tie.text)));
-        let before = self.edit(id, |row| {
-            (row.kind, row.payload) = (kind, Arc::clone(payload));
-            std::mem::replace(&mut row.tie, tie)
-        });
-        self.unsettled.extend(before.flatten().map(|tie| tie.affinity));
-        let (number, text) = affinity.unzip();
-        let sql =
-            "UPDATE timerqueue_jobs SET handler = ?2, payload = ?3, affinity_id = ?4, affinity = ?5 WHERE id = ?1";
-        self.execute(sql, (id.0 as i64, kind as i64, payload, number, text));
-    }
-
-    fn take_out(&mut self, id: JobId) {
-        let Some((kind, state)) = self.row(id).map(|row| (row.kind, row.state)) else { return };
-        let gone = self.cache.remove(&id);
-        self.unsettled.extend(gone.and_then(|row| Some(row.tie.as_ref()?.affinity)));
-        self.count(kind, state, -1);
-        self.execute("DELETE FROM timerqueue_jobs WHERE id = ?1", [id.0 as i64]);
-    }
-
-    fn next_id(&mut self) -> JobId {
-        self.memory.last_id += 1;
-        JobId(self.memory.last_id)
-    }
-
-    fn kind(&mut self, name: &Arc<str>) -> usize {
-        if let Some(&kind) = self.memory.by_name.get(name) {
-            return kind;
-        }
-        let sql = "INSERT INTO timerqueue_handlers (name) VALUES (?1) ON CONFLICT (name) DO UPDATE SET name = name \
-                   RETURNING id, paused";
-        let Some((id, paused)) = self.pair(sql, [&**name]) else { return 0 };
-        self.memory.add(id as usize, Arc::clone(name), paused != 0);
-        id as usize
-    }
-
-    fn known(&mut self, name: &str) -> Option<usize> {
-        self.memory.by_name.get(name).copied()
-    }
-
-    fn name_of(&mut self, kind: usize) -> Arc<str> {
-        self.memory.kinds.get(&kind).map_or_else(|| "".into(), |kind| Arc::clone(&kind.name))
-    }
-
-    fn is_paused(&mut self, kind: usize) -> bool {
-        self.memory.kinds.get(&kind).is_some_and(|kind| kind.paused)
-    }
-
-    fn set_paused(&mut self, kind: usize, paused: bool) {
-        self.execute("UPDATE timerqueue_handlers SET paused = ?2 WHERE id = ?1", (kind as i64, paused));
-        if let Some(kind) = self.memory.kinds.get_mut(&kind) {
-            kind.paused = paused;
-        }
-    }
-
-    fn first_job(&mut self, kind: usize) -> Option<(Micros, JobId)> {
-        self.first(kind, false)
-    }
-
-    fn first_schedule(&mut self, kind: usize) -> Option<(Micros, JobId)> {
-        self.first(kind, true)
-    }
-
-    fn behind(&mut self, now: Micros, at_most: usize) -> Vec<JobId> {
-        let sql = "SELECT id FROM timerqueue_jobs WHERE earliest > ?1 ORDER BY earliest DESC LIMIT ?2";
-        self.numbers(sql, (now.as_i64(), at_most as i64))
-    }
-
-    fn forget_idle(&mut self, now: Micros) {
-        self.delete_idle(now);
-    }
-
-    fn discard_unreadable(&mut self, id: JobId) -> bool {
-        let sql = "DELETE FROM timerqueue_jobs WHERE id = ?1 AND state = 3 RETURNING handler, 0";
-        let Some((kind, _)) = self.pair(sql, [id.0 as i64]) else { return false };
-        self.count(kind as usize, State::Dead, -1);
-        true
-    }
-
-    fn finished(&mut self, id: JobId, record: Option<&LastRun>, now: Micros) {
-        let Keep { finished, keys } = self.keep;
-        let holds_key = self.row(id).is_some_and(|row| row.holds_key);
-        let keys = if holds_key { keys } else { Duration::ZERO };
-        let (keep, key) = (now.saturating_add(finished.max(keys)), now.saturating_add(keys));
-        if keep > now {
-            self.memory.has_done_jobs = true;
-            let sql = "INSERT OR REPLACE INTO timerqueue_finished (id, key, handler, payload, ended, last, keep_until, \
-                       key_until) SELECT id, key, handler, payload, ?2, ?3, ?4, ?5 FROM timerqueue_jobs WHERE id = ?1";
-            let last = record.and_then(text::write_last);
-            self.execute(sql, (id.0 as i64, now.as_i64(), last, keep.as_i64(), key.as_i64()));
-            // More go than come, until none is left whose time is over.
-            let sql = "DELETE FROM timerqueue_finished WHERE id IN \
-                       (SELECT id FROM timerqueue_finished WHERE keep_until <= ?1 ORDER BY keep_until LIMIT 4)";
-            self.execute(sql, [now.as_i64()]);
-        }
-    }
-
-    fn ended(&mut self, kind: usize, minute: i64, record: &LastRun) {
-        self.minutes.entry((minute, kind)).or_default().add(record);
-    }
-
-    fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId> {
-        if !self.memory.has_done_jobs {
-            return None;
-        }
-        let sql =
-            "SELECT id, 0 FROM timerqueue_finished WHERE key = ?1 AND key_until > ?2 ORDER BY key_until DESC LIMIT 1";
-        self.pair(sql, (key, now.as_i64())).map(|(id, _)| JobId(id as u64))
-    }
-
-    fn next_death(&mut self) -> u64 {
-        self.memory.deaths += 1;
-        // The rows of a file may be many, so the first to have died make way by hundreds.
-        if self.memory.deaths % 256 == 0 {
-            let sql = "SELECT died, id FROM timerqueue_jobs WHERE state = 3 ORDER BY died DESC LIMIT 1 OFFSET ?1";
-            let last = self.pair(sql, [MOST_DEAD as i64 - 256]).map_or(0, |(died, _)| died);
-            let sql = "SELECT died, id FROM timerqueue_jobs WHERE state = 3 AND died <= ?1 ORDER BY died LIMIT 1";
-            while let Some((_, id)) = self.pair(sql, [last]) {
-                if !self.discard(JobId(id as u64)) {
-                    break;
-                }
-            }
-        }
-        self.memory.deaths
-    }
-
-    fn member_of(&mut self, owner: u64) -> Option<u64> {
-        self.find_member(owner)
-    }
-
-    fn members(&mut self) -> Vec<Member> {
-        self.all_members()
-    }
-
-    fn affinity_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
-        self.find_affinity(kind, text, now)
-    }
-
-    fn affinity(&mut self, id: u64) -> Option<Affinity> {
-        self.settle_affinities();
-        self.read_affinity(id)
-    }
-
-    fn edit_affinity(&mut self, id: u64, change: impl FnOnce(&mut Affinity)) {
-        if let Some(mut affinity) = self.affinity(id) {
-            change(&mut affinity);
-            self.write_affinity(&affinity);
-            self.unsettled.insert(id);
-            self.settle_affinities();
-        }
-    }
-
-    fn runs_of(&mut self, affinity: u64) -> u64 {
-        self.running_of(affinity)
-    }
-
-    fn first_of(&mut self, affinity: u64) -> Option<(Micros, JobId)> {
-        let sql = "SELECT apart, id FROM timerqueue_jobs WHERE affinity_id = ?1 AND state = 0 AND apart IS NOT NULL \
-                   ORDER BY apart, id LIMIT 1";
-        self.pair(sql, [affinity as i64]).map(|(wake, id)| (Micros::new(wake), JobId(id as u64)))
-    }
-
-    fn due_affinities(
-        &mut self,
-        kinds: &[usize],
-        member: u64,
-        now: Micros,
-        at_most: usize,
-    ) -> Vec<(Micros, u64, usize)> {
-        self.settle_affinities();
-        self.find_due(kinds, member, now, at_most)
-    }
-
-    fn next_affinity(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
-        self.settle_affinities();
-        self.find_next(kinds, of)
-    }
-
-    fn bound_to(&mut self, member: u64) -> u64 {
-        let sql = "SELECT count(*), 0 FROM timerqueue_affinities WHERE member = ?1";
-        self.pair(sql, [member as i64]).map_or(0, |(count, _)| count as u64)
-    }
-
-    fn unbind_some(&mut self) -> bool {
-        self.settle_dead()
-    }
-
-    fn counted(&mut self, kind: usize) -> u64 {
-        let sql = "SELECT count(*), 0 FROM timerqueue_jobs WHERE handler = ?1 AND state = 2 AND counted = 1";
-        self.pair(sql, [kind as i64]).map_or(0, |(count, _)| count as u64)
-    }
-
-    fn full_at(&mut self, kind: usize) -> Option<Micros> {
-        let sql = "SELECT full_at, 0 FROM timerqueue_handlers WHERE id = ?1 AND full_at IS NOT NULL";
-        self.pair(sql, [kind as i64]).map(|(at, _)| Micros::new(at))
-    }
-
-    fn set_full_at(&mut self, kind: usize, at: Micros) {
-        self.execute("UPDATE timerqueue_handlers SET full_at = ?2 WHERE id = ?1", (kind as i64, at.as_i64()));
     }
 }

@@ -143,7 +143,7 @@ impl Writer {
         self.is_in_doubt = true;
         self.in_commit(Flush::Now, |work, alive, _, now| {
             alive.register(work.db(), now)?;
-            work.set_process(alive.number());
+            work.dialect.process = alive.number();
             for gone in alive.gone(work.db())? {
                 work.take_back(gone, now);
                 work.end_process(gone, now);
@@ -398,7 +398,7 @@ impl Writer {
         self.refresh()?;
         let mut memory = self.memory.take().map_or_else(|| Memory::load(&self.db), Ok)?;
         let Self { db, alive, shared, .. } = self;
-        let mut work = Work::new(db, &mut memory, alive.number(), shared.keep);
+        let mut work = Work::on(db, &mut memory, alive.number(), shared.keep);
         let now = work.read_clock(&shared.runtime);
         let result = inside(&mut work, alive, shared, now)?;
         let (effects, wrote) = work.finish()?;
@@ -451,8 +451,8 @@ impl Writer {
             return Ok(Vec::new());
         }
         let mut memory = self.memory.take().map_or_else(|| Memory::load(&self.db), Ok)?;
-        let kinds: Vec<usize> = memory.active().collect();
-        let mut work = Work::new(&self.db, &mut memory, self.alive.number(), self.shared.keep);
+        let kinds: Vec<usize> = memory.handlers.active().collect();
+        let mut work = Work::on(&self.db, &mut memory, self.alive.number(), self.shared.keep);
         let heads: Vec<_> = kinds.iter().flat_map(|&kind| [work.first_job(kind), work.first_schedule(kind)]).collect();
         let bound = work.first_affinity();
         let wake = heads.into_iter().flatten().map(|(wake, _)| wake).chain(bound).min();
@@ -538,7 +538,10 @@ impl Write {
                 if let Some(entry) = entry {
                     work.enter(entry, now); // if the commit of its start has failed
                 }
-                Answer::Claimed(work.claim(claim, entry.map(|entry| &**entry), now, seed))
+                work.read_due(claim, now);
+                let claimed = work.claim(claim, entry.map(|entry| &**entry), now, seed);
+                work.end_claim();
+                Answer::Claimed(claimed)
             }
             Self::Enter(entry) => {
                 work.enter(entry, now);
@@ -587,7 +590,9 @@ impl Write {
 fn fill_places(work: &mut Work<'_>, batch: &[Write], answers: &mut [Answer], entries: &Entries, now: Micros) {
     let (seed, mut dealer) = (work.seed(), Dealer::default());
     for claim in merged(batch.iter().filter_map(Write::place)) {
+        work.read_due(&claim, now);
         dealer.add(work.fill(&claim, entries.get(&claim.owner).map(|entry| &**entry), now, seed));
+        work.end_claim();
     }
     for (write, answer) in batch.iter().zip(answers) {
         if let (Some(place), Answer::Settled(settled)) = (write.place(), answer) {

@@ -1,0 +1,167 @@
+//! The affinities of a transaction.
+//!
+//! Ground rules. An affinity whose jobs have changed is settled before the commit, and before a
+//! query for it ([`Work::flush`]): its runs and its head are read from the index of its jobs. On a
+//! server it is locked first, so the last transaction to commit has seen all jobs. Affinities are
+//! locked in the order of their numbers, after the rows of jobs.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::mem::take;
+use std::sync::Arc;
+
+use super::{Answer, Dialect, Work, values};
+use crate::store::rules::{Affinity, Lane, Row, Rows};
+use crate::store::{JobId, Micros, State};
+
+/// The most affinities of members that are gone that a claim settles.
+const UNBOUND_AT_ONCE: usize = 256;
+
+/// An affinity that this claim has locked.
+#[derive(Debug)]
+pub(in crate::store) struct Claimable {
+    pub(in crate::store) affinity: Affinity,
+    pub(in crate::store) running: u64,
+    /// Its due jobs, locked here.
+    pub(in crate::store) waiting: VecDeque<(Micros, JobId)>,
+}
+
+#[derive(Debug, Default)]
+pub(in crate::store) struct Affinities {
+    /// By handler and text, as this transaction has found them.
+    pub(in crate::store) found: HashMap<(usize, Arc<str>), u64>,
+    /// Those whose jobs have changed.
+    pub(in crate::store) unsettled: BTreeSet<u64>,
+    pub(in crate::store) claimable: HashMap<u64, Claimable>,
+}
+
+impl Affinities {
+    /// A row has changed, or is about to leave.
+    pub(super) fn note(&mut self, row: &Row) {
+        let Some(tie) = &row.tie else { return };
+        self.unsettled.insert(tie.affinity);
+        if let Some(claimable) = self.claimable.get_mut(&tie.affinity) {
+            let waited = claimable.waiting.iter().position(|&(_, id)| id == row.id);
+            if let (Some(at), false) = (waited, matches!(row.lane(), Lane::Affinity(_))) {
+                claimable.waiting.remove(at);
+                claimable.running += u64::from(row.state == State::Running);
+            }
+        }
+    }
+}
+
+/// The columns `id, handler, affinity, member, next, version, most`.
+pub(in crate::store) fn affinity_of(row: &impl Answer) -> Affinity {
+    Affinity {
+        id: row.count(0),
+        kind: row.count(1) as usize,
+        text: row.text(2).unwrap_or_default(),
+        member: row.count(3),
+        next: row.count(4),
+        version: row.count(5),
+        most: row.count(6),
+    }
+}
+
+impl<D: Dialect> Work<D> {
+    pub(in crate::store) fn find_affinity(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
+        if let Some(&id) = self.affinities.found.get(&(kind, Arc::clone(text))) {
+            return id;
+        }
+        let named = values![kind, &**text];
+        let mut found = self.number(D::TEXTS.affinity_named, named);
+        if found.is_none() {
+            self.forget_idle(now);
+            found = self.number(D::TEXTS.add_affinity, values![kind, &**text, now]);
+        }
+        // Another transaction may have been first.
+        let id = found.or_else(|| self.number(D::TEXTS.affinity_named, named)).unwrap_or_default() as u64;
+        self.affinities.found.insert((kind, Arc::clone(text)), id);
+        id
+    }
+
+    pub(super) fn read_affinity(&mut self, id: u64) -> Option<Affinity> {
+        if let Some(claimable) = self.affinities.claimable.get(&id) {
+            return Some(claimable.affinity.clone());
+        }
+        if !D::LOCKS {
+            self.flush(); // on a server once, at the commit
+        }
+        self.ask(D::TEXTS.affinity, values![id]).first().map(affinity_of)
+    }
+
+    pub(super) fn change_affinity(&mut self, id: u64, change: impl FnOnce(&mut Affinity)) {
+        let Some(mut affinity) = self.read_affinity(id) else { return };
+        change(&mut affinity);
+        let most = i64::try_from(affinity.most).unwrap_or(i64::MAX);
+        let values = values![affinity.member, affinity.next, affinity.version, most, id];
+        self.ask(D::TEXTS.change_affinity, values);
+        self.affinities.unsettled.insert(id);
+        if let Some(claimable) = self.affinities.claimable.get_mut(&id) {
+            claimable.affinity = affinity;
+        }
+    }
+
+    pub(super) fn running_of(&mut self, id: u64) -> u64 {
+        if let Some(claimable) = self.affinities.claimable.get(&id) {
+            return claimable.running;
+        }
+        self.flush();
+        self.number(D::TEXTS.running_of, values![id]).unwrap_or_default() as u64
+    }
+
+    pub(super) fn first_waiting(&mut self, id: u64) -> Option<(Micros, JobId)> {
+        if D::LOCKS {
+            // The others are not locked.
+            let claimable = self.affinities.claimable.get(&id).filter(|_| !self.has_failed());
+            return claimable?.waiting.front().copied();
+        }
+        self.write_rows();
+        let found = self.ask(D::TEXTS.first_of, values![id]);
+        found.first().and_then(|row| Some((row.instant(0)?, JobId(row.count(1)))))
+    }
+
+    pub(in crate::store) fn has_unsettled(&self) -> bool {
+        !self.affinities.unsettled.is_empty()
+    }
+
+    /// Keeps the heads of the affinities right whose jobs have changed. All rows have been written.
+    pub(super) fn settle_affinities(&mut self) {
+        let ids: Vec<i64> = take(&mut self.affinities.unsettled).into_iter().map(|id| id as i64).collect();
+        if ids.is_empty() || self.has_failed() {
+            return;
+        }
+        D::lock_affinities(self, &ids);
+        // A statement of its own, after the locks: it sees all that was committed before.
+        for row in self.ask(D::TEXTS.facts, values![&*ids]) {
+            let mut affinity = affinity_of(&row);
+            let (before, member, next) = (row.instant(7), affinity.member, affinity.next);
+            let running = row.count(8);
+            let live = [(member, row.flag(11)), (next, row.flag(12))];
+            affinity.settle(running, |wanted| live.iter().any(|&(member, live)| live && member == wanted));
+            let first = if affinity.is_open(running) { row.instant(9) } else { None };
+            let (any, now) = (row.flag(10), self.up);
+            let values = values![affinity.member, affinity.next, affinity.version, first, any, now, affinity.id];
+            self.ask(D::TEXTS.settle, values);
+            let is_earlier = first.is_some_and(|first| before.is_none_or(|before| first < before));
+            if (is_earlier || member != affinity.member) && !self.is_paused(affinity.kind) {
+                first.into_iter().for_each(|first| self.effects.wake_all(first));
+            }
+        }
+    }
+
+    /// Settles some of the affinities of members that are gone, and forgets the dead ones that have
+    /// none. Those with runs under way settle when the runs have ended.
+    pub(super) fn settle_gone(&mut self) -> bool {
+        if !D::any_gone(self) {
+            return false;
+        }
+        let found = self.ask(D::TEXTS.unbound, values![UNBOUND_AT_ONCE]);
+        self.affinities.unsettled.extend(found.iter().map(|row| row.count(0)));
+        self.flush();
+        let is_more = found.len() >= UNBOUND_AT_ONCE;
+        if !is_more {
+            self.ask(D::TEXTS.forget_members, &[]);
+        }
+        is_more
+    }
+}

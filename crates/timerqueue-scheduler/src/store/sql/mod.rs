@@ -1,0 +1,208 @@
+//! Storage in tables: what the file and the server have in common.
+//!
+//! Ground rules. A [`Work`] is the rows of a transaction ([`Rows`](super::rules::Rows)), written
+//! once for both. In what the two differ is a [`Dialect`]. Statements of both are written once, in
+//! [`texts`]: a parameter is `$1`, and those of a statement appear in the order of their numbers,
+//! since SQLite counts them so.
+
+mod affinities;
+pub(super) mod looks;
+mod texts;
+mod work;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::columns::Read;
+use super::rules::Row;
+use super::{JobId, LastRun, Micros, NewJob, State};
+
+#[cfg(feature = "postgres")]
+pub(super) use self::affinities::{Claimable, affinity_of};
+#[cfg(feature = "sqlite")]
+pub(super) use self::texts::FILE;
+#[cfg(feature = "postgres")]
+pub(super) use self::texts::SERVER;
+pub(super) use self::texts::Texts;
+pub(super) use self::work::{Changed, Heads, Work, plain_wake};
+
+/// A value of a statement.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value<'v> {
+    Number(Option<i64>),
+    Flag(bool),
+    Text(Option<&'v str>),
+    /// A list: an array on a server, a text of JSON in a file.
+    Numbers(&'v [i64]),
+}
+
+macro_rules! value_of {
+    ($($from:ty: |$value:ident| $to:expr),+ $(,)?) => {$(
+        impl<'v> From<$from> for Value<'v> {
+            fn from($value: $from) -> Self {
+                $to
+            }
+        }
+    )+};
+}
+
+value_of! {
+    bool: |flag| Value::Flag(flag),
+    i64: |number| Value::Number(Some(number)),
+    Option<i64>: |number| Value::Number(number),
+    u64: |number| Value::Number(Some(number as i64)),
+    usize: |number| Value::Number(Some(number as i64)),
+    JobId: |id| Value::Number(Some(id.0 as i64)),
+    Micros: |at| Value::Number(Some(at.as_i64())),
+    Option<Micros>: |at| Value::Number(at.map(Micros::as_i64)),
+    &'v str: |text| Value::Text(Some(text)),
+    Option<&'v str>: |text| Value::Text(text),
+    &'v [i64]: |numbers| Value::Numbers(numbers),
+}
+
+/// The values of a statement.
+macro_rules! values {
+    ($($value:expr),* $(,)?) => {
+        &[$($crate::store::sql::Value::from($value)),*]
+    };
+}
+pub(super) use values;
+
+/// A row of an answer. What a person has written into a table is no reason to fail: a value of
+/// another type is none.
+pub(super) trait Answer {
+    fn number(&self, column: usize) -> Option<i64>;
+    fn text(&self, column: usize) -> Option<Arc<str>>;
+    fn flag(&self, column: usize) -> bool;
+
+    fn count(&self, column: usize) -> u64 {
+        self.number(column).unwrap_or_default() as u64
+    }
+
+    fn instant(&self, column: usize) -> Option<Micros> {
+        self.number(column).map(Micros::new)
+    }
+}
+
+/// The handlers, as a transaction knows them.
+#[derive(Debug, Default)]
+pub(super) struct Handlers {
+    kinds: HashMap<usize, (Arc<str>, bool)>,
+    by_name: HashMap<Arc<str>, usize>,
+}
+
+impl Handlers {
+    pub(super) fn add(&mut self, id: usize, name: Arc<str>, paused: bool) {
+        self.by_name.insert(Arc::clone(&name), id);
+        self.kinds.insert(id, (name, paused));
+    }
+
+    pub(super) fn number(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    fn name(&self, id: usize) -> Arc<str> {
+        self.kinds.get(&id).map_or_else(|| "".into(), |(name, _)| Arc::clone(name))
+    }
+
+    fn is_paused(&self, id: usize) -> bool {
+        self.kinds.get(&id).is_some_and(|&(_, paused)| paused)
+    }
+
+    fn set_paused(&mut self, id: usize, paused: bool) {
+        if let Some(kind) = self.kinds.get_mut(&id) {
+            kind.1 = paused;
+        }
+    }
+
+    /// Those that are not paused.
+    pub(super) fn active(&self) -> impl Iterator<Item = usize> {
+        self.kinds.iter().filter(|(_, (_, paused))| !paused).map(|(&id, _)| id)
+    }
+}
+
+/// Which rows of jobs are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Which<'w> {
+    Id(JobId),
+    /// The one that holds the key.
+    Key(&'w str),
+}
+
+/// In what the databases differ.
+pub(super) trait Dialect: Sized {
+    type Failure;
+    type Answer: Answer;
+    /// What the statement that writes a changed row depends on, of the row as it was.
+    type Before;
+
+    const TEXTS: Texts;
+    /// Other transactions are under way at the same time.
+    const LOCKS: bool;
+
+    /// Runs a statement.
+    fn ask(&mut self, sql: &'static str, values: &[Value<'_>]) -> Result<Vec<Self::Answer>, Self::Failure>;
+    /// Reads rows of jobs, and locks them.
+    fn read(&mut self, which: Which<'_>) -> Result<Vec<Read>, Self::Failure>;
+    /// Writes rows of jobs, in the order of [`Changed`].
+    fn write(&mut self, changed: &Changed<'_, Self::Before>) -> Result<(), Self::Failure>;
+    fn before(row: &Row) -> Self::Before;
+    fn handlers(&mut self) -> &mut Handlers;
+
+    /// A text as the database takes it.
+    fn clean(text: &str) -> String {
+        text.to_owned()
+    }
+
+    /// A row is there, was changed, or is gone (`by` is below zero): a file has counts.
+    fn count(&mut self, _kind: usize, _state: State, _by: i64) {}
+    /// A row was put or changed. `at`: others are told of this wake instant.
+    fn noted(&mut self, _row: &Row, _at: Option<Micros>) {}
+    /// The first wake instant of a handler behind those that [`Work`] has in its heads. `None`: it
+    /// is asked for.
+    fn rest(&self, _kind: usize, _recurs: bool) -> Option<Option<Micros>> {
+        None
+    }
+    /// As [`Rows::insert_plain`].
+    fn insert_plain(_work: &mut Work<Self>, _new: &NewJob, _due: Micros) -> Option<JobId> {
+        None
+    }
+    fn next_id(work: &mut Work<Self>) -> JobId;
+    fn next_death(work: &mut Work<Self>) -> u64;
+    fn look_ends(&self, _now: Micros) -> Option<Micros> {
+        None
+    }
+    fn process(&self) -> i64 {
+        0
+    }
+    /// Whether some row may wait longer than its span.
+    fn may_be_behind(&self) -> bool {
+        true
+    }
+    fn finished(_work: &mut Work<Self>, _id: JobId, _record: Option<&LastRun>, _now: Micros) {}
+    fn remembered(_work: &mut Work<Self>, _key: &str, _now: Micros) -> Option<JobId> {
+        None
+    }
+    /// The number of a live member.
+    fn member_of(work: &mut Work<Self>, owner: u64) -> Option<u64>;
+    /// As [`Rows::forget_idle`]; also before an affinity is added.
+    fn forget_idle(_work: &mut Work<Self>, _now: Micros) {}
+    /// Locks affinities whose jobs have changed.
+    fn lock_affinities(_work: &mut Work<Self>, _ids: &[i64]) {}
+    /// As [`Rows::due_affinities`].
+    fn due_affinities(
+        work: &mut Work<Self>,
+        kinds: &[usize],
+        member: u64,
+        now: Micros,
+        at_most: usize,
+    ) -> Vec<(Micros, u64, usize)>;
+    /// As [`Rows::next_affinity`].
+    fn next_affinity(work: &mut Work<Self>, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros>;
+    /// Whether some member is gone.
+    fn any_gone(work: &mut Work<Self>) -> bool;
+    /// A run that this process has begun, as it stands in the table.
+    fn remembered_run(&mut self, _id: JobId) -> Option<Box<Row>> {
+        None
+    }
+}

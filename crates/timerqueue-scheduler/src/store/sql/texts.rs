@@ -1,0 +1,151 @@
+//! The statements that file and server have in common.
+
+/// What the two spell in different ways: in a file, and on a server.
+macro_rules! spellings {
+    ($d:tt $($name:ident: $file:literal | $server:literal,)+) => {
+        macro_rules! spelled {
+            $((file $name) => { $file }; (server $name) => { $server };)+
+            ($d where:ident $d text:literal) => { $d text };
+        }
+    };
+}
+
+spellings! { $
+    affinities: "timerqueue_affinities" | "affinities",
+    handlers: "timerqueue_handlers" | "handlers",
+    jobs: "timerqueue_jobs" | "jobs",
+    members: "timerqueue_members" | "members",
+    minutes: "timerqueue_minutes" | "minutes",
+    // A file has no locks of rows: its writers come one after another.
+    lock: "" | " FOR UPDATE",
+    lock_but_for_references: "" | " FOR NO KEY UPDATE",
+    skip: "" | " FOR UPDATE SKIP LOCKED",
+    // Transactions meet in the same order.
+    in_order: "" | " ORDER BY id",
+    // Indexes are found by the words of their conditions.
+    is: " = 1" | "",
+    not_dead: "dead = 0" | "NOT dead",
+    runs: "job.process IS NOT NULL AND job.state = 2" | "job.state = 2",
+    by_process: " INDEXED BY timerqueue_held" | "",
+    no_process: ", process = NULL" | "",
+    // Numbers of a list, which is the first value.
+    among: " IN (SELECT value FROM json_each($1))" | " = ANY($1::bigint[])",
+    // A member that closes.
+    gone: "dead" | "(dead OR leaving)",
+    m_is_there: "m.dead = 0" | "NOT (m.dead OR m.leaving)",
+    is_there: "dead = 0" | "NOT (dead OR leaving)",
+    until: "NULL" | "until",
+    counts: "SELECT handler.name, handler.paused, (SELECT min(first) FROM (SELECT min(wake) AS first FROM timerqueue_jobs AS job \
+         WHERE job.handler = handler.id AND job.recurs = 0 AND job.wake IS NOT NULL UNION ALL SELECT min(head) FROM timerqueue_affinities AS one \
+         WHERE one.handler = handler.id AND head IS NOT NULL)), waiting, queued, running, dead, recurring, (SELECT count(*) FROM timerqueue_jobs AS job \
+         WHERE job.handler = handler.id AND job.state = 0 AND job.error IS NOT NULL), NULL FROM timerqueue_handlers AS handler ORDER BY handler.name" |
+        "WITH few AS (SELECT handler, count(*) FILTER (WHERE state = 1) AS queued, count(*) FILTER (WHERE state = 3) AS dead, \
+         count(*) FILTER (WHERE state = 4) AS recurring, count(*) FILTER (WHERE state = 0) AS failing FROM jobs \
+         WHERE state IN (1, 3, 4) OR (state = 0 AND error IS NOT NULL) GROUP BY handler), \
+         running AS (SELECT handler, count(*) AS n FROM jobs WHERE state = 2 GROUP BY handler), \
+         apart AS (SELECT handler, count(*) AS n FROM jobs WHERE state = 0 AND apart IS NOT NULL GROUP BY handler), \
+         rest AS (SELECT handler, count(*) FILTER (WHERE wake IS NULL AND apart IS NULL) AS n FROM jobs \
+         WHERE state = 0 AND coalesce(wake, apart) IS DISTINCT FROM due GROUP BY handler) \
+         SELECT h.name, h.paused, least((SELECT min(wake) FROM jobs WHERE handler = h.id AND NOT recurs AND state = 0), \
+         (SELECT min(head) FROM affinities AS one WHERE one.handler = h.id AND head IS NOT NULL)), \
+         (SELECT count(*) FROM jobs WHERE handler = h.id AND NOT recurs AND wake IS NOT NULL) \
+         + coalesce(apart.n, 0) + coalesce(rest.n, 0), coalesce(few.queued, 0), coalesce(running.n, 0), coalesce(few.dead, 0), \
+         coalesce(few.recurring, 0), coalesce(few.failing, 0), clock() FROM handlers AS h LEFT JOIN few ON few.handler = h.id \
+         LEFT JOIN running ON running.handler = h.id LEFT JOIN apart ON apart.handler = h.id \
+         LEFT JOIN rest ON rest.handler = h.id ORDER BY h.name",
+    ahead: "SELECT count(*) FROM timerqueue_jobs WHERE earliest > $1 AND state = 4 AND json_valid(recurring) \
+         AND coalesce(json_extract(recurring, '$.schedule.every'), json_extract(recurring, '$.schedule.fixed_delay')) IS NULL \
+         AND json_extract(recurring, '$.last_nominal') > $2" |
+        "SELECT count(*) FROM jobs WHERE earliest > $1 AND state = 4 AND recurring !~ '\"schedule\": ?[{]\"(every|fixed_delay)\"' \
+         AND substring(recurring FROM '\"last_nominal\": ?([0-9]{1,18})')::bigint > $2",
+    // A sum has more digits than a number.
+    as_number: "" | "::bigint",
+}
+
+macro_rules! texts {
+    ($($(#[$doc:meta])* $name:ident: [$($piece:tt)+],)+) => {
+        /// Statements, by their names.
+        pub(in crate::store) struct Texts {
+            $($(#[$doc])* pub(in crate::store) $name: &'static str,)+
+        }
+
+        #[cfg(feature = "sqlite")]
+        pub(in crate::store) const FILE: Texts = Texts { $($name: concat!($(spelled!(file $piece)),+),)+ };
+        #[cfg(feature = "postgres")]
+        pub(in crate::store) const SERVER: Texts = Texts { $($name: concat!($(spelled!(server $piece)),+),)+ };
+    };
+}
+
+texts! {
+    /// The first row with a wake instant of a handler.
+    first: ["SELECT wake, id FROM " jobs " WHERE handler = $1 AND recurs = $2 AND wake IS NOT NULL ORDER BY wake, id LIMIT 1"],
+    behind: ["SELECT id FROM " jobs " WHERE earliest > $1 ORDER BY earliest DESC LIMIT $2"],
+    /// The runs of recurring jobs.
+    runs: ["SELECT parent, id, state FROM " jobs " WHERE parent" among " AND state <> 3 ORDER BY id"],
+    rewrite: ["UPDATE " jobs " SET handler = $1, payload = $2, affinity_id = $3, affinity = $4 WHERE id = $5"],
+    bury: ["UPDATE " jobs " SET state = 3, wake = NULL, earliest = NULL, holds_key = false, lease = NULL" no_process ", died = $1, error = $2 WHERE id = $3"],
+    discard: ["DELETE FROM " jobs " WHERE id = $1 AND state = 3 RETURNING handler"],
+    /// The death so many deaths ago.
+    death: ["SELECT died FROM " jobs " WHERE state = 3 ORDER BY died DESC LIMIT 1 OFFSET $1"],
+    dead: ["SELECT id FROM " jobs " WHERE state = 3 AND died <= $1 ORDER BY died LIMIT 1"],
+    counted: ["SELECT count(*) FROM " jobs " WHERE handler = $1 AND state = 2 AND counted" is],
+    handler: ["INSERT INTO " handlers " (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id, paused"],
+    pause: ["UPDATE " handlers " SET paused = $1 WHERE id = $2"],
+    /// Claims of a limited handler come one after another.
+    full_at: ["SELECT full_at FROM " handlers " WHERE id = $1" lock_but_for_references],
+    set_full_at: ["UPDATE " handlers " SET full_at = $1 WHERE id = $2"],
+    members: ["SELECT id, " gone ", name, handlers FROM " members " ORDER BY id"],
+    member: ["SELECT id FROM " members " WHERE owner = $1 AND " not_dead],
+    bound_to: ["SELECT count(*) FROM " affinities " WHERE member = $1"],
+    affinity_named: ["SELECT id FROM " affinities " WHERE handler = $1 AND affinity = $2"],
+    add_affinity: ["INSERT INTO " affinities " (handler, affinity, idle) VALUES ($1, $2, $3) ON CONFLICT (handler, affinity) DO NOTHING RETURNING id"],
+    affinity: ["SELECT id, handler, affinity, member, next, version, most FROM " affinities " WHERE id = $1" lock],
+    change_affinity: ["UPDATE " affinities " SET member = $1, next = $2, version = $3, most = $4 WHERE id = $5"],
+    running_of: ["SELECT count(*) FROM " jobs " WHERE affinity_id = $1 AND state = 2"],
+    first_of: ["SELECT apart, id FROM " jobs " WHERE affinity_id = $1 AND state = 0 AND apart IS NOT NULL ORDER BY apart, id LIMIT 1"],
+    /// What an affinity is settled by.
+    facts: [
+        "SELECT a.id, handler, affinity, member, next, version, most, head, \
+         (SELECT count(*) FROM " jobs " j WHERE j.affinity_id = a.id AND j.state = 2), \
+         (SELECT min(j.apart) FROM " jobs " j WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart IS NOT NULL), \
+         EXISTS (SELECT 1 FROM " jobs " j WHERE j.affinity_id = a.id), \
+         EXISTS (SELECT 1 FROM " members " m WHERE m.id = a.member AND " m_is_there "), \
+         EXISTS (SELECT 1 FROM " members " m WHERE m.id = a.next AND " m_is_there ") FROM " affinities " a WHERE a.id" among
+    ],
+    settle: [
+        "UPDATE " affinities " SET member = $1, next = $2, version = $3, head = $4, \
+         idle = CASE WHEN $5 THEN NULL ELSE coalesce(idle, $6) END WHERE id = $7"
+    ],
+    /// Affinities of members that are gone, without runs.
+    unbound: [
+        "SELECT id FROM " affinities " AS one WHERE member IN (SELECT id FROM " members " WHERE " gone ") AND NOT EXISTS \
+         (SELECT 1 FROM " jobs " AS job WHERE job.affinity_id = one.id AND job.state = 2)" in_order " LIMIT $1" skip
+    ],
+    forget_members: [
+        "DELETE FROM " members " WHERE id IN (SELECT id FROM " members " AS m WHERE dead" is " AND NOT EXISTS \
+         (SELECT 1 FROM " affinities " AS one WHERE one.member = m.id)" skip ")"
+    ],
+    /// The runs of the members.
+    running: [
+        "SELECT job.owner, handler.name, count(*) FROM " jobs " AS job" by_process " JOIN " handlers " AS handler ON handler.id = job.handler \
+         WHERE " runs " GROUP BY job.owner, handler.id, handler.name"
+    ],
+    nodes: ["SELECT id, owner, name, since, " until ", handlers FROM " members " WHERE " is_there " ORDER BY id"],
+    affinities: [
+        "SELECT one.id, version, affinity, handler.name, member FROM " affinities " AS one \
+         JOIN " handlers " AS handler ON handler.id = one.handler WHERE one.id > $1 ORDER BY one.id LIMIT $2"
+    ],
+    /// The ends of runs.
+    windows: [
+        "SELECT minute - minute % $1 AS begin, handler.name, max(longest), sum(done)" as_number ", sum(again)" as_number ", \
+         sum(failed)" as_number ", sum(died)" as_number ", sum(late0)" as_number ", sum(late1)" as_number ", sum(late2)" as_number ", sum(late3)" as_number ", sum(late4)" as_number ", sum(late5)" as_number ", sum(late6)" as_number ", sum(late7)" as_number ", sum(late8)" as_number ", sum(late9)" as_number ", sum(late10)" as_number ", sum(late11)" as_number " FROM " minutes " AS counted \
+         JOIN " handlers " AS handler ON handler.id = counted.handler WHERE minute >= $2 GROUP BY begin, handler.name ORDER BY begin, handler.name"
+    ],
+    /// Of each handler: name, pause, the first wake instant, the jobs by state, the failing ones,
+    /// and the clock of a server. One statement, so one snapshot. On a server jobs that wait are
+    /// counted in their indexes: those of a handler with a wake instant wait.
+    counts: [counts],
+    /// Recurring jobs that wait behind a clock that was ahead: those with a span that ends near now
+    /// or later. A text that is no JSON has no cursor.
+    ahead: [ahead],
+}

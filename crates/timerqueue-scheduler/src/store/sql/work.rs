@@ -1,0 +1,569 @@
+//! The rows of a transaction.
+//!
+//! Ground rules. Rows that were read stay here, and changes stay here until all of them are written
+//! at once: at the end, or by [`Work::flush`] before a query for an index. The first failure is
+//! kept: from then on the store looks empty, each loop over it ends, and the transaction is undone.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::mem::take;
+use std::sync::Arc;
+
+use super::affinities::Affinities;
+use super::{Answer, Dialect, Value, Which, values};
+use crate::store::columns::Read;
+use crate::store::minutes::Ends;
+use crate::store::rules::{Affinity, Effects, Lane, MOST_DEAD, Member, Row, Rows, Runs, Tie};
+use crate::store::{JobId, LastRun, Micros, NewJob, State, text};
+
+/// What became of a row in this transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change<B> {
+    New,
+    Changed(B),
+    Gone,
+}
+
+/// A row of this transaction.
+struct Cached<B> {
+    /// `None`: there is no such row.
+    row: Option<Box<Row>>,
+    /// What is to be written.
+    change: Option<Change<B>>,
+}
+
+/// Rows with a wake instant of a handler that a claim has read.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Heads {
+    pub(in crate::store) rows: BTreeSet<(Micros, JobId)>,
+    /// They are all that are due by this instant.
+    pub(in crate::store) all_by: Option<Micros>,
+}
+
+/// The changes that are to be written.
+pub(in crate::store) struct Changed<'w, B> {
+    pub(in crate::store) gone: Vec<JobId>,
+    /// Without their keys, and then with them: a key is given up before it is taken.
+    pub(in crate::store) free: Vec<(&'w Row, &'w B)>,
+    pub(in crate::store) holding: Vec<(&'w Row, &'w B)>,
+    pub(in crate::store) new: Vec<&'w Row>,
+}
+
+/// The rows during a transaction.
+pub(in crate::store) struct Work<D: Dialect> {
+    pub(in crate::store) dialect: D,
+    /// The clock, rounded up.
+    pub(in crate::store) up: Micros,
+    pub(in crate::store) effects: Effects,
+    cache: HashMap<JobId, Cached<D::Before>>,
+    changed: Vec<JobId>,
+    /// Keys, with their holders as of this transaction.
+    pub(in crate::store) keys: HashMap<Arc<str>, Option<JobId>>,
+    /// During a claim, by handler, jobs apart from recurring ones.
+    pub(in crate::store) heads: HashMap<(usize, bool), Heads>,
+    /// The ends of runs, by minute and handler.
+    pub(in crate::store) minutes: BTreeMap<(i64, usize), Ends>,
+    pub(in crate::store) affinities: Affinities,
+    failure: Option<D::Failure>,
+}
+
+/// When to look at a row by the index of its handler.
+pub(in crate::store) fn plain_wake(row: &Row) -> Option<Micros> {
+    if row.lane() == Lane::Handler { row.wake() } else { None }
+}
+
+impl<D: Dialect> Work<D> {
+    pub(in crate::store) fn new(dialect: D, up: Micros) -> Self {
+        Self {
+            dialect,
+            up,
+            effects: Effects::default(),
+            cache: HashMap::new(),
+            changed: Vec::new(),
+            keys: HashMap::new(),
+            heads: HashMap::new(),
+            minutes: BTreeMap::new(),
+            affinities: Affinities::default(),
+            failure: None,
+        }
+    }
+
+    /// Undoes the transaction.
+    pub(in crate::store) fn fail(&mut self, failure: D::Failure) {
+        self.failure.get_or_insert(failure);
+    }
+
+    pub(in crate::store) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    pub(in crate::store) fn failure(&mut self) -> Option<D::Failure> {
+        self.failure.take()
+    }
+
+    /// Nothing after a failure.
+    pub(in crate::store) fn kept<T: Default>(&mut self, ask: impl FnOnce(&mut D) -> Result<T, D::Failure>) -> T {
+        if self.failure.is_some() {
+            return T::default();
+        }
+        ask(&mut self.dialect).unwrap_or_else(|failure| {
+            self.failure = Some(failure);
+            T::default()
+        })
+    }
+
+    /// The rows of an answer.
+    pub(in crate::store) fn ask(&mut self, sql: &'static str, values: &[Value<'_>]) -> Vec<D::Answer> {
+        self.kept(|dialect| dialect.ask(sql, values))
+    }
+
+    /// The first number of the first row of an answer.
+    pub(in crate::store) fn number(&mut self, sql: &'static str, values: &[Value<'_>]) -> Option<i64> {
+        self.ask(sql, values).first()?.number(0)
+    }
+
+    /// Brings rows into the cache, with the runs of recurring jobs: these change under the lock of
+    /// the recurring job alone.
+    pub(in crate::store) fn take_in(&mut self, read: Vec<Read>) {
+        let is_new = |read: &Read| !self.cache.contains_key(&read.row.id);
+        let read: Vec<Read> = read.into_iter().filter(is_new).collect();
+        let parents: Vec<i64> =
+            read.iter().filter(|read| read.row.recurring.is_some()).map(|read| read.row.id.0 as i64).collect();
+        let mut runs: HashMap<JobId, Vec<(JobId, bool)>> = HashMap::new();
+        if !parents.is_empty() {
+            for row in self.ask(D::TEXTS.runs, values![&*parents]) {
+                let run = (JobId(row.count(1)), row.number(2) == Some(State::Queued as i64));
+                runs.entry(JobId(row.count(0))).or_default().push(run);
+            }
+        }
+        for Read { mut row, unreadable } in read {
+            let id = row.id;
+            if let Some(reason) = unreadable {
+                self.bury_unreadable(&row, &reason);
+                self.cache.insert(id, Cached { row: None, change: None });
+                continue;
+            }
+            if let Some(recurring) = &mut row.recurring {
+                for (run, queued) in runs.remove(&id).unwrap_or_default() {
+                    if queued {
+                        recurring.queued.push_back(run);
+                    } else {
+                        recurring.live.push(run);
+                    }
+                }
+            }
+            if row.holds_key {
+                self.keys.insert(Arc::clone(&row.key), Some(id));
+            }
+            self.cache.insert(id, Cached { row: Some(row), change: None });
+        }
+    }
+
+    /// There is no row with this number, unless it was read.
+    pub(in crate::store) fn is_absent(&mut self, id: JobId) {
+        self.cache.entry(id).or_insert(Cached { row: None, change: None });
+    }
+
+    /// The key is free, unless a row with it was read.
+    pub(in crate::store) fn is_free(&mut self, key: &Arc<str>) {
+        self.keys.entry(Arc::clone(key)).or_insert(None);
+    }
+
+    /// A row that was read.
+    pub(in crate::store) fn cached(&self, id: JobId) -> Option<&Row> {
+        self.cache.get(&id)?.row.as_deref()
+    }
+
+    /// The rows that were read, at the end.
+    pub(in crate::store) fn drain(&mut self) -> impl Iterator<Item = Box<Row>> {
+        self.cache.drain().filter_map(|(_, cached)| cached.row)
+    }
+
+    /// A recurring job whose schedule cannot be read (written by hand, or with a zone that this
+    /// system does not know) is dead, and in no other job's way. Its text stays as it is.
+    fn bury_unreadable(&mut self, row: &Row, reason: &str) {
+        if let Some(heads) = self.heads.get_mut(&(row.kind, true)) {
+            heads.rows.retain(|&(_, id)| id != row.id);
+        }
+        if row.state != State::Dead {
+            let died = self.next_death();
+            let error = D::clean(&format!("the schedule cannot be read: {reason}"));
+            self.ask(D::TEXTS.bury, values![died, &*error, row.id]);
+            self.dialect.count(row.kind, row.state, -1);
+            self.dialect.count(row.kind, State::Dead, 1);
+        }
+    }
+
+    /// Brings a row into the cache.
+    fn fetch(&mut self, id: JobId) -> bool {
+        if !self.cache.contains_key(&id) {
+            match self.dialect.remembered_run(id) {
+                Some(row) => _ = self.cache.insert(id, Cached { row: Some(row), change: None }),
+                None => {
+                    let read = self.kept(|dialect| dialect.read(Which::Id(id)));
+                    self.take_in(read);
+                }
+            }
+        }
+        self.failure.is_none() && self.cached(id).is_some()
+    }
+
+    /// Writes all changes.
+    pub(in crate::store) fn flush(&mut self) {
+        self.write_rows();
+        self.settle_affinities();
+    }
+
+    pub(in crate::store) fn write_rows(&mut self) {
+        if self.changed.is_empty() || self.failure.is_some() {
+            return;
+        }
+        let Self { dialect, cache, changed, failure, .. } = self;
+        let written = dialect.write(&Self::to_write(cache, changed));
+        *failure = written.err();
+        for id in take(changed) {
+            if let Some(cached) = cache.get_mut(&id) {
+                cached.change = None;
+            }
+        }
+    }
+
+    /// The changes, which the caller writes as the last ones.
+    pub(in crate::store) fn changes(&self) -> Changed<'_, D::Before> {
+        Self::to_write(&self.cache, &self.changed)
+    }
+
+    fn to_write<'w>(cache: &'w HashMap<JobId, Cached<D::Before>>, changed: &[JobId]) -> Changed<'w, D::Before> {
+        let (mut gone, mut free, mut holding, mut new) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for &id in changed {
+            let Some(cached) = cache.get(&id) else { continue };
+            match (&cached.change, cached.row.as_deref()) {
+                (Some(Change::Changed(before)), Some(row)) if row.holds_key => holding.push((row, before)),
+                (Some(Change::Changed(before)), Some(row)) => free.push((row, before)),
+                (Some(Change::New), Some(row)) => new.push(row),
+                (Some(Change::Gone), _) => gone.push(id),
+                _ => {}
+            }
+        }
+        Changed { gone, free, holding, new }
+    }
+
+    fn first(&mut self, kind: usize, recurs: bool) -> Option<(Micros, JobId)> {
+        if self.failure.is_some() {
+            return None;
+        }
+        let head = self.heads.get(&(kind, recurs)).and_then(|heads| heads.rows.first().copied());
+        if let Some(rest) = self.dialect.rest(kind, recurs) {
+            return head.into_iter().chain(rest.map(|rest| (rest, JobId(u64::MAX)))).min();
+        }
+        head.or_else(|| {
+            self.write_rows();
+            let found = self.ask(D::TEXTS.first, values![kind, recurs]);
+            found.first().and_then(|row| Some((row.instant(0)?, JobId(row.count(1)))))
+        })
+    }
+
+    /// A row stands at another place of the index of its handler.
+    fn moves(&mut self, row: &Row, from: Option<Micros>, to: Option<Micros>) {
+        let kind = (row.kind, row.recurring.is_some());
+        let Some(heads) = self.heads.get_mut(&kind) else { return };
+        from.map(|wake| heads.rows.remove(&(wake, row.id)));
+        match (heads.all_by, to) {
+            (Some(all_by), Some(wake)) if wake <= all_by => _ = heads.rows.insert((wake, row.id)),
+            // Among others that were not read.
+            (None, Some(_)) => _ = self.heads.remove(&kind),
+            _ => {}
+        }
+    }
+
+    fn free_key(&mut self, row: &Row) {
+        if self.keys.get(&row.key).is_none_or(|holder| *holder == Some(row.id)) {
+            self.keys.insert(Arc::clone(&row.key), None);
+        }
+    }
+
+    fn note(&mut self, row: &Row) {
+        self.affinities.note(row);
+        // Of a job with an affinity the first wake instant is told when the affinity is settled.
+        let is_told = row.lane() == Lane::Handler && !self.is_paused(row.kind);
+        let at = row.wake().filter(|_| is_told);
+        self.effects.wake(at);
+        self.effects.notice_step(row, self.up);
+        self.dialect.noted(row, at);
+    }
+}
+
+impl<D: Dialect> Rows for Work<D> {
+    fn up(&self) -> Micros {
+        self.up
+    }
+
+    fn effects(&mut self) -> &mut Effects {
+        &mut self.effects
+    }
+
+    fn process(&self) -> i64 {
+        self.dialect.process()
+    }
+
+    fn look_ends(&self, now: Micros) -> Option<Micros> {
+        self.dialect.look_ends(now)
+    }
+
+    fn row(&mut self, id: JobId) -> Option<&Row> {
+        if self.fetch(id) { self.cached(id) } else { None }
+    }
+
+    fn holder(&mut self, key: &str) -> Option<JobId> {
+        // Its former holder may just have left with a transaction that gave the key to another row:
+        // the second look sees it.
+        for _ in 0..if D::LOCKS { 2 } else { 1 } {
+            if let Some(holder) = self.keys.get(key) {
+                return *holder;
+            }
+            let read = self.kept(|dialect| dialect.read(Which::Key(key)));
+            let found = read.first().map(|read| read.row.id);
+            self.take_in(read);
+            let holder = found.and_then(|id| self.cached(id)).filter(|row| row.holds_key && *row.key == *key);
+            if let Some((key, id)) = holder.map(|row| (Arc::clone(&row.key), row.id)) {
+                self.keys.insert(key, Some(id));
+            }
+        }
+        *self.keys.entry(key.into()).or_insert(None)
+    }
+
+    fn insert_plain(&mut self, new: &NewJob, due: Micros) -> Option<JobId> {
+        D::insert_plain(self, new, due)
+    }
+
+    fn insert(&mut self, row: Box<Row>) {
+        self.dialect.count(row.kind, row.state, 1);
+        self.note(&row);
+        self.moves(&row, None, plain_wake(&row));
+        if row.holds_key {
+            self.keys.insert(Arc::clone(&row.key), Some(row.id));
+        }
+        self.changed.push(row.id);
+        self.cache.insert(row.id, Cached { row: Some(row), change: Some(Change::New) });
+    }
+
+    fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R> {
+        if !self.fetch(id) {
+            return None;
+        }
+        let cached = self.cache.get_mut(&id)?;
+        let mut row = cached.row.take()?;
+        if cached.change.is_none() {
+            cached.change = Some(Change::Changed(D::before(&row)));
+            self.changed.push(id);
+        }
+        self.dialect.count(row.kind, row.state, -1);
+        let (held, wake) = (row.holds_key, plain_wake(&row));
+        let result = change(&mut row);
+        self.dialect.count(row.kind, row.state, 1);
+        self.moves(&row, wake, plain_wake(&row));
+        match (held, row.holds_key) {
+            (true, false) => self.free_key(&row),
+            (false, true) => _ = self.keys.insert(Arc::clone(&row.key), Some(id)),
+            _ => {}
+        }
+        self.note(&row);
+        if let Some(cached) = self.cache.get_mut(&id) {
+            cached.row = Some(row);
+        }
+        Some(result)
+    }
+
+    fn rewrite(&mut self, id: JobId, kind: usize, payload: &Arc<str>, tie: Option<Box<Tie>>) {
+        let affinity = tie.as_ref().map(|tie| (tie.affinity as i64, Arc::clone(&tie.text)));
+        let before = self.edit(id, |row| {
+            (row.kind, row.payload) = (kind, Arc::clone(payload));
+            std::mem::replace(&mut row.tie, tie)
+        });
+        self.affinities.unsettled.extend(before.flatten().map(|tie| tie.affinity));
+        self.write_rows(); // the row may be new
+        let (number, text) = affinity.unzip();
+        self.ask(D::TEXTS.rewrite, values![kind, &**payload, number, text.as_deref(), id]);
+    }
+
+    fn take_out(&mut self, id: JobId) {
+        if !self.fetch(id) {
+            return;
+        }
+        let Some(cached) = self.cache.get_mut(&id) else { return };
+        let Some(row) = cached.row.take() else { return };
+        match cached.change.replace(Change::Gone) {
+            Some(Change::New) => cached.change = None,
+            Some(_) => {}
+            None => self.changed.push(id),
+        }
+        self.dialect.count(row.kind, row.state, -1);
+        self.moves(&row, plain_wake(&row), None);
+        self.affinities.unsettled.extend(row.tie.as_ref().map(|tie| tie.affinity));
+        if row.holds_key {
+            self.free_key(&row);
+        }
+        self.effects.drop_row_later(row);
+    }
+
+    fn next_id(&mut self) -> JobId {
+        D::next_id(self)
+    }
+
+    fn kind(&mut self, name: &Arc<str>) -> usize {
+        if let Some(kind) = self.dialect.handlers().number(name) {
+            return kind;
+        }
+        let found = self.ask(D::TEXTS.handler, values![&**name]);
+        let Some((id, paused)) = found.first().map(|row| (row.count(0) as usize, row.flag(1))) else { return 0 };
+        self.dialect.handlers().add(id, Arc::clone(name), paused);
+        id
+    }
+
+    fn known(&mut self, name: &str) -> Option<usize> {
+        self.dialect.handlers().number(name)
+    }
+
+    fn name_of(&mut self, kind: usize) -> Arc<str> {
+        self.dialect.handlers().name(kind)
+    }
+
+    fn is_paused(&mut self, kind: usize) -> bool {
+        self.dialect.handlers().is_paused(kind)
+    }
+
+    fn set_paused(&mut self, kind: usize, paused: bool) {
+        self.ask(D::TEXTS.pause, values![paused, kind]);
+        self.dialect.handlers().set_paused(kind, paused);
+    }
+
+    fn first_job(&mut self, kind: usize) -> Option<(Micros, JobId)> {
+        self.first(kind, false)
+    }
+
+    fn first_schedule(&mut self, kind: usize) -> Option<(Micros, JobId)> {
+        self.first(kind, true)
+    }
+
+    fn behind(&mut self, now: Micros, at_most: usize) -> Vec<JobId> {
+        if !self.dialect.may_be_behind() {
+            return Vec::new();
+        }
+        self.write_rows();
+        self.ask(D::TEXTS.behind, values![now, at_most]).iter().map(|row| JobId(row.count(0))).collect()
+    }
+
+    fn discard_unreadable(&mut self, id: JobId) -> bool {
+        self.flush();
+        let found = self.ask(D::TEXTS.discard, values![id]);
+        let kind = found.first().map(|row| row.count(0) as usize);
+        kind.into_iter().for_each(|kind| self.dialect.count(kind, State::Dead, -1));
+        kind.is_some()
+    }
+
+    fn finished(&mut self, id: JobId, record: Option<&LastRun>, now: Micros) {
+        D::finished(self, id, record, now);
+    }
+
+    fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId> {
+        D::remembered(self, key, now)
+    }
+
+    fn ended(&mut self, kind: usize, minute: i64, record: &LastRun) {
+        self.minutes.entry((minute, kind)).or_default().add(record);
+    }
+
+    fn next_death(&mut self) -> u64 {
+        let death = D::next_death(self);
+        // The rows may be many, so the first to have died make way by hundreds.
+        if death % 256 == 0 && death > 0 {
+            self.flush();
+            let last = self.number(D::TEXTS.death, values![MOST_DEAD - 256]).unwrap_or_default();
+            while let Some(id) = self.number(D::TEXTS.dead, values![last]) {
+                let is_gone = self.discard(JobId(id as u64));
+                self.flush();
+                if !is_gone {
+                    break;
+                }
+            }
+        }
+        death
+    }
+
+    fn member_of(&mut self, owner: u64) -> Option<u64> {
+        D::member_of(self, owner)
+    }
+
+    fn members(&mut self) -> Vec<Member> {
+        let found = self.ask(D::TEXTS.members, &[]);
+        let member = |row: &D::Answer| Member {
+            id: row.count(0),
+            dead: row.flag(1),
+            name: row.text(2).unwrap_or_default(),
+            handlers: text::read_handlers(&row.text(3).unwrap_or_default()),
+        };
+        found.iter().map(member).collect()
+    }
+
+    fn affinity_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
+        self.find_affinity(kind, text, now)
+    }
+
+    fn affinity(&mut self, id: u64) -> Option<Affinity> {
+        self.read_affinity(id)
+    }
+
+    fn edit_affinity(&mut self, id: u64, change: impl FnOnce(&mut Affinity)) {
+        self.change_affinity(id, change);
+    }
+
+    fn runs_of(&mut self, affinity: u64) -> u64 {
+        self.running_of(affinity)
+    }
+
+    fn first_of(&mut self, affinity: u64) -> Option<(Micros, JobId)> {
+        self.first_waiting(affinity)
+    }
+
+    fn due_affinities(
+        &mut self,
+        kinds: &[usize],
+        member: u64,
+        now: Micros,
+        at_most: usize,
+    ) -> Vec<(Micros, u64, usize)> {
+        D::due_affinities(self, kinds, member, now, at_most)
+    }
+
+    fn next_affinity(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
+        D::next_affinity(self, kinds, of)
+    }
+
+    fn bound_to(&mut self, member: u64) -> u64 {
+        self.number(D::TEXTS.bound_to, values![member]).unwrap_or_default() as u64
+    }
+
+    fn forget_idle(&mut self, now: Micros) {
+        D::forget_idle(self, now);
+    }
+
+    fn unbind_some(&mut self) -> bool {
+        self.settle_gone()
+    }
+
+    fn counted(&mut self, kind: usize) -> u64 {
+        if D::LOCKS {
+            self.full_at(kind);
+        }
+        self.flush();
+        // A statement of its own, after the lock: it sees all claims before.
+        self.number(D::TEXTS.counted, values![kind]).unwrap_or_default() as u64
+    }
+
+    fn full_at(&mut self, kind: usize) -> Option<Micros> {
+        self.ask(D::TEXTS.full_at, values![kind]).first()?.instant(0)
+    }
+
+    fn set_full_at(&mut self, kind: usize, at: Micros) {
+        self.ask(D::TEXTS.set_full_at, values![at, kind]);
+    }
+}
