@@ -56,13 +56,10 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Put(Put),
     Cron(Cron),
+    ImportCrontab(ImportCrontab),
     Ls(Ls),
     Show(Show),
-    /// Cancels jobs
-    ///
-    /// No attempt follows. A command that runs for the job is ended, also that of another worker.
-    /// The exit code is 1 if there is no such job.
-    Cancel(Keys),
+    Cancel(Cancel),
     Move(Move),
     /// Makes jobs due now; a recurring job runs beside its schedule
     Run(Keys),
@@ -96,6 +93,19 @@ pub(crate) enum Command {
         /// The shell
         shell: Shell,
     },
+    /// Writes the manual, of this program or of a command
+    #[command(after_help = "\
+Examples:
+  timerqueue man worker | man -l -
+  timerqueue man --all /usr/local/share/man/man1")]
+    Man {
+        /// The command [default: the program]
+        command: Option<String>,
+
+        /// Writes the manual pages of all commands to this folder
+        #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
+        all: Option<PathBuf>,
+    },
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -123,11 +133,11 @@ pub(crate) struct NewJob {
     pub(crate) key: Option<String>,
 
     /// Takes the place of a job with this key
-    #[arg(long, requires = "key", conflicts_with = "keep")]
+    #[arg(long, conflicts_with = "keep")]
     pub(crate) replace: bool,
 
     /// Leaves a job with this key as it is, and is content
-    #[arg(long, requires = "key")]
+    #[arg(long)]
     pub(crate) keep: bool,
 }
 
@@ -138,13 +148,25 @@ pub(crate) struct Due {
     #[arg(long = "in", value_name = "DURATION", value_parser = duration, conflicts_with = "at")]
     pub(crate) after: Option<Duration>,
 
-    /// Due at this time: 2026-12-24T18:00, 2026-12-24, 18:00 (the next one), or with an offset
+    /// Due at this time: 2026-12-24T18:00, 2026-12-24, 18:00 (the next one), or with an offset; or
+    /// as for at: noon, 6pm tomorrow, now + 2 hours, midnight + 3 days, monday
     #[arg(long, value_name = "TIME")]
     pub(crate) at: Option<String>,
 
     /// The time zone of --at [default: that of the system]
     #[arg(long, value_name = "ZONE", requires = "at")]
     pub(crate) zone: Option<String>,
+}
+
+/// What each line of the standard input is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Each {
+    /// A payload as JSON
+    Json,
+    /// A text as payload
+    Text,
+    /// A JSON object with any of `payload`, `key`, `in` and `at`
+    Job,
 }
 
 /// Puts a job that runs once, now or later
@@ -156,13 +178,20 @@ Examples:
   timerqueue put mail '{\"to\":\"ann\"}' --in 5m
   timerqueue put mail '\"bob\"' --key welcome/bob --at 2026-12-24T18:00 --zone Europe/Berlin
   timerqueue put sh --text 'echo hello' --at 18:00     (for: timerqueue worker sh --raw --exec sh)
-  make-payload | timerqueue put report --stdin --key report --replace")]
+  make-payload | timerqueue put report --stdin --key report --replace
+  timerqueue put mail --each text --in 5m < addresses
+  echo '{\"payload\":\"ann\",\"key\":\"welcome/ann\",\"at\":\"noon tomorrow\"}' | timerqueue put mail --each job")]
 pub(crate) struct Put {
     /// The name of the handler: workers with this name run the job
     pub(crate) handler: String,
 
     #[command(flatten)]
     pub(crate) job: NewJob,
+
+    /// Puts a job for each line of the standard input, many in one commit. Lines that are wrong or
+    /// refused are told of, and keep no other from being put
+    #[arg(long, value_enum, value_name = "FORM", conflicts_with_all = ["payload", "text", "stdin", "key"])]
+    pub(crate) each: Option<Each>,
 
     #[command(flatten)]
     pub(crate) due: Due,
@@ -206,6 +235,7 @@ pub(crate) enum Overlap {
 /// The schedule is one argument:
 ///   a cron line of five fields, six with seconds first, seven with years last
 ///   @yearly, @monthly, @weekly, @daily, @hourly
+///   @reboot, for a run after each start of the machine, when a worker for it starts (Linux)
 ///   every DURATION, for a fixed period
 ///   after DURATION, counted from the end of the run before
 ///   a cron line with its zone, such as 'CRON_TZ=Europe/Berlin 30 2 * * *'
@@ -252,6 +282,59 @@ pub(crate) struct Cron {
 
     /// Only shows the next five runs; needs no store
     #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Puts the jobs of a crontab, as jobs whose payloads are shell scripts
+///
+/// For workers that run scripts: timerqueue worker sh --raw --exec sh. Each script sets the
+/// variables that stand before its line, changes to the home directory, and gets what follows a %
+/// as its standard input. SHELL and CRON_TZ count. A job has a key of its command, so the same
+/// crontab may be imported again: what has another time is changed, and what is the same stays.
+///
+/// As for cron, missed runs do not run and runs may overlap, unless --catchup and --overlap say
+/// otherwise. What cannot be carried over is told with its line. The exit code is 3 if a line was
+/// left out.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  crontab -l | timerqueue import-crontab - --dry-run
+  timerqueue import-crontab /etc/crontab --system --prune")]
+pub(crate) struct ImportCrontab {
+    /// The crontab; - for the standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// The name of the handler: workers with this name run the scripts
+    #[arg(long, value_name = "NAME", default_value = "sh")]
+    pub(crate) handler: String,
+
+    /// What the keys begin with
+    #[arg(long, value_name = "TEXT", default_value = "crontab/")]
+    pub(crate) prefix: String,
+
+    /// The lines have the name of a user before the command, as in /etc/crontab
+    #[arg(long)]
+    pub(crate) system: bool,
+
+    /// The time zone of lines without CRON_TZ before them [default: that of the system]
+    #[arg(long, value_name = "ZONE")]
+    pub(crate) zone: Option<String>,
+
+    /// Missed occurrences that run: last, skip, or all=N for the last N
+    #[arg(long, default_value = "skip", value_parser = catchup, value_name = "WHICH")]
+    pub(crate) catchup: Catchup,
+
+    /// An occurrence during a run
+    #[arg(long, value_enum, default_value_t = Overlap::Allow)]
+    pub(crate) overlap: Overlap,
+
+    /// Cancels recurring jobs of the handler whose keys begin as these and are not in the crontab
+    #[arg(long)]
+    pub(crate) prune: bool,
+
+    /// Only shows what would be put; needs no store
+    #[arg(long, conflicts_with = "prune")]
     pub(crate) dry_run: bool,
 }
 
@@ -318,6 +401,41 @@ pub(crate) struct Show {
     pub(crate) id: Option<u64>,
 }
 
+/// Cancels jobs
+///
+/// No attempt follows. A command that runs for the job is ended, also that of another worker. Dead
+/// jobs stay. The exit code is 1 if there is no such job.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true).args(["keys", "prefix"]), after_help = "\
+Examples:
+  timerqueue cancel welcome/ann
+  timerqueue cancel --prefix welcome/ --handler mail")]
+pub(crate) struct Cancel {
+    /// The keys
+    #[arg(value_name = "KEY")]
+    pub(crate) keys: Vec<String>,
+
+    /// All jobs whose keys begin with this text
+    #[arg(short, long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) prefix: Option<String>,
+
+    /// Of --prefix: only jobs of this handler
+    #[arg(long, value_name = "NAME", requires = "prefix")]
+    pub(crate) handler: Option<String>,
+}
+
+/// How long ago a dead job ran last.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct Age {
+    /// Only jobs that died longer ago than this
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) older: Option<Duration>,
+
+    /// Only jobs that died within this time
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) newer: Option<Duration>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Keys {
     /// The keys
@@ -339,7 +457,7 @@ pub(crate) struct Move {
     #[arg(long = "in", value_name = "DURATION", value_parser = duration)]
     pub(crate) after: Option<Duration>,
 
-    /// Due at this time: 2026-12-24T18:00, 2026-12-24, 18:00 (the next one), or with an offset
+    /// Due at this time, as for put
     #[arg(long, value_name = "TIME")]
     pub(crate) at: Option<String>,
 
@@ -389,6 +507,9 @@ pub(crate) struct Retry {
     /// Of --all: only those of this handler
     #[arg(long, value_name = "NAME", requires = "all")]
     pub(crate) handler: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) age: Age,
 }
 
 /// Lists dead jobs with their errors, or removes them
@@ -397,11 +518,14 @@ pub(crate) struct Retry {
 Examples:
   timerqueue dead
   timerqueue dead --discard --id 17
-  timerqueue dead --discard --all --handler mail")]
+  timerqueue dead --discard --all --handler mail --older 30d")]
 pub(crate) struct Dead {
     /// Only those of this handler
     #[arg(long, value_name = "NAME")]
     pub(crate) handler: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) age: Age,
 
     /// At most this number of jobs
     #[arg(short = 'n', long, value_name = "JOBS")]
@@ -623,6 +747,19 @@ pub(crate) struct Worker {
     #[arg(long)]
     pub(crate) echo: bool,
 
+    /// Writes the output of each run to a file of this folder, KEY.NUMBER.ATTEMPT; what of a key is
+    /// no letter, digit, `-` or `_` is a `_`
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Mails the output of each run that has some, and each failed attempt, as cron does
+    #[arg(long, value_name = "ADDRESS", env = "MAILTO")]
+    pub(crate) mail_to: Option<String>,
+
+    /// The program that mails, with its arguments: it gets the mail with its headers
+    #[arg(long, value_name = "COMMAND", default_value = "/usr/sbin/sendmail -i -t")]
+    pub(crate) mailer: String,
+
     /// How many bytes of the end of the output are kept for the error of a failed attempt
     #[arg(long, value_name = "BYTES", default_value_t = 4_096, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=65_536))]
     pub(crate) keep_output: usize,
@@ -698,11 +835,14 @@ mod tests {
             &["put", "h", "--in", "5m", "--at", "18:00"][..],
             &["put", "h", "--zone", "UTC"],
             &["put", "h", "1", "--text", "x"],
-            &["put", "h", "--replace"],
             &["put", "h", "--key", "k", "--replace", "--keep"],
             &["show"],
             &["show", "k", "--id", "1"],
             &["cancel"],
+            &["cancel", "k", "--prefix", "p"],
+            &["cancel", "--prefix", ""],
+            &["put", "h", "--each", "text", "--text", "x"],
+            &["import-crontab", "-", "--prune", "--dry-run"],
             &["move", "k"],
             &["pause"],
             &["pause", "k", "--handler", "h"],

@@ -1,7 +1,11 @@
 //! `cancel`, `move`, `run`, `pause`, `resume`, `retry`, `dead --discard`: changes.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
 use serde::Serialize;
-use timerqueue_scheduler::{Cancel, Change, JobId, Pending, Query, Revive, Schedule, Scheduler, State};
+use timerqueue_scheduler::{Cancel, Change, JobId, JobInfo, Pending, Query, Revive, Schedule, Scheduler, State};
 
 use crate::args;
 use crate::exit::{DONE, Fail};
@@ -78,13 +82,41 @@ fn changed<'a>(key: &'a str, change: Change, outcome: &'static str) -> Result<Ch
     }
 }
 
-pub(crate) fn cancel(place: &Place, keys: &args::Keys, out: &mut Out) -> Result<(), Fail> {
-    let scheduler = open(place, false)?;
-    each(&keys.keys, out, |key| match scheduler.cancel(key).wait()? {
+fn cancelled(key: &str, cancel: Cancel) -> Result<Changed<'_>, Fail> {
+    match cancel {
         Cancel::Cancelled => Ok(Changed::key(key, "cancelled")),
         Cancel::Running => Ok(Changed::key(key, "stopping")),
         _ => Err(absent(key)),
-    })
+    }
+}
+
+pub(crate) fn cancel(place: &Place, cancel: &args::Cancel, out: &mut Out) -> Result<(), Fail> {
+    let scheduler = open(place, false)?;
+    let Some(prefix) = &cancel.prefix else {
+        return each(&cancel.keys, out, |key| cancelled(key, scheduler.cancel(key).wait()?));
+    };
+    let mut query = Query::new().key_prefix(prefix);
+    if let Some(handler) = &cancel.handler {
+        query = query.name(handler);
+    }
+    // A recurring job and its runs have the same key.
+    let mut keys = BTreeSet::new();
+    pages(&Reader::open(place)?, &query, |job| {
+        if job.state != State::Dead {
+            keys.insert(Arc::clone(&job.key));
+        }
+        Ok(true)
+    })?;
+    if keys.is_empty() {
+        return Err(Fail::Absent(format!("no job waits, runs or recurs whose key begins with {}", text::tame(prefix))));
+    }
+    cancel_all(&scheduler, &keys.into_iter().collect::<Vec<_>>(), out)
+}
+
+/// Cancels the jobs with these keys.
+pub(crate) fn cancel_all(scheduler: &Scheduler, keys: &[Arc<str>], out: &mut Out) -> Result<(), Fail> {
+    let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
+    in_batches(&keys, out, |key| scheduler.cancel(key), cancelled)
 }
 
 pub(crate) fn run_now(place: &Place, keys: &args::Keys, out: &mut Out) -> Result<(), Fail> {
@@ -145,9 +177,10 @@ fn revived(id: JobId, revive: Revive) -> Result<Changed<'static>, Fail> {
 }
 
 pub(crate) fn retry(place: &Place, retry: &args::Retry, out: &mut Out) -> Result<(), Fail> {
+    retry.age.is_for(retry.all)?;
     let scheduler = open(place, false)?;
     if retry.all {
-        return all(place, retry.handler.as_deref(), out, |id| scheduler.revive(id), revived);
+        return all(place, retry.handler.as_deref(), retry.age, out, |id| scheduler.revive(id), revived);
     }
     let reader = Reader::open(place)?;
     let by_key = each(&retry.keys, out, |key| {
@@ -172,39 +205,71 @@ fn discarded(id: JobId, was_there: bool) -> Result<Changed<'static>, Fail> {
 }
 
 pub(crate) fn discard(place: &Place, dead: &args::Dead, out: &mut Out) -> Result<(), Fail> {
+    dead.age.is_for(dead.all)?;
     let scheduler = open(place, false)?;
     if dead.all {
-        return all(place, dead.handler.as_deref(), out, |id| scheduler.discard(id), discarded);
+        return all(place, dead.handler.as_deref(), dead.age, out, |id| scheduler.discard(id), discarded);
     }
     each(&dead.id, out, |&id| discarded(JobId(id), scheduler.discard(JobId(id)).wait()?))
 }
 
-/// Changes all dead jobs of a handler, or of all. The store commits many at a time.
+/// Changes all dead jobs of a handler, or of all.
 fn all<T>(
     place: &Place,
     handler: Option<&str>,
+    age: args::Age,
     out: &mut Out,
-    mut change: impl FnMut(JobId) -> Pending<T>,
+    change: impl FnMut(JobId) -> Pending<T>,
     judge: impl Fn(JobId, T) -> Result<Changed<'static>, Fail>,
 ) -> Result<(), Fail> {
-    const BATCH: usize = 512;
     let mut query = Query::new().state(State::Dead);
     if let Some(handler) = handler {
         query = query.name(handler);
     }
     let mut ids = Vec::new();
+    let now = SystemTime::now();
     pages(&Reader::open(place)?, &query, |job| {
-        ids.push(job.id);
+        if age.has(job, now) {
+            ids.push(job.id);
+        }
         Ok(true)
     })?;
+    in_batches(&ids, out, change, judge)
+}
+
+impl args::Age {
+    /// Whether a dead job is of this age.
+    pub(crate) fn has(self, job: &JobInfo, now: SystemTime) -> bool {
+        let died = job.last.as_ref().map(|last| last.started + last.duration).or(job.due);
+        let ago = died.and_then(|died| now.duration_since(died).ok()).unwrap_or_default();
+        self.older.is_none_or(|older| ago >= older) && self.newer.is_none_or(|newer| ago < newer)
+    }
+
+    /// An age chooses among all jobs.
+    fn is_for(self, all: bool) -> Result<(), Fail> {
+        match (self.older.or(self.newer), all) {
+            (Some(_), false) => Err(Fail::Usage("--older and --newer are for lists, and for --all".to_owned())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Changes each of many things. The store commits many at a time.
+fn in_batches<'a, K: Copy, T>(
+    things: &[K],
+    out: &mut Out,
+    mut change: impl FnMut(K) -> Pending<T>,
+    judge: impl Fn(K, T) -> Result<Changed<'a>, Fail>,
+) -> Result<(), Fail> {
+    const BATCH: usize = 512;
     let mut progress = Progress::new(false);
     let mut code = Ok(());
-    for (at, batch) in ids.chunks(BATCH).enumerate() {
-        if ids.len() > BATCH {
-            progress.show(&format!("{} of {}", at * BATCH, ids.len()));
+    for (at, batch) in things.chunks(BATCH).enumerate() {
+        if things.len() > BATCH {
+            progress.show(&format!("{} of {}", at * BATCH, things.len()));
         }
-        let pending: Vec<_> = batch.iter().map(|&id| (id, change(id))).collect();
-        let done = each(pending, out, |(id, pending)| judge(id, pending.wait()?));
+        let pending: Vec<_> = batch.iter().map(|&thing| (thing, change(thing))).collect();
+        let done = each(pending, out, |(thing, pending)| judge(thing, pending.wait()?));
         code = joined(code, done);
     }
     code

@@ -38,6 +38,19 @@ pub(crate) enum Fail {
 }
 
 impl Fail {
+    /// The failure with another text, if it has one.
+    pub(crate) fn with(self, change: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Absent(text) => Self::Absent(change(text)),
+            Self::Usage(text) => Self::Usage(change(text)),
+            Self::Refused(text) => Self::Refused(change(text)),
+            Self::Place(text) => Self::Place(change(text)),
+            Self::Damaged(text) => Self::Damaged(change(text)),
+            Self::Stopped(text) => Self::Stopped(change(text)),
+            Self::Pipe | Self::Told(_) => self,
+        }
+    }
+
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Absent(_) => ABSENT,

@@ -9,7 +9,7 @@ use crate::args;
 use crate::exit::Fail;
 use crate::out::Out;
 use crate::place::Place;
-use crate::put::{SHOWN, next_lines};
+use crate::put::{SHOWN, is_reboot, next_lines};
 use crate::store::Reader;
 use crate::text;
 
@@ -158,9 +158,12 @@ pub(crate) fn dead(place: &Place, dead: &args::Dead, out: &mut Out) -> Result<()
     if left == 0 {
         return Ok(());
     }
+    let now = SystemTime::now();
     pages(&reader, &query, |job| {
-        out.thing(&job.shown(SystemTime::now()), |_| row(job))?;
-        left -= 1;
+        if dead.age.has(job, now) {
+            out.thing(&job.shown(now), |_| row(job))?;
+            left -= 1;
+        }
         Ok(left > 0)
     })
 }
@@ -211,8 +214,12 @@ fn described(job: &JobInfo, is_served: bool) -> String {
     }
     if let Some(recurrence) = &job.recurrence {
         let schedule = serde_json::to_string(&recurrence.schedule).unwrap_or_default();
+        let words = match is_reboot(&recurrence.schedule) {
+            true => "@reboot".to_owned(),
+            false => recurrence.schedule.describe(),
+        };
         field("schedule", text::tame(&schedule));
-        field("in words", text::tame(&recurrence.schedule.describe()));
+        field("in words", text::tame(&words));
         let grace = recurrence.grace.map(|grace| format!(", grace {}", text::rough(grace))).unwrap_or_default();
         field(
             "rules",

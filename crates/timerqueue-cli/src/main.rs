@@ -13,9 +13,13 @@ mod change;
 #[cfg(unix)]
 mod check;
 #[cfg(unix)]
+mod crontab;
+#[cfg(unix)]
 mod exit;
 #[cfg(unix)]
 mod look;
+#[cfg(unix)]
+mod man;
 #[cfg(unix)]
 mod out;
 #[cfg(unix)]

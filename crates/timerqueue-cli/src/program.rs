@@ -9,7 +9,7 @@ use crate::args::{self, Cli, Command};
 use crate::exit::{self, Fail};
 use crate::out::Out;
 use crate::place::Place;
-use crate::{change, check, look, put, restore, tail, text, web, worker};
+use crate::{change, check, crontab, look, man, put, restore, tail, text, web, worker};
 
 pub(crate) fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
@@ -54,7 +54,8 @@ fn run(cli: Cli, out: &mut Out) -> Result<(), Fail> {
         Command::Cron(cron) => put::cron(place()?, cron, out),
         Command::Ls(ls) => look::ls(place()?, &ls, out),
         Command::Show(show) => look::show(place()?, &show, out),
-        Command::Cancel(keys) => change::cancel(place()?, &keys, out),
+        Command::ImportCrontab(crontab) => crontab::import(place, &crontab, out),
+        Command::Cancel(jobs) => change::cancel(place()?, &jobs, out),
         Command::Move(to) => change::move_to(place()?, &to, out),
         Command::Run(keys) => change::run_now(place()?, &keys, out),
         Command::Pause(what) => change::pause(place()?, &what, true, out),
@@ -76,5 +77,6 @@ fn run(cli: Cli, out: &mut Out) -> Result<(), Fail> {
             clap_complete::generate(shell, &mut Cli::command(), "timerqueue", &mut script);
             out.raw(&script)
         }
+        Command::Man { command, all } => man::man(command.as_deref(), all.as_deref(), out),
     }
 }

@@ -1,16 +1,16 @@
 //! `put` and `cron`: new jobs.
 
-use std::io::Read;
+use std::io::{BufRead, Read};
 use std::time::{Duration, SystemTime};
 
 use jiff::tz::TimeZone;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use timerqueue_scheduler::store::{MAX_PAYLOAD_BYTES, Micros};
-use timerqueue_scheduler::{Catchup, Clash, Due, Overlap, Placed, Put, Schedule, Scheduler};
+use timerqueue_scheduler::{Catchup, Clash, Due, Overlap, Placed, Schedule, Scheduler};
 
 use crate::args;
-use crate::exit::Fail;
+use crate::exit::{DONE, Fail};
 use crate::out::Out;
 use crate::place::Place;
 use crate::store::open;
@@ -44,27 +44,31 @@ impl args::NewJob {
     }
 
     /// The key, or a new one, so that the user learns of it.
-    fn key(&mut self) -> String {
-        let made_up = || {
-            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            format!("{:x}-{:x}", since.as_nanos(), std::process::id())
-        };
-        self.key.take().unwrap_or_else(made_up)
+    fn key(&mut self) -> Result<String, Fail> {
+        match self.key.take() {
+            None if self.replace || self.keep => Err(Fail::Usage("--replace and --keep need --key".to_owned())),
+            key => Ok(key.unwrap_or_else(made_up)),
+        }
     }
 
-    fn send_with(&self, key: &str, put: Put<'_>, clash: Option<Clash>) -> Result<Placed, Fail> {
-        let clash = clash.unwrap_or(match (self.replace, self.keep) {
+    fn clash(&self) -> Clash {
+        match (self.replace, self.keep) {
             (true, _) => Clash::Replace,
             (_, true) => Clash::Keep,
             _ => Clash::Refuse,
-        });
-        Ok(put.key(key).clash(clash).send().wait()?)
+        }
     }
+}
+
+/// A key that no other job has.
+fn made_up() -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("{:x}-{:x}", since.as_nanos(), std::process::id())
 }
 
 /// What a put answers.
 #[derive(Serialize)]
-struct Accepted<'a> {
+pub(crate) struct Accepted<'a> {
     id: u64,
     key: &'a str,
     outcome: &'static str,
@@ -74,7 +78,7 @@ struct Accepted<'a> {
     next: Option<Vec<String>>,
 }
 
-fn accepted(placed: Placed, key: &str) -> Result<Accepted<'_>, Fail> {
+pub(crate) fn accepted(placed: Placed, key: &str) -> Result<Accepted<'_>, Fail> {
     let (id, outcome) = match placed {
         Placed::Added(id) => (id, "added"),
         Placed::Replaced { id, .. } => (id, "replaced"),
@@ -90,7 +94,7 @@ fn accepted(placed: Placed, key: &str) -> Result<Accepted<'_>, Fail> {
     Ok(Accepted { id: id.0, key, outcome, due: None, next: None })
 }
 
-fn sentence(accepted: &Accepted<'_>) -> String {
+pub(crate) fn sentence(accepted: &Accepted<'_>) -> String {
     format!("job {} {}, key {}", accepted.id, accepted.outcome, text::tame(accepted.key))
 }
 
@@ -122,14 +126,17 @@ impl When {
 }
 
 pub(crate) fn put(place: &Place, mut put: args::Put, out: &mut Out) -> Result<(), Fail> {
-    let (payload, key) = (put.job.payload()?, put.job.key());
+    if let Some(form) = put.each {
+        return put_each(place, &put, form, out);
+    }
+    let (payload, key) = (put.job.payload()?, put.job.key()?);
     let when = When::new(put.due.after, put.due.at.as_deref(), put.due.zone.as_deref())?;
     let scheduler = open(place, true)?;
     let mut job = scheduler.put_to(&put.handler, &*payload).due(when.due());
     if put.refuse_overdue {
         job = job.refuse_overdue();
     }
-    let placed = put.job.send_with(&key, job, None)?;
+    let placed = job.key(&key).clash(put.job.clash()).send().wait()?;
     let mut accepted = accepted(placed, &key)?;
     // The due time of a job that stays is its own.
     let is_new = placed.added().is_some();
@@ -147,9 +154,126 @@ pub(crate) fn put(place: &Place, mut put: args::Put, out: &mut Out) -> Result<()
     })
 }
 
-/// A schedule of one argument: `every 5m`, `after 5m`, a cron line, which may name its zone itself,
-/// or the JSON text of a schedule.
+/// A line of [`args::Each::Job`].
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    payload: Option<Box<RawValue>>,
+    key: Option<String>,
+    #[serde(rename = "in")]
+    after: Option<String>,
+    at: Option<String>,
+}
+
+/// A job that is to be put.
+struct ToPut {
+    /// The number of its line.
+    line: u64,
+    payload: Box<RawValue>,
+    key: String,
+    when: When,
+}
+
+impl ToPut {
+    fn of(line: u64, text: &str, put: &args::Put, form: args::Each) -> Result<Self, Fail> {
+        let bare = |payload| Line { payload: Some(payload), key: None, after: None, at: None };
+        let read = match form {
+            args::Each::Json => bare(json(text.to_owned())?),
+            args::Each::Text => bare(json(serde_json::Value::from(text).to_string())?),
+            args::Each::Job => serde_json::from_str(text).map_err(|error| Fail::Usage(error.to_string()))?,
+        };
+        let after = read.after.as_deref().map(text::duration).transpose().map_err(Fail::Usage)?;
+        let is_own = after.is_some() || read.at.is_some();
+        let when = match (after.is_some() && read.at.is_some(), is_own) {
+            (true, _) => return Err(Fail::Usage("`in` and `at` are said at once".to_owned())),
+            (_, true) => When::new(after, read.at.as_deref(), put.due.zone.as_deref())?,
+            _ => When::new(put.due.after, put.due.at.as_deref(), put.due.zone.as_deref())?,
+        };
+        let key = read.key.unwrap_or_else(|| format!("{}-{line}", made_up()));
+        Ok(Self { line, payload: read.payload.map_or_else(|| json("null".to_owned()), Ok)?, key, when })
+    }
+}
+
+/// The longest line: a payload, and what else a line may have.
+const LONGEST_LINE: usize = 4 * MAX_PAYLOAD_BYTES;
+/// The jobs of a commit.
+const BATCH: usize = 1_000;
+
+/// Puts a job for each line of the standard input. The lines of a commit are all put before the
+/// next ones are read.
+fn put_each(place: &Place, put: &args::Put, form: args::Each, out: &mut Out) -> Result<(), Fail> {
+    let scheduler = open(place, true)?;
+    let mut input = std::io::stdin().lock();
+    let (mut number, mut done, mut code) = (0, 0_u64, DONE);
+    let mut told = |out: &mut Out, line: u64, fail: Fail| {
+        out.flush()?;
+        code = code.max(fail.code());
+        fail.with(|text| format!("line {line}: {text}")).report();
+        Ok::<_, Fail>(())
+    };
+    loop {
+        let (mut jobs, mut is_end) = (Vec::new(), false);
+        while jobs.len() < BATCH && !is_end {
+            let mut line = Vec::new();
+            let read = (&mut input).take(LONGEST_LINE as u64).read_until(b'\n', &mut line);
+            let read = read.map_err(|error| Fail::Usage(format!("the standard input cannot be read: {error}")))?;
+            if read == LONGEST_LINE && !line.ends_with(b"\n") {
+                return Err(Fail::Usage(format!("line {}: longer than {LONGEST_LINE} bytes", number + 1)));
+            }
+            is_end = read == 0;
+            number += u64::from(!is_end);
+            let job = match std::str::from_utf8(&line).map(|line| line.trim_end_matches(['\n', '\r'])) {
+                Ok(text) if text.trim().is_empty() => continue,
+                Ok(text) => ToPut::of(number, text, put, form),
+                Err(_) => Err(Fail::Usage("no UTF-8".to_owned())),
+            };
+            match job {
+                Ok(job) => jobs.push(job),
+                Err(fail) => told(out, number, fail)?,
+            }
+        }
+        let puts = jobs.iter().map(|job| {
+            let new = scheduler.put_to(&put.handler, &*job.payload).key(&job.key).clash(put.job.clash());
+            let new = new.due(job.when.due());
+            if put.refuse_overdue { new.refuse_overdue() } else { new }
+        });
+        for (job, placed) in jobs.iter().zip(scheduler.put_many(puts).wait()?) {
+            match placed.map_err(Fail::from).and_then(|placed| accepted(placed, &job.key)) {
+                Ok(accepted) => {
+                    done += 1;
+                    if out.is_json() {
+                        out.thing(&accepted, sentence)?;
+                    }
+                }
+                Err(fail) => told(out, job.line, fail)?,
+            }
+        }
+        if is_end {
+            break;
+        }
+    }
+    if !out.is_json() {
+        out.line(&format!("{done} jobs put"))?;
+    }
+    if code == DONE { Ok(()) } else { Err(Fail::Told(code)) }
+}
+
+/// The schedule of `@reboot`: an instant that does not come. A worker runs its jobs by themselves.
+pub(crate) fn reboot() -> Result<Schedule, Fail> {
+    Ok(Schedule::cron("0 0 0 1 1 * 4800").zone("UTC").build()?)
+}
+
+/// Whether the jobs of a schedule run when the machine has started.
+pub(crate) fn is_reboot(schedule: &Schedule) -> bool {
+    reboot().is_ok_and(|reboot| reboot == *schedule)
+}
+
+/// A schedule of one argument: `@reboot`, `every 5m`, `after 5m`, a cron line, which may name its
+/// zone itself, or the JSON text of a schedule.
 pub(crate) fn schedule(line: &str, zone: Option<&str>) -> Result<Schedule, Fail> {
+    if line.trim() == "@reboot" {
+        return reboot();
+    }
     let (word, rest) = line.trim().split_once(char::is_whitespace).unwrap_or((line, ""));
     let builder = match word {
         "every" => Schedule::every(text::duration(rest).map_err(Fail::Usage)?),
@@ -175,7 +299,10 @@ pub(crate) fn schedule(line: &str, zone: Option<&str>) -> Result<Schedule, Fail>
 }
 
 /// The next runs of a schedule that begins now.
-fn next_runs(schedule: &Schedule) -> Vec<SystemTime> {
+pub(crate) fn next_runs(schedule: &Schedule) -> Vec<SystemTime> {
+    if is_reboot(schedule) {
+        return Vec::new();
+    }
     if schedule.is_fixed_delay() {
         return schedule.first_at(SystemTime::now()).map(|first| first.due()).into_iter().collect();
     }
@@ -184,6 +311,9 @@ fn next_runs(schedule: &Schedule) -> Vec<SystemTime> {
 
 /// The lines that show the next runs, in the zone of the schedule.
 pub(crate) fn next_lines(schedule: &Schedule, runs: &[SystemTime]) -> Vec<String> {
+    if is_reboot(schedule) {
+        return vec!["  after each start of the machine".to_owned()];
+    }
     let zone = text::zone(schedule.zone()).unwrap_or(TimeZone::UTC);
     let name = schedule.zone().map(|zone| format!(" {}", text::tame(zone))).unwrap_or_default();
     let now = SystemTime::now();
@@ -201,6 +331,26 @@ pub(crate) fn next_lines(schedule: &Schedule, runs: &[SystemTime]) -> Vec<String
 pub(crate) fn next_of(scheduler: &Scheduler, key: &str, schedule: &Schedule) -> Result<Vec<SystemTime>, Fail> {
     let job = scheduler.get(key).wait()?;
     Ok(job.map_or_else(|| next_runs(schedule), |job| job.next_runs(SystemTime::now(), SHOWN)))
+}
+
+impl From<args::Catchup> for Catchup {
+    fn from(catchup: args::Catchup) -> Self {
+        match catchup {
+            args::Catchup::Last => Self::RunLast,
+            args::Catchup::Skip => Self::Skip,
+            args::Catchup::All(at_most) => Self::RunAll { at_most },
+        }
+    }
+}
+
+impl From<args::Overlap> for Overlap {
+    fn from(overlap: args::Overlap) -> Self {
+        match overlap {
+            args::Overlap::Skip => Self::Skip,
+            args::Overlap::Queue => Self::QueueOne,
+            args::Overlap::Allow => Self::Allow,
+        }
+    }
 }
 
 /// What `cron --dry-run` answers.
@@ -222,25 +372,16 @@ pub(crate) fn preview(cron: &args::Cron, out: &mut Out) -> Result<(), Fail> {
 
 pub(crate) fn cron(place: &Place, mut cron: args::Cron, out: &mut Out) -> Result<(), Fail> {
     let schedule = schedule(&cron.schedule, cron.zone.as_deref())?;
-    let (payload, key) = (cron.job.payload()?, cron.job.key());
-    let catchup = match cron.catchup {
-        args::Catchup::Last => Catchup::RunLast,
-        args::Catchup::Skip => Catchup::Skip,
-        args::Catchup::All(at_most) => Catchup::RunAll { at_most },
-    };
-    let overlap = match cron.overlap {
-        args::Overlap::Skip => Overlap::Skip,
-        args::Overlap::Queue => Overlap::QueueOne,
-        args::Overlap::Allow => Overlap::Allow,
-    };
+    let (payload, key) = (cron.job.payload()?, cron.job.key()?);
+    let (catchup, overlap) = (cron.catchup.into(), cron.overlap.into());
     let scheduler = open(place, true)?;
     let job = scheduler.put_to(&cron.handler, &*payload).schedule(schedule.clone()).catchup(catchup).overlap(overlap);
     let job = match cron.grace {
         Some(grace) => job.grace(grace),
         None => job,
     };
-    let clash = if cron.update { Some(Clash::Update) } else { None };
-    let placed = cron.job.send_with(&key, job, clash)?;
+    let clash = if cron.update { Clash::Update } else { cron.job.clash() };
+    let placed = job.key(&key).clash(clash).send().wait()?;
     let mut accepted = accepted(placed, &key)?;
     // What another one has put stays as it is with --keep.
     let is_mine = placed.added().is_some() || !cron.job.keep;

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use jiff::civil::{Date, DateTime, Time};
+use jiff::civil::{Date, DateTime, Time, Weekday};
 use jiff::tz::TimeZone;
-use jiff::{Timestamp, ToSpan, Zoned};
+use jiff::{Span, Timestamp, ToSpan, Zoned};
 use timerqueue_scheduler::is_visible;
 
 /// Units of a duration, longest name first.
@@ -62,8 +62,8 @@ pub(crate) fn system_zone() -> Result<String, String> {
     })
 }
 
-/// An instant: `2026-12-24T18:00`, `2026-12-24`, `18:00` (the next one), all in the time zone; or
-/// RFC 3339 with an offset.
+/// An instant: `2026-12-24T18:00`, `2026-12-24`, `18:00` (the next one), all in the time zone;
+/// RFC 3339 with an offset; or as `at` has it ([`Words`]).
 pub(crate) fn instant(text: &str, zone_name: Option<&str>, now: SystemTime) -> Result<SystemTime, String> {
     if let Ok(at) = text.parse::<Timestamp>() {
         return match zone_name {
@@ -76,15 +76,131 @@ pub(crate) fn instant(text: &str, zone_name: Option<&str>, now: SystemTime) -> R
     if let Ok(civil) = text.parse::<DateTime>().or_else(|_| text.parse::<Date>().map(DateTime::from)) {
         return Ok(civil.to_zoned(zone).map_err(far)?.into());
     }
-    let wrong = |_| format!("{text:?} is no time such as 2026-12-24T18:00, 18:00 or 2026-12-24T18:00:00+01:00");
-    let time = text.parse::<Time>().map_err(wrong)?;
-    let now = Timestamp::try_from(now).map_err(far)?.to_zoned(zone.clone());
-    let today = now.date().to_datetime(time).to_zoned(zone.clone()).map_err(far)?;
-    if today > now {
-        return Ok(today.into());
+    let now = Timestamp::try_from(now).map_err(far)?.to_zoned(zone);
+    let words = text.to_ascii_lowercase().replace('+', " + ");
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let when = Words::of(&words).filter(|_| !words.is_empty()).ok_or_else(|| {
+        format!("{text:?} is no time such as 2026-12-24T18:00, 18:00, noon tomorrow, now + 2 hours or 2026-12-24T18:00:00+01:00")
+    })?;
+    Ok(when.after(&now).map_err(far)?.into())
+}
+
+/// A time as `at` reads it: a time of day, a day and what is added to them, each of which may be
+/// left out.
+#[derive(Default)]
+struct Words {
+    time: Option<Time>,
+    day: Option<Day>,
+    added: Vec<Span>,
+}
+
+enum Day {
+    On(Date),
+    /// Today and so many days.
+    In(i32),
+    Next(Weekday),
+}
+
+impl Words {
+    fn of(words: &[&str]) -> Option<Self> {
+        const DAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
+        let (mut found, mut rest) = (Self::default(), words);
+        if let ["now", behind @ ..] = rest {
+            rest = behind;
+            if !rest.is_empty() && !matches!(rest[0], "+" | "next") {
+                return None;
+            }
+        }
+        while let [word, behind @ ..] = rest {
+            rest = behind;
+            let weekday = DAYS.iter().position(|day| day == word || (word.len() == 3 && day.starts_with(word)));
+            let day = match *word {
+                "+" => {
+                    let [number, unit, behind @ ..] = rest else { return None };
+                    found.added.push(span(number.parse().ok()?, unit)?);
+                    rest = behind;
+                    continue;
+                }
+                "next" if matches!(rest, [unit, ..] if span(1, unit).is_some()) => {
+                    found.added.push(span(1, rest[0])?);
+                    rest = &rest[1..];
+                    continue;
+                }
+                "next" => continue,
+                "today" => Some(Day::In(0)),
+                "tomorrow" => Some(Day::In(1)),
+                word => match (weekday, word.parse::<Date>()) {
+                    (Some(day), _) => Some(Day::Next(Weekday::from_monday_zero_offset(day as i8).ok()?)),
+                    (None, day) => day.ok().map(Day::On),
+                },
+            };
+            if day.is_some() {
+                if found.day.is_some() || !found.added.is_empty() {
+                    return None;
+                }
+                found.day = day;
+                continue;
+            }
+            let half = matches!(rest, ["am" | "pm", ..]).then(|| rest[0]);
+            rest = &rest[usize::from(half.is_some())..];
+            let time = time(&format!("{word}{}", half.unwrap_or_default()))?;
+            if found.time.replace(time).is_some() || !found.added.is_empty() {
+                return None;
+            }
+        }
+        Some(found)
     }
-    let tomorrow = now.date().checked_add(1.day()).map_err(far)?;
-    Ok(tomorrow.to_datetime(time).to_zoned(zone).map_err(far)?.into())
+
+    /// The next such time.
+    fn after(self, now: &Zoned) -> Result<Zoned, jiff::Error> {
+        let time = self.time.unwrap_or_else(|| now.time());
+        let at = |date: Date| date.to_datetime(time).to_zoned(now.time_zone().clone());
+        let today = now.date();
+        let begin = match self.day {
+            None if self.time.is_none() => now.clone(),
+            None if at(today)? > *now => at(today)?,
+            None => at(today.checked_add(1.day())?)?,
+            Some(Day::On(date)) => at(date)?,
+            Some(Day::In(days)) => at(today.checked_add(days.days())?)?,
+            Some(Day::Next(day)) if day == today.weekday() && at(today)? > *now => at(today)?,
+            Some(Day::Next(day)) => at(today.nth_weekday(1, day)?)?,
+        };
+        self.added.into_iter().try_fold(begin, |at, span| at.checked_add(span))
+    }
+}
+
+/// A number of units: hours and minutes elapse, days and more are those of the calendar.
+fn span(number: i64, unit: &str) -> Option<Span> {
+    let span = Span::new();
+    match unit.strip_suffix('s').unwrap_or(unit) {
+        "minute" | "min" => span.try_minutes(number),
+        "hour" => span.try_hours(number),
+        "day" => span.try_days(number),
+        "week" => span.try_weeks(number),
+        "month" => span.try_months(number),
+        "year" => span.try_years(number),
+        _ => return None,
+    }
+    .ok()
+}
+
+/// A time of day: `18:00`, `6pm`, `6:30pm`, `noon`.
+fn time(word: &str) -> Option<Time> {
+    let hour = |hour| Time::new(hour, 0, 0, 0).ok();
+    match word {
+        "midnight" => return hour(0),
+        "noon" => return hour(12),
+        "teatime" => return hour(16),
+        _ => {}
+    }
+    let (clock, later) = match (word.strip_suffix("am"), word.strip_suffix("pm")) {
+        (Some(clock), _) => (clock, 0),
+        (_, Some(clock)) => (clock, 12),
+        _ => return word.contains(':').then(|| word.parse().ok())?,
+    };
+    let (hours, minutes) = clock.split_once(':').unwrap_or((clock, "0"));
+    let hours: i8 = hours.parse().ok().filter(|hours| (1..=12).contains(hours))?;
+    Time::new(hours % 12 + later, minutes.parse().ok()?, 0, 0).ok()
 }
 
 /// An instant for people, in a time zone.
@@ -190,11 +306,56 @@ mod tests {
         // The next one: today, or tomorrow.
         assert_eq!(at("17:00", berlin).unwrap(), "2026-09-21T15:00:00Z");
         assert_eq!(at("16:00", berlin).unwrap(), "2026-09-22T14:00:00Z");
-        for (wrong, zone) in
-            [("tomorrow", None), ("2026-12-24T18:00", Some("Mars/Base")), ("2026-12-24T18:00Z", berlin)]
-        {
+        for (wrong, zone) in [("2026-12-24T18:00", Some("Mars/Base")), ("2026-12-24T18:00Z", berlin)] {
             assert!(at(wrong, zone).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn instants_are_told_as_at_has_them() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_790_000_000); // Monday, 2026-09-21T16:13:20 in Berlin
+        let at = |text| instant(text, Some("Europe/Berlin"), now).map(rfc3339);
+        for (text, found) in [
+            ("now", "2026-09-21T14:13:20Z"),
+            ("now + 2 hours", "2026-09-21T16:13:20Z"),
+            ("Now +90minutes + 1 day", ""),
+            ("now + 90 minutes + 1 day", "2026-09-22T15:43:20Z"),
+            ("noon", "2026-09-22T10:00:00Z"),
+            ("midnight", "2026-09-21T22:00:00Z"),
+            ("6pm", "2026-09-21T16:00:00Z"),
+            ("6:30 PM tomorrow", "2026-09-22T16:30:00Z"),
+            ("12am", "2026-09-21T22:00:00Z"),
+            ("tomorrow", "2026-09-22T14:13:20Z"),
+            ("tomorrow noon", "2026-09-22T10:00:00Z"),
+            ("monday", "2026-09-28T14:13:20Z"),
+            ("18:00 mon", "2026-09-21T16:00:00Z"),
+            ("16:00 next monday", "2026-09-28T14:00:00Z"),
+            ("next week", "2026-09-28T14:13:20Z"),
+            ("teatime + 3 days", "2026-09-25T14:00:00Z"),
+            ("18:00 2026-12-24", "2026-12-24T17:00:00Z"),
+            // The clock goes back in between: a day has 25 hours.
+            ("noon 2026-10-24 + 1 day", "2026-10-25T11:00:00Z"),
+            ("noon 2026-10-24 + 24 hours", "2026-10-25T10:00:00Z"),
+        ] {
+            let wanted = Some(found.to_owned()).filter(|found| !found.is_empty());
+            assert_eq!(at(text).ok(), wanted, "{text}");
+        }
+        for wrong in [
+            "",
+            "+",
+            "+ 1 day day",
+            "noon noon",
+            "now noon",
+            "13pm",
+            "tomorrow today",
+            "25:00",
+            "now + 1",
+            "never",
+            "7",
+        ] {
+            assert!(at(wrong).is_err(), "{wrong}");
+        }
+        assert!(at("now + 999999999 years").is_err());
     }
 
     #[test]

@@ -64,6 +64,13 @@
 //! beside a status: 401 without the token, 404 for a job that is not there, 503 for a store that
 //! fails. Programs give the token as `Authorization: Bearer`.
 //!
+//! # Prometheus
+//!
+//! `/metrics` has the [`Figures`](timerqueue_scheduler::Figures) of the scheduler and its store in
+//! the text format of Prometheus, for the same callers: jobs by handler and state, the age of the
+//! oldest due job, ends of runs, lateness, durations. Prometheus takes the token by
+//! `authorization: { credentials: ... }` of its configuration.
+//!
 //! [`Counts`]: timerqueue_scheduler::Counts
 //! [`Activity`]: timerqueue_scheduler::Activity
 //! [`JobInfo`]: timerqueue_scheduler::JobInfo

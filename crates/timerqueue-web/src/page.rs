@@ -20,7 +20,7 @@ use http::header::{
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use maud::Markup;
-use timerqueue_scheduler::{Counts, Scheduler};
+use timerqueue_scheduler::{Counts, Figure, Figures, Scheduler};
 
 use crate::body::{self, Body};
 use crate::guard::{Admitted, Guard, Refusal, SHORTEST_TOKEN, is_loopback, random};
@@ -31,6 +31,8 @@ use crate::{act, data, view};
 const SLOW: Duration = Duration::from_millis(20);
 /// The greatest age of counts that a page shows.
 const OLDEST: Duration = Duration::from_secs(30);
+/// The path of the figures, as Prometheus asks for it.
+const FIGURES: &str = "/metrics";
 /// The longest body of a form.
 const LONGEST_FORM: usize = 4 * 1024;
 
@@ -81,6 +83,7 @@ pub(crate) struct Inner {
     pub(crate) title: String,
     pub(crate) read_only: bool,
     counted: Mutex<Option<Counted>>,
+    figures: Figures,
 }
 
 /// Counts as the store gave them. On a server they take a time that grows with the jobs, and each
@@ -342,7 +345,16 @@ impl PageBuilder {
             cookie_path: if prefix.is_empty() { "/".to_owned() } else { prefix.clone() },
         };
         Ok(Page {
-            inner: Arc::new(Inner { scheduler, guard, prefix, nested, title, read_only, counted: Mutex::default() }),
+            inner: Arc::new(Inner {
+                figures: Figures::new(&scheduler),
+                scheduler,
+                guard,
+                prefix,
+                nested,
+                title,
+                read_only,
+                counted: Mutex::default(),
+            }),
         })
     }
 }
@@ -364,6 +376,7 @@ pub(crate) enum Answer {
     SeeOther(String),
     Icon,
     Json(StatusCode, String),
+    Figures(String),
 }
 
 impl Inner {
@@ -378,7 +391,7 @@ impl Inner {
     async fn answer<B: http_body::Body>(&self, parts: &Parts, body: B) -> Response<Body> {
         let Ok(nonce) = random::<16>() else { return plain(StatusCode::INTERNAL_SERVER_ERROR, "no random bytes") };
         let below = self.below(parts.uri.path());
-        let data = below.and_then(Route::of_data);
+        let data = below.and_then(|path| if path == FIGURES { Some(path) } else { Route::of_data(path) });
         let admitted = match self.guard.admit(parts) {
             Ok(admitted) => admitted,
             Err(Refusal::Login) if data.is_some() => return self.refuse(Refusal::Login),
@@ -433,6 +446,12 @@ impl Inner {
         let fail = |status, text: &str| Answer::Json(status, data::failed(text));
         if ![Method::GET, Method::HEAD].contains(&parts.method) {
             return fail(StatusCode::METHOD_NOT_ALLOWED, "this path takes GET and HEAD");
+        }
+        if path == FIGURES {
+            return match self.figures.read().await {
+                Ok(figures) => Answer::Figures(Figure::page(&figures)),
+                Err(error) => fail(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+            };
         }
         let query = Fields::of(parts.uri.query().unwrap_or_default().as_bytes());
         let found = match Route::of(path, &query) {
@@ -562,6 +581,7 @@ impl Inner {
     fn finish(&self, answer: Answer, nonce: &str) -> Response<Body> {
         let (status, kind, body) = match answer {
             Answer::Html(status, html) => (status, "text/html; charset=utf-8", Body::new(html.into_string())),
+            Answer::Figures(page) => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", Body::new(page)),
             Answer::Json(status, json) => (status, "application/json", Body::new(json)),
             Answer::Icon => (StatusCode::OK, "image/svg+xml", Body::new(view::ICON)),
             Answer::SeeOther(to) => {

@@ -192,6 +192,23 @@ fn each_page_has_its_data_as_json() {
 }
 
 #[test]
+fn figures_are_there_for_prometheus() {
+    let rig = Rig::new();
+    rig.put("mail", "later", 3_600);
+    let page = rig.builder().token("0123456789abcdef").build().unwrap();
+    assert_eq!(ask(&page, get("/metrics")).status(), StatusCode::UNAUTHORIZED);
+    let request = || get("/metrics").header(header::AUTHORIZATION, "Bearer 0123456789abcdef");
+    let figures = text(ask(&page, request()));
+    assert!(figures.contains("timerqueue_jobs{handler=\"mail\",state=\"waiting\"} 1\n"), "{figures}");
+    rig.put("mail", "now", 0);
+    rig.run();
+    let response = ask(&page, request());
+    assert_eq!(response.headers()[header::CONTENT_TYPE], "text/plain; version=0.0.4; charset=utf-8");
+    let figures = text(response);
+    assert!(figures.contains("timerqueue_runs_total{handler=\"mail\",end=\"done\"} 1\n"), "{figures}");
+}
+
+#[test]
 fn data_have_the_rights_of_the_page() {
     let rig = Rig::new();
     let page = rig.builder().nested_at("/admin").token("0123456789abcdef").build().unwrap();

@@ -7,7 +7,9 @@
 //! kernel does for a worker that was killed. On Linux the kernel also kills the command if its
 //! guard is killed.
 
+mod boot;
 mod guard;
+mod kept;
 mod run;
 
 use std::collections::BTreeSet;
@@ -27,6 +29,7 @@ use timerqueue::{OnceTimer, Runtime};
 use timerqueue_scheduler::store::SqliteOptions;
 use timerqueue_scheduler::{Handler, Outcome, Retry, Run, RunEnd, RunRecord, Scheduler, StartError};
 
+use self::kept::{Kept, Mail};
 use self::run::Exec;
 use crate::args;
 use crate::exit::{Fail, note};
@@ -110,6 +113,22 @@ fn find(command: &OsStr) -> Result<(), Fail> {
     } else {
         Err(Fail::Usage(format!("there is no command {}", text::tame(&command.to_string_lossy()))))
     }
+}
+
+/// What becomes of the output of runs.
+fn kept(worker: &args::Worker) -> Result<Kept, Fail> {
+    if let Some(folder) = worker.output.as_ref().filter(|folder| !folder.is_dir()) {
+        return Err(Fail::Usage(format!("{} is no folder", text::tame(&folder.to_string_lossy()))));
+    }
+    let program: Vec<String> = worker.mailer.split_whitespace().map(str::to_owned).collect();
+    let mail = match worker.mail_to.as_deref().map(str::trim).filter(|to| !to.is_empty()) {
+        Some(to) => {
+            find(program.first().map_or("", |program| program).as_ref())?;
+            Some(Mail { to: to.to_owned(), program })
+        }
+        None => None,
+    };
+    Ok(Kept { of_error: worker.keep_output, folder: worker.output.clone(), mail, echo: worker.echo })
 }
 
 enum Message {
@@ -216,12 +235,14 @@ pub(crate) fn work(place: &Place, worker: args::Worker, out: &mut Out) -> Result
         again: worker.again,
         grace: worker.grace,
         raw: worker.raw,
-        echo: worker.echo,
-        keep_output: worker.keep_output,
+        kept: kept(&worker)?,
         put_back: Arc::clone(&put_back),
     });
     let runtime = Runtime::try_current().map_err(StartError::Runtime)?;
     let scheduler = start(&runtime, place, &worker, exec, out.is_json())?;
+    if let Some(booted) = boot::time() {
+        boot::run_jobs(&scheduler, &worker.handlers, booted)?;
+    }
     let tells = TellsOfEnd(messages.clone());
     // Of a timer that waits: an idle one keeps what it owns.
     let _never = OnceTimer::on(&runtime, LIFETIME, move |_| drop(tells));

@@ -23,6 +23,7 @@ use timerqueue::CancelReason;
 use timerqueue_scheduler::{Outcome, Run};
 
 use super::guard::{GUARD, STOP};
+use super::kept::{Kept, Output};
 use super::{CANCELLED, stopped};
 use crate::text;
 
@@ -40,8 +41,7 @@ pub(super) struct Exec {
     pub(super) again: Duration,
     pub(super) grace: Duration,
     pub(super) raw: bool,
-    pub(super) echo: bool,
-    pub(super) keep_output: usize,
+    pub(super) kept: Kept,
     pub(super) put_back: Arc<AtomicUsize>,
 }
 
@@ -54,44 +54,27 @@ enum End {
     Lost(String),
 }
 
-/// The end of the output.
-struct Tail {
-    bytes: Vec<u8>,
-    most: usize,
-    cut: bool,
-}
-
-impl Tail {
-    fn add(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-        let over = self.bytes.len().saturating_sub(self.most);
-        self.cut |= over > 0;
-        self.bytes.drain(..over);
-    }
-
-    /// Texts of a file have no NUL.
-    fn text(&self) -> String {
-        let text = String::from_utf8_lossy(&self.bytes).replace('\0', "\u{fffd}");
-        let text = text.trim();
-        if self.cut { format!("...{text}") } else { text.to_owned() }
-    }
-}
-
 impl Exec {
     /// Runs the command for a job.
     pub(super) fn run(&self, payload: &RawValue, run: &Run) -> Result<Outcome, String> {
         if run.closing().is_cancelled() && run.token().is_cancelled() {
             return Ok(stopped(self));
         }
-        let mut output = Tail { bytes: Vec::new(), most: self.keep_output, cut: false };
+        let mut output = self.kept.begin(run);
         let end =
             self.watched(&self.input(payload), run, &mut output).unwrap_or_else(|error| End::Lost(error.to_string()));
         let reason = run.token().reason();
-        let said = output.text();
-        let with_output = |what: String| if said.is_empty() { what } else { format!("{what}: {said}") };
+        let said = output.of_error.text();
+        // The end is told by mail, too.
+        let with_output = |what: String| {
+            self.kept.end(&output, run, Some(&what));
+            if said.is_empty() { what } else { format!("{what}: {said}") }
+        };
         match end {
-            End::Exit(0) => Ok(Outcome::Done),
-            End::Exit(AGAIN) => Ok(Outcome::again(self.again)),
+            End::Exit(code @ (0 | AGAIN)) => {
+                self.kept.end(&output, run, None);
+                Ok(if code == AGAIN { Outcome::again(self.again) } else { Outcome::Done })
+            }
             End::Exit(DEAD) => Ok(Outcome::Dead(with_output("exit code 65".to_owned()))),
             // The worker has ended it.
             _ if reason == Some(CancelReason::Timeout) => {
@@ -136,7 +119,7 @@ impl Exec {
     }
 
     /// Starts the guard, and waits for its end.
-    fn watched(&self, input: &[u8], run: &Run, output: &mut Tail) -> io::Result<End> {
+    fn watched(&self, input: &[u8], run: &Run, output: &mut Output) -> io::Result<End> {
         let (mut socket, theirs) = UnixStream::pair()?;
         let (printed, print) = pipe()?;
         ioctl_fionbio(&printed, true)?;
@@ -160,7 +143,7 @@ impl Exec {
     }
 
     /// The words of the guard, until it has ended. Takes the output meanwhile.
-    fn listen(&self, socket: &mut UnixStream, printed: &OwnedFd, output: &mut Tail) -> io::Result<String> {
+    fn listen(&self, socket: &mut UnixStream, printed: &OwnedFd, output: &mut Output) -> io::Result<String> {
         let mut words = Vec::new();
         let mut prints = true;
         loop {
@@ -192,18 +175,13 @@ impl Exec {
 
     /// Takes what was printed, up to some chunks: further output waits its turn. False: there will
     /// be no more.
-    fn read(&self, printed: &OwnedFd, output: &mut Tail) -> bool {
+    fn read(&self, printed: &OwnedFd, output: &mut Output) -> bool {
         const CHUNKS: usize = 16;
         let mut bytes = [0; 8_192];
         for _ in 0..CHUNKS {
             match rustix::io::read(printed, &mut bytes) {
                 Ok(0) => return false,
-                Ok(read) => {
-                    output.add(&bytes[..read]);
-                    if self.echo {
-                        let _ = io::stderr().write_all(&bytes[..read]);
-                    }
-                }
+                Ok(read) => output.add(&bytes[..read]),
                 Err(Errno::AGAIN) => return true,
                 Err(Errno::INTR) => {}
                 Err(_) => return false,
@@ -254,18 +232,6 @@ fn judged(words: &str) -> End {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_end_of_the_output_is_kept() {
-        let mut tail = Tail { bytes: Vec::new(), most: 4, cut: false };
-        tail.add(b"ab");
-        assert_eq!(tail.text(), "ab");
-        tail.add(b"c\0ef\n");
-        assert_eq!(tail.text(), "...\u{fffd}ef");
-        let mut none = Tail { bytes: Vec::new(), most: 0, cut: false };
-        none.add(b"abc");
-        assert_eq!(none.text(), "...");
-    }
 
     #[test]
     fn the_words_of_the_guard_are_understood() {

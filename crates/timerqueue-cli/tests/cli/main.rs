@@ -16,6 +16,7 @@ macro_rules! on_each_store {
     };
 }
 
+mod cron_and_at;
 mod files;
 mod jobs;
 mod processes;

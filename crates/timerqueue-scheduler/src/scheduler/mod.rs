@@ -5,6 +5,7 @@
 
 mod builder;
 mod error;
+mod figures;
 #[cfg(feature = "sqlite")]
 mod joint;
 mod put;
@@ -21,6 +22,7 @@ use timerqueue::Due;
 
 pub use self::builder::Builder;
 pub use self::error::StartError;
+pub use self::figures::{Figure, FigureKind, Figures};
 pub use self::put::Put;
 use crate::Schedule;
 use crate::engine::{Core, Job, Pending, Report, Run, Stats};

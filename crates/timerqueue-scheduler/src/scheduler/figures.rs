@@ -1,0 +1,404 @@
+//! Figures for tools that watch: what a scheduler and its store come to, by the names of a table.
+//!
+//! Ground rules. There is one table, [`Figure::KINDS`]: whatever reports figures takes the names
+//! from there. Counters do not fall: a store keeps the ends of runs for a week, so what is older
+//! than some minutes is added up here. No lock is held while a store is asked.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+
+use super::Scheduler;
+use crate::engine::Stats;
+use crate::histogram::Histogram;
+use crate::store::{Activity, Error, Node, State};
+
+/// A figure, as Prometheus has it: a name, labels and a value. Made by [`Figures`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Figure {
+    /// The name: that of a kind of [`KINDS`](Self::KINDS).
+    pub name: &'static str,
+    /// Names and values of the labels.
+    pub labels: Vec<(&'static str, Arc<str>)>,
+    /// The value.
+    pub value: f64,
+}
+
+/// What a figure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FigureKind {
+    /// The name of the figure.
+    pub name: &'static str,
+    /// What it counts, in English.
+    pub help: &'static str,
+    /// Whether it only grows, for as long as there is the [`Figures`].
+    pub is_counter: bool,
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> FigureKind {
+    FigureKind { name, help, is_counter: false }
+}
+
+const fn counter(name: &'static str, help: &'static str) -> FigureKind {
+    FigureKind { name, help, is_counter: true }
+}
+
+const JOBS: &str = "timerqueue_jobs";
+const FAILING: &str = "timerqueue_jobs_failing";
+const PAUSED: &str = "timerqueue_handler_paused";
+const PLACES: &str = "timerqueue_places";
+const OVERDUE: &str = "timerqueue_oldest_overdue_seconds";
+const AHEAD: &str = "timerqueue_schedules_ahead";
+const NODES: &str = "timerqueue_nodes";
+const STORE: &str = "timerqueue_store_seconds";
+const RUNS: &str = "timerqueue_runs_total";
+const LATE_BUCKET: &str = "timerqueue_run_lateness_seconds_bucket";
+const LATE_COUNT: &str = "timerqueue_run_lateness_seconds_count";
+const OWN_RUNS: &str = "timerqueue_scheduler_runs_total";
+const OWN_PANICS: &str = "timerqueue_scheduler_panics_total";
+const OWN_LOST: &str = "timerqueue_scheduler_lost_total";
+const OWN_BUCKET: &str = "timerqueue_scheduler_run_seconds_bucket";
+const OWN_COUNT: &str = "timerqueue_scheduler_run_seconds_count";
+
+impl Figure {
+    /// All kinds of figures.
+    pub const KINDS: &'static [FigureKind] = &[
+        gauge(JOBS, "Jobs of the store, by handler and state"),
+        gauge(FAILING, "Jobs that wait after a failed attempt, by handler"),
+        gauge(PAUSED, "1 for a handler that is paused"),
+        gauge(PLACES, "Runs that all nodes allow at a time, by handler"),
+        gauge(OVERDUE, "For how long the job that waits longest has been due"),
+        gauge(AHEAD, "Schedules that wait behind a clock that was ahead"),
+        gauge(NODES, "Schedulers that are alive on the store"),
+        gauge(STORE, "How long the store took to answer for these figures"),
+        counter(RUNS, "Runs on the store that ended, by handler and end"),
+        counter(LATE_BUCKET, "Runs on the store that began late by less than `le` seconds, by handler"),
+        counter(LATE_COUNT, "Runs on the store whose lateness is known, by handler"),
+        counter(OWN_RUNS, "Runs of this scheduler that ended, by end"),
+        counter(OWN_PANICS, "Panics of handlers of this scheduler"),
+        counter(OWN_LOST, "Ends of runs of this scheduler that were refused, since the run was another's by then"),
+        counter(OWN_BUCKET, "Runs of this scheduler that took less than `le` seconds"),
+        counter(OWN_COUNT, "Runs of this scheduler whose duration is known"),
+    ];
+
+    /// Figures as a page of Prometheus' text format, with a help and a type for each name.
+    ///
+    /// # Examples
+    ///
+    /// See [`Figures`].
+    #[must_use]
+    pub fn page(figures: &[Self]) -> String {
+        let mut page = String::new();
+        for kind in Self::KINDS {
+            let type_of = if kind.is_counter { "counter" } else { "gauge" };
+            let _ = writeln!(page, "# HELP {} {}\n# TYPE {} {type_of}", kind.name, kind.help, kind.name);
+            for figure in figures.iter().filter(|figure| figure.name == kind.name) {
+                let _ = writeln!(page, "{figure}");
+            }
+        }
+        page
+    }
+}
+
+/// A line of Prometheus' text format.
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)?;
+        for (at, (name, value)) in self.labels.iter().enumerate() {
+            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            write!(f, "{}{name}=\"{value}\"", if at == 0 { '{' } else { ',' })?;
+        }
+        write!(f, "{} {}", if self.labels.is_empty() { "" } else { "}" }, self.value)
+    }
+}
+
+/// The upper ends of buckets, as classes of [`Histogram`] (each one is twice as wide as the one
+/// before), and as labels in seconds. Stores keep lateness by these.
+const BUCKETS: [(Duration, &str); 11] = [
+    (Duration::from_micros(1 << 8), "0.000256"),
+    (Duration::from_micros(1 << 10), "0.001024"),
+    (Duration::from_micros(1 << 12), "0.004096"),
+    (Duration::from_micros(1 << 14), "0.016384"),
+    (Duration::from_micros(1 << 16), "0.065536"),
+    (Duration::from_micros(1 << 18), "0.262144"),
+    (Duration::from_micros(1 << 20), "1.048576"),
+    (Duration::from_micros(1 << 22), "4.194304"),
+    (Duration::from_micros(1 << 24), "16.777216"),
+    (Duration::from_micros(1 << 26), "67.108864"),
+    (Duration::from_micros(1 << 28), "268.435456"),
+];
+
+/// The ends of a handler's runs.
+#[derive(Clone, Default)]
+struct Ends {
+    /// By [`ENDS`].
+    runs: [u64; ENDS.len()],
+    lateness: Histogram,
+}
+
+const ENDS: [&str; 4] = ["done", "again", "failed", "dead"];
+
+impl Ends {
+    fn add(&mut self, part: &Activity) {
+        for (sum, more) in self.runs.iter_mut().zip([part.done, part.again, part.failed, part.died]) {
+            *sum += more;
+        }
+        self.lateness.merge(&part.lateness);
+    }
+}
+
+type ByHandler = BTreeMap<Arc<str>, Ends>;
+
+/// What was counted before an instant, and that instant.
+#[derive(Default)]
+struct Before {
+    ends: ByHandler,
+    until: Option<SystemTime>,
+}
+
+/// Reads the figures of a scheduler and its store, again and again, for tools that watch:
+/// `timerqueue-web` has them on a page, `timerqueue-adapters` for the crate metrics and for
+/// OpenTelemetry.
+///
+/// Figures of the store are those of all its schedulers, so one of them suffices. Those with
+/// `scheduler` in their names are this scheduler's. Counters of the store begin at zero in the
+/// minute of the first reading; so they fall when there is another `Figures`, as after a start of a
+/// process.
+///
+/// A `Figures` has a handle of its scheduler, which goes on while there is one.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use timerqueue::{ManualClock, Runtime};
+/// # use timerqueue_scheduler::*;
+/// # let clock = ManualClock::new();
+/// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+/// let figures = Figures::new(&scheduler);
+/// figures.wait()?; // counters begin
+/// let _ = scheduler.put_to("mail", &1).send().wait()?;
+/// let _ = scheduler.put_to("mail", &2).due(Duration::from_secs(60)).send().wait()?;
+/// clock.advance(Duration::from_secs(1));
+/// let page = Figure::page(&figures.wait()?); // in async code: `read().await`
+/// assert!(page.contains("timerqueue_jobs{handler=\"mail\",state=\"waiting\"} 1\n"));
+/// assert!(page.contains("timerqueue_runs_total{handler=\"mail\",end=\"done\"} 1\n"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Figures {
+    scheduler: Scheduler,
+    before: Mutex<Before>,
+}
+
+impl Figures {
+    /// For this scheduler. Nothing is read yet.
+    #[must_use]
+    pub fn new(scheduler: &Scheduler) -> Self {
+        Self { scheduler: scheduler.clone(), before: Mutex::default() }
+    }
+
+    /// Reads the figures: three questions to the store.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub async fn read(&self) -> Result<Vec<Figure>, Error> {
+        let begun = Instant::now();
+        let stats = self.scheduler.stats().await?;
+        let took = begun.elapsed();
+        let nodes = self.scheduler.nodes().await?;
+        let activity = self.scheduler.activity(self.since(&stats), MINUTE).await?;
+        Ok(self.made(&stats, took, &nodes, &activity))
+    }
+
+    /// As [`read`](Self::read), and blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn wait(&self) -> Result<Vec<Figure>, Error> {
+        let begun = Instant::now();
+        let stats = self.scheduler.stats().wait()?;
+        let took = begun.elapsed();
+        let nodes = self.scheduler.nodes().wait()?;
+        let activity = self.scheduler.activity(self.since(&stats), MINUTE).wait()?;
+        Ok(self.made(&stats, took, &nodes, &activity))
+    }
+
+    /// Since when ends are asked for.
+    fn since(&self, stats: &Stats) -> SystemTime {
+        *self.before.lock().until.get_or_insert_with(|| stats.jobs.now.unwrap_or_else(SystemTime::now))
+    }
+
+    /// The ends of runs so far. What is older than some minutes does not change any more.
+    fn ends(&self, now: SystemTime, activity: &[Activity]) -> ByHandler {
+        let mut before = self.before.lock();
+        let settled = now.checked_sub(SETTLED).unwrap_or(now);
+        let from = before.until.unwrap_or(now);
+        let mut sum = before.ends.clone();
+        // Another reading may have taken in some of it meanwhile.
+        for part in activity.iter().filter(|part| part.begin + MINUTE > from) {
+            sum.entry(Arc::clone(&part.name)).or_default().add(part);
+        }
+        let old = |part: &&Activity| part.begin + MINUTE > from && part.begin + MINUTE <= settled;
+        if let Some(last) = activity.iter().filter(old).map(|part| part.begin + MINUTE).max() {
+            for part in activity.iter().filter(old) {
+                before.ends.entry(Arc::clone(&part.name)).or_default().add(part);
+            }
+            before.until = Some(last);
+        }
+        sum
+    }
+
+    fn made(&self, stats: &Stats, took: Duration, nodes: &[Node], activity: &[Activity]) -> Vec<Figure> {
+        let jobs = &stats.jobs;
+        let mut made = Vec::new();
+        let mut add = |name, labels: &[(&'static str, &str)], value: f64| {
+            let labels = labels.iter().map(|&(name, value)| (name, value.into())).collect();
+            made.push(Figure { name, labels, value });
+        };
+        for kind in &jobs.kinds {
+            let handler = ("handler", &*kind.name);
+            for (state, word) in STATES {
+                add(JOBS, &[handler, ("state", word)], kind.of(state) as f64);
+            }
+            add(FAILING, &[handler], kind.failing as f64);
+            add(PAUSED, &[handler], f64::from(u8::from(kind.paused)));
+        }
+        let mut places: BTreeMap<&str, f64> = BTreeMap::new();
+        for handler in nodes.iter().flat_map(|node| &node.handlers) {
+            *places.entry(&handler.name).or_default() += handler.parallel as f64;
+        }
+        for (name, places) in places {
+            add(PLACES, &[("handler", name)], places);
+        }
+        add(OVERDUE, &[], jobs.overdue().unwrap_or_default().as_secs_f64());
+        add(AHEAD, &[], jobs.ahead as f64);
+        add(NODES, &[], nodes.len() as f64);
+        add(STORE, &[], took.as_secs_f64());
+        for (name, ends) in self.ends(jobs.now.unwrap_or_else(SystemTime::now), activity) {
+            let handler = ("handler", &*name);
+            for (end, runs) in ENDS.into_iter().zip(ends.runs) {
+                add(RUNS, &[handler, ("end", end)], runs as f64);
+            }
+            buckets(&ends.lateness, |le, runs| add(LATE_BUCKET, &[handler, ("le", le)], runs));
+            add(LATE_COUNT, &[handler], ends.lateness.count() as f64);
+        }
+        for (end, runs) in ENDS.into_iter().zip([stats.done, stats.again, stats.retried, stats.died]) {
+            add(OWN_RUNS, &[("end", end)], runs as f64);
+        }
+        add(OWN_PANICS, &[], stats.panics as f64);
+        add(OWN_LOST, &[], stats.lost as f64);
+        buckets(&stats.durations, |le, runs| add(OWN_BUCKET, &[("le", le)], runs));
+        add(OWN_COUNT, &[], stats.durations.count() as f64);
+        made
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// After this time no run is counted for a minute that has passed, unless the clock was set.
+const SETTLED: Duration = Duration::from_secs(600);
+
+const STATES: [(State, &str); State::ALL.len()] = [
+    (State::Waiting, "waiting"),
+    (State::Queued, "queued"),
+    (State::Running, "running"),
+    (State::Dead, "dead"),
+    (State::Recurring, "recurring"),
+];
+
+/// Calls `add` with the end of each bucket, and with how many durations are below it.
+fn buckets(durations: &Histogram, mut add: impl FnMut(&str, f64)) {
+    let (mut classes, mut sum) = (durations.classes().peekable(), 0);
+    for (end, le) in BUCKETS {
+        while let Some((_, count)) = classes.next_if(|&(class, _)| class <= end) {
+            sum += count;
+        }
+        add(le, sum as f64);
+    }
+    add("+Inf", durations.count() as f64);
+}
+
+impl fmt::Debug for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Figures").field("scheduler", &self.scheduler).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use timerqueue::{ManualClock, Runtime};
+
+    use super::*;
+    use crate::{Handler, Retry, Run};
+
+    fn value(figures: &[Figure], line: &str) -> f64 {
+        let found = figures.iter().find(|figure| figure.to_string().starts_with(&format!("{line} ")));
+        found.unwrap_or_else(|| panic!("{line}: {}", Figure::page(figures))).value
+    }
+
+    #[test]
+    fn counters_do_not_fall_when_the_store_forgets() {
+        let clock = ManualClock::new();
+        clock.set_wall(std::time::UNIX_EPOCH + Duration::from_secs(1_790_000_000));
+        let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+        let dies = Handler::new("dies", |_: u32, _: &Run| Err::<(), _>("no")).retry(Retry::never());
+        let mail = |_: u32, _: &Run| {};
+        let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", mail).register(dies).start().unwrap();
+        let figures = Figures::new(&scheduler);
+        figures.wait().unwrap();
+        // Two weeks, in steps of twelve hours; a store keeps one week.
+        for round in 1..=28 {
+            let late = Duration::from_millis(5 * (round % 2));
+            let _ = scheduler.put_to("mail", &1).due(Duration::from_secs(1)).send().wait().unwrap();
+            let _ = scheduler.put_to("dies", &1).send().wait().unwrap();
+            clock.stall(Duration::from_secs(1) + late);
+            clock.advance(Duration::from_secs(12 * 3_600));
+            let read = figures.wait().unwrap();
+            assert_eq!(value(&read, "timerqueue_runs_total{handler=\"mail\",end=\"done\"}"), round as f64);
+            assert_eq!(value(&read, "timerqueue_jobs{handler=\"dies\",state=\"dead\"}"), round as f64);
+        }
+        let read = figures.wait().unwrap();
+        let bucket =
+            |le| value(&read, &format!("timerqueue_run_lateness_seconds_bucket{{handler=\"mail\",le=\"{le}\"}}"));
+        assert_eq!((bucket("0.004096"), bucket("0.016384"), bucket("+Inf")), (14.0, 28.0, 28.0));
+        assert_eq!(value(&read, "timerqueue_scheduler_runs_total{end=\"dead\"}"), 28.0);
+        assert_eq!(value(&read, "timerqueue_scheduler_run_seconds_count"), 56.0);
+        assert_eq!(value(&read, "timerqueue_places{handler=\"mail\"}"), 32.0);
+        let named = |kind: &FigureKind| read.iter().any(|figure| figure.name == kind.name);
+        assert!(Figure::KINDS.iter().all(named));
+        assert!(read.iter().all(|figure| Figure::KINDS.iter().any(|kind| kind.name == figure.name)));
+    }
+
+    #[test]
+    fn labels_are_escaped() {
+        let labels = vec![("handler", "a\"b\\c\nd".into()), ("le", "1".into())];
+        let figure = Figure { name: JOBS, labels, value: 0.5 };
+        assert_eq!(figure.to_string(), r#"timerqueue_jobs{handler="a\"b\\c\nd",le="1"} 0.5"#);
+    }
+
+    /// The dashboard asks for figures that there are.
+    #[test]
+    fn the_dashboard_shows_figures_that_exist() {
+        let text = include_str!("../../docs/grafana.json");
+        let board: serde_json::Value = serde_json::from_str(text).unwrap();
+        let panels = board["panels"].as_array().unwrap();
+        let asked: Vec<&str> = (panels.iter())
+            .flat_map(|panel| panel["targets"].as_array().unwrap())
+            .map(|target| target["expr"].as_str().unwrap())
+            .collect();
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let words = asked.iter().flat_map(|expr| expr.split(|c| !is_word(c)));
+        let names: std::collections::BTreeSet<&str> = words.filter(|word| word.starts_with("timerqueue_")).collect();
+        assert!(names.len() > 10, "{names:?}");
+        for name in names {
+            assert!(Figure::KINDS.iter().any(|kind| kind.name == name), "{name}");
+        }
+    }
+}
