@@ -145,7 +145,7 @@ impl Stage {
     fn set_wall(&self, to: u64) {
         self.manual.step();
         self.manual.virtual_time.set_wall(wall(to));
-        self.manual.engine.walls.follow_by(&self.manual.engine, 1);
+        self.manual.engine.walls.follow(&self.manual.engine, 1);
     }
 
     fn change(&self, to: u64) -> Changed {

@@ -180,6 +180,13 @@ impl<T> Slab<T> {
         }
     }
 
+    /// Removes a value, and takes out what a caller with a lock drops after releasing it: see
+    /// [`Self::leftover`].
+    #[inline]
+    pub(crate) fn take_out(&mut self, index: u32) -> (Option<T>, Option<Box<More<T>>>) {
+        (self.remove(index), self.leftover())
+    }
+
     /// Takes out the table left by a peak, once only the first page has values, and at most half
     /// full. (The condition on the first page avoids freeing and allocating the table in turn at
     /// the edge of a page.)

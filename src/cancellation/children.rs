@@ -174,10 +174,8 @@ impl Shards {
     /// one, which is not needed either: see [`Self::renew_waker`].) The caller drops the result.
     pub(super) fn remove_waker(&self, at: InShard) -> Option<Waker> {
         let mut members = self.shard(at)?.members.lock();
-        let waker = members.wakers.remove(at.index);
-        let leftover = members.wakers.leftover();
+        let (waker, _after_the_lock) = members.wakers.take_out(at.index);
         drop(members);
-        drop(leftover);
         waker
     }
 
@@ -219,11 +217,9 @@ impl ParentLink {
     fn unlink(&mut self) -> Option<Arc<Inner>> {
         let shard = self.shard.take()?;
         let mut members = shard.members.lock();
-        let child = members.children.remove(self.index);
-        let leftover = members.children.leftover();
+        let _after_the_lock = members.children.take_out(self.index);
         let keep = if members.children.is_empty() { members.keep.take() } else { None };
         drop(members);
-        drop((child, leftover));
         keep
     }
 }

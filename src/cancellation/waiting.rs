@@ -109,10 +109,8 @@ impl<T: Borrow<CancellationToken>> Wait<T> {
         let waker = match stored {
             StoredWaker::Listener(index) => {
                 let mut listeners = handle.listeners.lock();
-                let waker = listeners.wakers.remove(index);
-                let leftover = listeners.wakers.leftover();
+                let (waker, _after_the_lock) = listeners.wakers.take_out(index);
                 drop(listeners);
-                drop(leftover);
                 waker
             }
             StoredWaker::Shard(at) => handle.children.remove_waker(at),

@@ -33,6 +33,7 @@ use std::sync::Weak;
 use std::task::Waker;
 
 use super::current::{Owner, Scope};
+use super::wall_registry::SECTION;
 use super::{Engine, InOrder};
 use crate::alarm::virtual_time::VirtualTime;
 use crate::ordered_map::{Key, OrderedMap};
@@ -246,7 +247,8 @@ impl Agenda {
         self.entries.lock()
     }
 
-    pub(crate) fn join(self: &std::sync::Arc<Self>, engine: &Arc<Engine>, boot: bool) -> Membership {
+    /// Puts a new runtime on this clock.
+    pub(crate) fn join(self: &std::sync::Arc<Self>, engine: &Arc<Engine>, boot: bool) {
         let mut entries = self.entries();
         if entries.touched.len() > entries.queues {
             // Some belong to runtimes that have ended. The list is longer than there are queues, so
@@ -262,7 +264,9 @@ impl Agenda {
         let room = entries.queues;
         entries.touched.reserve(room);
         entries.members.push(Member { engine: std::sync::Arc::downgrade(engine), boot, first, at });
-        Membership { agenda: std::sync::Arc::clone(self), first }
+        drop(entries);
+        let before = engine.membership.set(Membership { agenda: std::sync::Arc::clone(self), first });
+        debug_assert!(before.is_ok(), "an engine is on one clock");
     }
 
     /// The runtimes on this clock. A returned reference may be the last, and dropping the runtime
@@ -277,19 +281,9 @@ impl Agenda {
         self.entries().first(&self.virtual_time).map_or(NEVER, |(at, ..)| at)
     }
 
-    /// The queue of [`Self::first`]. The reference to its runtime may be the last, and is dropped
-    /// with no lock held.
-    pub(crate) fn first_queue(&self) -> Option<(u64, Arc<Engine>, usize)> {
-        self.find(NEVER, false)
-    }
-
-    /// Takes an entry whose instant has come: the caller sweeps the queue. As to the reference, see
-    /// [`Self::first_queue`].
-    pub(crate) fn take_due(&self) -> Option<(Arc<Engine>, usize)> {
-        let (_, engine, queue) = self.find(self.virtual_time.now(), true)?;
-        Some((engine, queue))
-    }
-
+    /// The earliest entry up to `until`, and its queue. `takes`: the entry is removed, and the
+    /// caller sweeps the queue. The reference to the runtime may be the last, and is dropped with
+    /// no lock held.
     fn find(&self, until: u64, takes: bool) -> Option<(u64, Arc<Engine>, usize)> {
         let mut entries = self.entries();
         loop {
@@ -327,13 +321,13 @@ impl Agenda {
 
     /// The wall clock has been set: aims all wall timers again.
     pub(crate) fn follow_wall(&self) {
-        self.engines().iter().for_each(|engine| engine.walls.follow(engine));
+        self.engines().iter().for_each(|engine| engine.walls.follow(engine, SECTION));
     }
 
     /// Runs all due callbacks, ordered by due point and arming. Returns their number.
     pub(crate) fn run_due(&self) -> u64 {
         let mut swept = Vec::new();
-        while let Some((engine, queue)) = self.take_due() {
+        while let Some((_, engine, queue)) = self.find(self.virtual_time.now(), true) {
             engine.sweep_by_hand(queue, &mut swept);
             self.put(&engine, swept.drain(..));
         }
@@ -396,7 +390,7 @@ impl Agenda {
     /// The earliest due point of all queues, exactly, on the clock which stands still in suspend;
     /// [`NEVER`]: no timer comes due.
     pub(crate) fn earliest_due(&self) -> u64 {
-        while let Some((at, engine, queue)) = self.first_queue() {
+        while let Some((at, engine, queue)) = self.find(NEVER, false) {
             // `earliest_due_of` moves the entry of the queue, if too early.
             if engine.clock.on_monotonic(engine.earliest_due_of(queue)) <= at {
                 return at;

@@ -229,12 +229,6 @@ impl Engine {
         &self.shards[self.current_queue().unwrap_or_else(in_turn)]
     }
 
-    /// On a manual clock: the agenda keeps this engine's deadlines from now on.
-    pub(crate) fn join_agenda(&self, membership: Membership) {
-        let before = self.membership.set(membership);
-        debug_assert!(before.is_ok(), "an engine is on one clock");
-    }
-
     /// The agenda of the manual clock that this engine is on.
     pub(crate) fn agenda(&self) -> Option<&std::sync::Arc<Agenda>> {
         self.membership.get().map(|membership| &membership.agenda)

@@ -43,7 +43,7 @@ const RECHECK: Duration = Duration::from_secs(5);
 /// where steps are not reported.
 const DRIFT: Duration = Duration::from_millis(1);
 /// Timers aimed in a lock section that follows a step.
-const SECTION: usize = 48;
+pub(super) const SECTION: usize = 48;
 /// Lock sections in a job of the pool that follows a step: some 100 us.
 const SECTIONS_AT_ONCE: usize = 20;
 
@@ -123,11 +123,7 @@ impl WallRegistry {
 
     /// As [`step`](Self::step), on the calling thread. On return all timers are aimed by the wall
     /// clock at the call, or later.
-    pub(crate) fn follow(&self, engine: &Engine) {
-        self.follow_by(engine, SECTION);
-    }
-
-    fn follow_by(&self, engine: &Engine, section: usize) {
+    pub(crate) fn follow(&self, engine: &Engine, section: usize) {
         for shard in engine.shards() {
             shard.lock().walls.begin();
             while self.follow_section(engine, shard, section) {}

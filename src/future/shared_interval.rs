@@ -211,10 +211,8 @@ impl SharedInterval {
     fn withdraw(&mut self) {
         let Some((number, place)) = self.place.take() else { return };
         let mut state = self.common.state.lock();
-        let waker = if state.number == number { state.wakers.remove(place) } else { None };
-        let leftover = state.wakers.leftover();
+        let _after_the_lock = (state.number == number).then(|| state.wakers.take_out(place));
         drop(state);
-        drop((waker, leftover));
     }
 
     /// The period of all receivers; `Duration::MAX` if the interval never ticks.

@@ -257,14 +257,6 @@ impl<W: Driver> Pool<W> {
         Ok(())
     }
 
-    /// Counts one thread more, unless the limit is reached. Threads that are being started each
-    /// start further ones, at once: to look at the number first and to raise it then would let each
-    /// of them through.
-    fn reserve_thread(&self) -> bool {
-        let one_more = |n: usize| (n < self.config.max_threads).then_some(n + 1);
-        self.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
-    }
-
     /// Starts a thread that has been counted; one that is refused is counted no more.
     fn spawn(&self, work: &Arc<W>) -> io::Result<()> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
@@ -427,7 +419,10 @@ impl<W: Driver> Pool<W> {
         }
         let threads = self.threads_to_add(local);
         if threads > 0 {
-            self.grow(work, threads); // a refusal demands the next look for later
+            // This thread must poll again, and starting a thread takes long: it starts one, which
+            // starts the next before it looks for jobs. A refusal demands the next look for later.
+            self.growth.store(threads, Ordering::Relaxed);
+            self.start_one_more(work);
         }
         self.stall_check.demand(work.as_ref(), None, STALL_CHECK);
     }
@@ -462,20 +457,17 @@ impl<W: Driver> Pool<W> {
         self.threads.load(Ordering::Relaxed) >= self.config.max_threads
     }
 
-    /// Adds threads. The caller starts the first thread, and each new thread starts further threads
-    /// before it looks for jobs. Starting a thread takes long, and the caller must poll again.
-    fn grow(&self, work: &Arc<W>, threads: usize) {
-        self.growth.store(threads, Ordering::Relaxed);
-        self.start_one_more(work);
-    }
-
     /// Starts a thread, if threads are still to be started. Returns whether a thread was started.
     fn start_one_more(&self, work: &Arc<W>) -> bool {
         let one = |n: usize| n.checked_sub(1);
         if self.growth.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one).is_err() {
             return false;
         }
-        let room = !self.is_stopping() && self.reserve_thread();
+        // Each thread that is being started starts a further one at once: to look at the number
+        // first and to raise it then would let each of them through.
+        let reserve = |n: usize| (n < self.config.max_threads).then_some(n + 1);
+        let reserved = || self.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve).is_ok();
+        let room = !self.is_stopping() && reserved();
         let started = if room { self.spawn(work) } else { Ok(()) };
         if !room || started.is_err() {
             self.growth.store(0, Ordering::Relaxed);

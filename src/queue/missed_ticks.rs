@@ -91,15 +91,12 @@ pub(crate) fn next_tick(policy: MissedTicks, schedule: Schedule, now: u64) -> Ne
     let passed = late / period;
     match policy {
         MissedTicks::Rebase => NextTick { missed: passed - 1, next: later(now, period.min(CATCH_UP_NS)) },
-        MissedTicks::Skip => NextTick { missed: passed, next: next_on_grid(due, period, passed) },
+        MissedTicks::Skip => {
+            NextTick { missed: passed, next: later(due, passed.saturating_add(1).saturating_mul(period)) }
+        }
         MissedTicks::Delay => NextTick { missed: passed, next: later(now, period) },
         MissedTicks::Burst => unreachable!("handled above"),
     }
-}
-
-/// The tick after `passed` whole periods.
-fn next_on_grid(due: u64, period: u64, passed: u64) -> u64 {
-    later(due, passed.saturating_add(1).saturating_mul(period))
 }
 
 #[cfg(all(test, not(timerqueue_loom)))]

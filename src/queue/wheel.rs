@@ -570,14 +570,6 @@ impl<X> TimerWheel<X> {
         false
     }
 
-    /// Inserts the nodes of a slot again.
-    fn insert_again(&mut self, mut chain: TakenList<X>) {
-        while let Some(node) = chain.pop(&Key::new()) {
-            // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
-            unsafe { self.place_again(node) };
-        }
-    }
-
     /// Inserts the nodes of the taken chains again, for a unit of `work` each. `None`: the work is
     /// used up.
     fn finish_chains(&mut self, work: &mut usize) -> Option<()> {
@@ -699,8 +691,12 @@ impl<X> TimerWheel<X> {
                 return false;
             }
             *work = work.saturating_sub(count as usize);
-            let chain = self.levels.take(slot);
-            self.insert_again(chain);
+            let mut chain = self.levels.take(slot);
+            while let Some(node) = chain.pop(&Key::new()) {
+                // SAFETY: just unlinked, and alive until emitted (promise of the caller of
+                // `insert`).
+                unsafe { self.place_again(node) };
+            }
             exact = Some(slot);
         }
         self.found_later = false;

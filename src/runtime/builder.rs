@@ -425,7 +425,7 @@ impl RuntimeBuilder {
             let boot = self.clock == RuntimeClock::Boot;
             let ticking = Clock::Manual { virtual_time: agenda.virtual_time.clone(), boot };
             let engine = Engine::new(queues, &[], ticking, None, self.take_hooks());
-            engine.join_agenda(agenda.join(&engine, boot));
+            agenda.join(&engine, boot);
             return Ok(Runtime { owner: Owner::new(engine) });
         }
         let cores = Cores::of_process();

@@ -76,7 +76,7 @@ impl DefaultRuntime {
 /// The default runtime, if started: of this process, or of the parent from which this process was
 /// forked.
 #[inline]
-fn started() -> Option<&'static Runtime> {
+pub(super) fn started() -> Option<&'static Runtime> {
     GLOBAL.get().map(DefaultRuntime::last)
 }
 
@@ -269,11 +269,6 @@ impl Runtime {
             Ok(_) | Err(FORBIDDEN) => Ok(()),
             Err(_) => Err(StartError::AlreadyStarted),
         }
-    }
-
-    /// The default runtime, if started; it may have ended.
-    pub(crate) fn global_if_started() -> Option<&'static Self> {
-        started()
     }
 
     /// Whether this is the default runtime.

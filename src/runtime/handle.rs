@@ -5,7 +5,7 @@
 //! its last [`Runtime`] is dropped. Each reference is counted on a cache line of the core on which
 //! it was made (S35).
 
-use super::default::settle_clock;
+use super::default::{settle_clock, started};
 use super::{ManualClock, Runtime, RuntimeError, usable};
 use crate::alarm::{Clock, SystemClock};
 use crate::engine::{CoreRef, Engine, Owner, current};
@@ -153,7 +153,7 @@ impl RuntimeHandle {
     /// started.
     pub(crate) fn engine_if_started(&self) -> Option<&Arc<Engine>> {
         match self {
-            Self::Global => Runtime::global_if_started().map(Runtime::engine),
+            Self::Global => started().map(Runtime::engine),
             Self::Engine(core) => Some(&core.engine),
         }
     }
