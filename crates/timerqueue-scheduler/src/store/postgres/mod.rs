@@ -52,18 +52,16 @@ pub use self::view::PostgresReader;
 use self::writer::{Back, Message, Write, Writer};
 use super::origin::Origin;
 use super::questions::Questions;
+use super::sql::checked;
 use super::{
-    Applied, Claim, Claimed, Entry, Fault, Held, Hold, Invalid, Limits, Micros, Mutation, Notice, Op, Reply, Room,
-    Scan, Scanned, Settled, Store, Watcher, sealed,
+    Applied, Claim, Claimed, Entry, Fault, Held, Hold, Limits, Micros, Notice, Op, Reply, Room, Scan, Scanned, Settled,
+    Store, Watcher, sealed,
 };
 use crate::Error;
 
 /// The longest name of a schema: the server cuts longer names of channels.
 const MAX_SCHEMA_BYTES: usize = 48;
 const SHORTEST: Duration = Duration::from_millis(100);
-
-/// An operation, or the reason why it is none.
-type Checked = Result<Op, Invalid>;
 
 /// A store on a PostgreSQL server (version 13 or later): any number of nodes run the same jobs, and
 /// each run is one node's.
@@ -510,20 +508,6 @@ impl Drop for Inner {
                 let _ = thread.join();
             }
         }
-    }
-}
-
-/// An operation that the server can keep. A rule of the user's is dropped here, on the caller's
-/// thread.
-fn checked(op: Op) -> Checked {
-    let schedule = match &op {
-        Op::Put(new) => new.recurrence.as_ref(),
-        Op::Key { mutation: Mutation::Reschedule(recurrence), .. } => Some(recurrence),
-        _ => None,
-    };
-    match schedule {
-        Some(recurrence) if recurrence.schedule.has_rule() => Err(Invalid::RuleNotStorable),
-        _ => Ok(op),
     }
 }
 

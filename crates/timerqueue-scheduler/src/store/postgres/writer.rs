@@ -21,8 +21,9 @@ use super::link::Link;
 use super::sleepers::{self, Told};
 use super::wire::{Step, run};
 use super::work::{Asked, Committed, LOCKED_AGAIN, Work};
-use super::{Checked, SHORTEST, Settings, Shared, schema};
+use super::{SHORTEST, Settings, Shared, schema};
 use crate::store::rules::{Changes, Claims, Dealer, Effects, first_occurrence, merged};
+use crate::store::sql::Checked;
 use crate::store::{
     Applied, Claim, Claimed, Entry, Fault, Held, Invalid, Micros, NewJob, Notice, Op, Reply, Settle, Settled, Verdict,
 };

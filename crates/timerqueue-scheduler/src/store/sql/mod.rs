@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::columns::Read;
 use super::rules::Row;
-use super::{JobId, LastRun, Micros, NewJob, State};
+use super::{Invalid, JobId, LastRun, Micros, Mutation, NewJob, Op, State};
 
 #[cfg(feature = "postgres")]
 pub(super) use self::affinities::{Claimable, affinity_of};
@@ -25,6 +25,22 @@ pub(super) use self::texts::FILE;
 pub(super) use self::texts::SERVER;
 pub(super) use self::texts::Texts;
 pub(super) use self::work::{Changed, Heads, Work, plain_wake};
+
+/// An operation, or the reason why it is none.
+pub(super) type Checked = Result<Op, Invalid>;
+
+/// An operation that tables can keep. A rule of the user's is dropped here, on the caller's thread.
+pub(super) fn checked(op: Op) -> Checked {
+    let schedule = match &op {
+        Op::Put(new) => new.recurrence.as_ref(),
+        Op::Key { mutation: Mutation::Reschedule(recurrence), .. } => Some(recurrence),
+        _ => None,
+    };
+    match schedule {
+        Some(recurrence) if recurrence.schedule.has_rule() => Err(Invalid::RuleNotStorable),
+        _ => Ok(op),
+    }
+}
 
 /// A value of a statement.
 #[derive(Clone, Copy, Debug)]

@@ -7,10 +7,11 @@
 use rusqlite::Transaction;
 
 use super::work::{Memory, Work};
-use super::writer::{Checked, Message};
-use super::{Failure, SqliteStore, checked, schema};
+use super::writer::Message;
+use super::{Failure, SqliteStore, schema};
 use crate::Error;
 use crate::store::rules::Changes;
+use crate::store::sql::{Checked, checked};
 use crate::store::{Applied, Fault, Op};
 
 impl SqliteStore {

@@ -39,12 +39,13 @@ use self::reader::{Guard, Reader};
 pub use self::view::SqliteReader;
 use self::watch::{Stop, Watch};
 use self::work::Keep;
-use self::writer::{Checked, Message, Write, Writer};
+use self::writer::{Message, Write, Writer};
 use super::origin::Origin;
 use super::questions::Questions;
+use super::sql::checked;
 use super::{
-    Applied, Claim, Claimed, Entry, FinishedJob, Hold, Invalid, Micros, Mutation, Notice, Op, Reply, Scan, Scanned,
-    Settled, Store, Watcher, sealed, text,
+    Applied, Claim, Claimed, Entry, FinishedJob, Hold, Micros, Notice, Op, Reply, Scan, Scanned, Settled, Store,
+    Watcher, sealed, text,
 };
 use crate::Error;
 
@@ -405,20 +406,6 @@ impl Drop for Inner {
                 let _ = thread.join();
             }
         }
-    }
-}
-
-/// An operation that the file can keep. A rule of the user's is dropped here, on the caller's
-/// thread.
-fn checked(op: Op) -> Checked {
-    let schedule = match &op {
-        Op::Put(new) => new.recurrence.as_ref(),
-        Op::Key { mutation: Mutation::Reschedule(recurrence), .. } => Some(recurrence),
-        _ => None,
-    };
-    match schedule {
-        Some(recurrence) if recurrence.schedule.has_rule() => Err(Invalid::RuleNotStorable),
-        _ => Ok(op),
     }
 }
 

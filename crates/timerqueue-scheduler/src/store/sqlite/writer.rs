@@ -21,7 +21,8 @@ use super::error::Failure;
 use super::work::{Memory, Work, Wrote};
 use super::{log, place, schema};
 use crate::store::rules::{Changes, Claims, Dealer, Effects, Rows, merged};
-use crate::store::{Applied, Claim, Claimed, Entry, Fault, Invalid, Micros, Notice, Op, Reply, Settled};
+use crate::store::sql::Checked;
+use crate::store::{Applied, Claim, Claimed, Entry, Fault, Micros, Notice, Reply, Settled};
 use crate::unwind::quietly;
 
 /// How often schedulers ask whether there is new zone data.
@@ -47,9 +48,6 @@ enum Flush {
 }
 
 type Entries = HashMap<u64, Arc<Entry>>;
-
-/// An operation, or the reason why it is none.
-pub(super) type Checked = Result<Op, Invalid>;
 
 pub(super) enum Message {
     Write(Write),
