@@ -42,7 +42,7 @@ const SECOND: u64 = 20;
 const EXPIRED: usize = 1;
 
 struct Toy {
-    shared: SharedAlarm<2>,
+    shared: SharedAlarm,
     /// The instants to which the system's alarms are set; [`NEVER`]: expired.
     alarms: [AtomicU64; 2],
     /// By shard: how often a poller got it.
@@ -54,7 +54,7 @@ impl Toy {
     fn new() -> Arc<Self> {
         let taken = [const { AtomicU32::new(0) }; 3];
         let alarms = [const { NEVER }; 2].map(AtomicU64::new);
-        let toy = Self { shared: SharedAlarm::new(3), alarms, taken };
+        let toy = Self { shared: SharedAlarm::new(3, 2), alarms, taken };
         toy.arm(0, FIRST);
         assert_eq!(toy.alarms[EXPIRED].load(Relaxed), FIRST);
         toy.alarms[EXPIRED].store(NEVER, Relaxed);
@@ -62,13 +62,13 @@ impl Toy {
     }
 
     fn arm(&self, shard: usize, at: u64) {
-        self.shared.arm(shard, at, |alarm, at| self.alarms[alarm].store(at, Relaxed));
+        self.shared.arm(shard, at, &|alarm, at| self.alarms[alarm].store(at, Relaxed));
     }
 
     /// A poller was told of the expiry.
     fn take(&self, now: u64) {
         let set = |alarm: usize, at, _| self.alarms[alarm].store(at, Relaxed);
-        self.shared.take(EXPIRED, || now, |shard| _ = self.taken[shard].fetch_add(1, Relaxed), set);
+        self.shared.take(EXPIRED, &|| now, &mut |shard| _ = self.taken[shard].fetch_add(1, Relaxed), &set);
     }
 
     /// The shard is swept by a poller, or an alarm is at or before its instant.

@@ -37,6 +37,10 @@
 //!   linked source.
 //! - [`error`], [`futures`], [`observe`], [`util`]: what programs name less often.
 //!
+//! For a million sessions with a time-out each, [a
+//! list](https://github.com/timerqueue/timerqueue/blob/main/docs/BENCHMARKS.md#delay-queues-q1-to-q4)
+//! says which type to take, and what it costs.
+//!
 //! # Which thread runs what
 //!
 //! Callbacks run on the threads of the runtime's pool: by default a thread more than there are

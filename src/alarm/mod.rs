@@ -154,11 +154,16 @@ pub(crate) trait Backend: Send + Sync {
     }
 }
 
-/// Opens the alarms of a runtime: the system's own timers, or timed waits.
-pub(crate) fn open(clock: SystemClock, alarms: usize, portable: bool) -> io::Result<Box<dyn Backend>> {
-    Ok(if portable {
-        Box::new(LeaderFollowers::new(clock, alarms)?)
-    } else {
-        Box::new(SystemAlarms::new(clock, alarms)?)
-    })
+/// Opens the alarms of a runtime. A pointer, so that a program has the code of the alarms that it
+/// asks for.
+pub(crate) type Open = fn(SystemClock, usize) -> io::Result<Box<dyn Backend>>;
+
+/// The system's own timers.
+pub(crate) fn native(clock: SystemClock, alarms: usize) -> io::Result<Box<dyn Backend>> {
+    Ok(Box::new(SystemAlarms::new(clock, alarms)?))
+}
+
+/// Timed waits.
+pub(crate) fn portable(clock: SystemClock, alarms: usize) -> io::Result<Box<dyn Backend>> {
+    Ok(Box::new(LeaderFollowers::new(clock, alarms)?))
 }

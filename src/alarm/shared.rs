@@ -28,13 +28,13 @@ pub(crate) const PAUSE_NS: u64 = 1_000_000;
 const STEADY: u8 = 4;
 
 /// See the module's ground rules.
-pub(crate) struct SharedAlarm<const ALARMS: usize>(Mutex<Instants<ALARMS>>);
+pub(crate) struct SharedAlarm(Mutex<Instants>);
 
-struct Instants<const ALARMS: usize> {
+struct Instants {
     /// By member; [`NEVER`]: not set.
     of: Box<[u64]>,
     /// By alarm: the instant to which it is set; [`NEVER`]: it has expired.
-    set: [u64; ALARMS],
+    set: Box<[u64]>,
     /// The last expiry's instant, the distance from the one before, and how many distances in a row
     /// were equal.
     last: u64,
@@ -46,26 +46,26 @@ struct Instants<const ALARMS: usize> {
     sets: u64,
 }
 
-impl<const ALARMS: usize> Instants<ALARMS> {
+impl Instants {
     fn earliest(&self) -> u64 {
         self.of.iter().copied().min().unwrap_or(NEVER)
     }
 
     /// Sets an alarm if none is at or before the earliest instant, and one ahead of time.
-    fn cover(&mut self, set: impl Fn(usize, u64)) {
+    fn cover(&mut self, set: &dyn Fn(usize, u64)) {
         let earliest = self.earliest();
-        if earliest < self.set.into_iter().min().unwrap_or(NEVER) {
-            self.set_latest(earliest, &set);
+        if earliest < self.set.iter().copied().min().unwrap_or(NEVER) {
+            self.set_latest(earliest, set);
         }
         let steady = self.equal >= STEADY && earliest == self.last.saturating_add(self.distance);
         if steady && self.set.contains(&NEVER) {
-            self.set_latest(earliest.saturating_add(self.distance), &set);
+            self.set_latest(earliest.saturating_add(self.distance), set);
         }
     }
 
     /// Sets the alarm that is free, else the one that is set to the latest instant.
-    fn set_latest(&mut self, at: u64, set: impl Fn(usize, u64)) {
-        let latest = (0..ALARMS).max_by_key(|&alarm| self.set[alarm]).unwrap_or(0);
+    fn set_latest(&mut self, at: u64, set: &dyn Fn(usize, u64)) {
+        let latest = (0..self.set.len()).max_by_key(|&alarm| self.set[alarm]).unwrap_or(0);
         self.set[latest] = at;
         self.sets += 1;
         set(latest, at);
@@ -86,14 +86,14 @@ impl<const ALARMS: usize> Instants<ALARMS> {
     }
 }
 
-impl<const ALARMS: usize> SharedAlarm<ALARMS> {
-    pub(crate) fn new(members: usize) -> Self {
-        let of = vec![NEVER; members].into_boxed_slice();
-        Self(Mutex::new(Instants { of, set: [NEVER; ALARMS], last: 0, distance: 0, equal: 0, early: 0, sets: 0 }))
+impl SharedAlarm {
+    pub(crate) fn new(members: usize, alarms: usize) -> Self {
+        let [of, set] = [members, alarms].map(|count| vec![NEVER; count].into_boxed_slice());
+        Self(Mutex::new(Instants { of, set, last: 0, distance: 0, equal: 0, early: 0, sets: 0 }))
     }
 
     /// Gives a member an instant; [`NEVER`] takes the instant back. `set` sets one of the alarms.
-    pub(crate) fn arm(&self, member: usize, at: u64, set: impl Fn(usize, u64)) {
+    pub(crate) fn arm(&self, member: usize, at: u64, set: &dyn Fn(usize, u64)) {
         let mut instants = self.0.lock();
         instants.of[member] = at;
         instants.cover(set);
@@ -105,9 +105,9 @@ impl<const ALARMS: usize> SharedAlarm<ALARMS> {
     pub(crate) fn take(
         &self,
         alarm: usize,
-        now: impl FnOnce() -> u64,
-        mut due: impl FnMut(usize),
-        set: impl Fn(usize, u64, bool),
+        now: &dyn Fn() -> u64,
+        due: &mut dyn FnMut(usize),
+        set: &dyn Fn(usize, u64, bool),
     ) {
         let mut instants = self.0.lock();
         let now = now();
@@ -124,7 +124,7 @@ impl<const ALARMS: usize> SharedAlarm<ALARMS> {
             instants.equal = 0;
         }
         let often_early = instants.early >= OFTEN_EARLY;
-        instants.cover(|alarm, at| set(alarm, at, often_early));
+        instants.cover(&|alarm, at| set(alarm, at, often_early));
     }
 
     /// How often an alarm was set.
@@ -144,27 +144,27 @@ mod tests {
     /// The calls that set an alarm: its number, and the instant.
     type Sets = Vec<(usize, u64)>;
 
-    fn arm<const ALARMS: usize>(alarm: &SharedAlarm<ALARMS>, shard: usize, at: u64) -> Sets {
+    fn arm(alarm: &SharedAlarm, shard: usize, at: u64) -> Sets {
         let sets = RefCell::new(Sets::new());
-        alarm.arm(shard, at, |alarm, at| sets.borrow_mut().push((alarm, at)));
+        alarm.arm(shard, at, &|alarm, at| sets.borrow_mut().push((alarm, at)));
         sets.into_inner()
     }
 
     /// The shards that are due; the sets; whether alarms are often early.
-    fn take<const ALARMS: usize>(alarm: &SharedAlarm<ALARMS>, expired: usize, now: u64) -> (Vec<usize>, Sets, bool) {
+    fn take(alarm: &SharedAlarm, expired: usize, now: u64) -> (Vec<usize>, Sets, bool) {
         let (mut shards, sets) = (Vec::new(), RefCell::new((Sets::new(), false)));
         let set = |alarm, at, often_early| {
             sets.borrow_mut().0.push((alarm, at));
             sets.borrow_mut().1 = often_early;
         };
-        alarm.take(expired, || now, |shard| shards.push(shard), set);
+        alarm.take(expired, &|| now, &mut |shard| shards.push(shard), &set);
         let (sets, often_early) = sets.into_inner();
         (shards, sets, often_early)
     }
 
     #[test]
     fn a_shared_alarm_is_set_to_the_earliest_instant_and_to_the_rest() {
-        let alarm = SharedAlarm::<1>::new(3);
+        let alarm = SharedAlarm::new(3, 1);
         let sets = [arm(&alarm, 1, 500), arm(&alarm, 0, 900), arm(&alarm, 2, 300)];
         assert_eq!(sets, [vec![(0, 500)], vec![], vec![(0, 300)]]);
         assert_eq!(arm(&alarm, 2, 700), [], "a later instant leaves the alarm");
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn an_alarm_that_comes_early_again_and_again_is_no_coincidence() {
-        let alarm = SharedAlarm::<1>::new(2);
+        let alarm = SharedAlarm::new(2, 1);
         arm(&alarm, 0, 500);
         for _ in 0..2 {
             for _ in 1..OFTEN_EARLY {
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn after_instants_at_equal_distances_an_alarm_is_set_ahead_until_one_is_in_vain() {
-        let alarm = SharedAlarm::<2>::new(2);
+        let alarm = SharedAlarm::new(2, 2);
         let mut at = 1_000;
         assert_eq!(arm(&alarm, 0, at), [(1, at)]);
         let mut expired = 1;
@@ -226,21 +226,21 @@ mod tests {
         fn an_alarm_is_at_or_before_each_instant(
             steps in prop::collection::vec((0..4_usize, 1..40_u64, any::<bool>()), 1..200),
         ) {
-            let alarm = SharedAlarm::<2>::new(3);
+            let alarm = SharedAlarm::new(3, 2);
             let system = RefCell::new([NEVER; 2]);
             let mut of = [NEVER; 3];
             let mut now = 0;
             for (shard, after, regular) in steps {
                 if shard < 3 {
                     of[shard] = if regular { (now / 20 + 1) * 20 } else { now + after };
-                    alarm.arm(shard, of[shard], |alarm, at| system.borrow_mut()[alarm] = at);
+                    alarm.arm(shard, of[shard], &|alarm, at| system.borrow_mut()[alarm] = at);
                 } else {
                     now += after;
                     let expired: Vec<usize> = (0..2).filter(|&alarm| system.borrow()[alarm] <= now).collect();
                     for alarm_number in expired {
                         system.borrow_mut()[alarm_number] = NEVER;
                         let set = |alarm: usize, at, _| system.borrow_mut()[alarm] = at;
-                        alarm.take(alarm_number, || now, |shard| of[shard] = NEVER, set);
+                        alarm.take(alarm_number, &|| now, &mut |shard| of[shard] = NEVER, &set);
                     }
                 }
                 let earliest = of.into_iter().min().unwrap_or(NEVER);

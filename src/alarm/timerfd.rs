@@ -120,7 +120,7 @@ pub(crate) struct TimerFd {
     stall_check: Descriptor,
     timers: Box<[Descriptor]>,
     /// With each timer, if alarms share timers; else empty.
-    shared: Box<[SharedAlarm<1>]>,
+    shared: Box<[SharedAlarm]>,
     /// The number of alarms that share a timer, but for the last timer, which may have fewer.
     alarms_per_timer: usize,
     /// Expires when the wall clock is set. Opened by the first `follow_wall`.
@@ -242,7 +242,10 @@ impl TimerFd {
         let origin = ForkGuard::here()?;
         let stall_check = timerfd(clock.id())?;
         let count = alarms.div_ceil(alarms_per_timer);
-        let timers = (0..count).map(|_| timerfd(clock.id())).collect::<io::Result<Box<[_]>>>()?;
+        let mut timers = Vec::with_capacity(count);
+        for _ in 0..count {
+            timers.push(timerfd(clock.id())?);
+        }
         let shares = if alarms_per_timer > 1 { count } else { 0 };
         // SAFETY: no pointers.
         let wake = owned(unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
@@ -266,7 +269,7 @@ impl TimerFd {
             wake: Descriptor::new(wake),
             stall_check: Descriptor::new(stall_check),
             timers: timers.into_iter().map(Descriptor::new).collect(),
-            shared: (0..shares).map(|_| SharedAlarm::new(alarms_per_timer)).collect(),
+            shared: (0..shares).map(|_| SharedAlarm::new(alarms_per_timer, 1)).collect(),
             alarms_per_timer,
             wall: OnceLock::new(),
             tag,
@@ -339,7 +342,7 @@ impl TimerFd {
             }
         };
         let mut due = Vec::new();
-        self.shared[timer].take(0, || self.clock.now(), |alarm| due.push(alarm), set);
+        self.shared[timer].take(0, &|| self.clock.now(), &mut |alarm| due.push(alarm), &set);
         for alarm in due {
             report(Event::Alarm(timer * self.alarms_per_timer + alarm));
         }
@@ -449,7 +452,7 @@ impl Backend for TimerFd {
             return self.set_to(&self.timers[alarm], at);
         }
         let (timer, alarm) = (alarm / self.alarms_per_timer, alarm % self.alarms_per_timer);
-        self.shared[timer].arm(alarm, at, |_, at| self.set_to(&self.timers[timer], at));
+        self.shared[timer].arm(alarm, at, &|_, at| self.set_to(&self.timers[timer], at));
     }
 
     fn arm_stall_check(&self, after: Duration) {

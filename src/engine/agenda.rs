@@ -205,8 +205,7 @@ impl Membership {
 impl Entries {
     /// The place of the runtime that has the queue of this number; `None`: it has left.
     fn place(&self, number: u64) -> Option<usize> {
-        let place = self.members.partition_point(|member| member.first <= number).checked_sub(1)?;
-        (self.members[place].queue(number) < self.members[place].at.len()).then_some(place)
+        place_of(&self.members, number)
     }
 
     /// `to` gets the instant of the entry. False: it has given none, or the runtime has left.
@@ -242,6 +241,12 @@ impl Entries {
     }
 }
 
+/// See [`Entries::place`].
+fn place_of(members: &[Member], number: u64) -> Option<usize> {
+    let place = members.partition_point(|member| member.first <= number).checked_sub(1)?;
+    (members[place].queue(number) < members[place].at.len()).then_some(place)
+}
+
 impl Agenda {
     fn entries(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock()
@@ -253,9 +258,8 @@ impl Agenda {
         if entries.touched.len() > entries.queues {
             // Some belong to runtimes that have ended. The list is longer than there are queues, so
             // the cost is amortized.
-            let touched = std::mem::take(&mut entries.touched);
-            let touched = touched.into_iter().filter(|number| entries.place(*number).is_some()).collect();
-            entries.touched = touched;
+            let Entries { members, touched, .. } = &mut *entries;
+            touched.retain(|number| place_of(members, *number).is_some());
         }
         let first = entries.next_number;
         let at = vec![NEVER; engine.shards().count()].into_boxed_slice();

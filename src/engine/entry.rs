@@ -628,6 +628,7 @@ impl Drop for EntryRef {
 // ---------------------------------------------------------------- change
 
 /// Replaces due time and period, counting from now (S15 to S18).
+#[inline(never)] // one copy
 pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Changed {
     change_to::<false>(node, |now| instant(now, due), |_| Period::new(period)).0
 }
@@ -643,6 +644,7 @@ pub(crate) fn restart(node: &EntryRef, due: Duration) -> Changed {
 }
 
 /// As [`restart`], for a caller with a lock of its own.
+#[inline(never)] // one copy
 pub(crate) fn restart_under_lock(node: &EntryRef, due: Duration) -> (Changed, Notice) {
     change_to::<true>(node, |now| instant(now, due), |inner| node.get().period(inner.queue.key()))
 }
@@ -676,7 +678,7 @@ fn change_to<const APART: bool>(
 
 /// Disposes the timer and gives the handle's reference back. If only the handle and the queue refer
 /// to the timer, this takes a single lock section and no further atomic operation.
-#[inline]
+#[inline(never)] // one copy, however many places drop a timer
 pub(super) fn dispose_last(handle: EntryRef) {
     if let Err(handle) = free_last(handle) {
         dispose(&handle);
@@ -684,6 +686,7 @@ pub(super) fn dispose_last(handle: EntryRef) {
 }
 
 /// Stops the timer for good, without waiting (S19, S20).
+#[inline(never)] // one copy
 pub(crate) fn dispose(node: &EntryRef) {
     let shared = node.get();
     let outcome = shared.state.dispose();
@@ -710,6 +713,7 @@ pub(crate) fn dispose(node: &EntryRef) {
 
 /// The end of a disposed timer, when no callback runs or will run: drops the payload and wakes the
 /// waiters.
+#[inline(never)] // one copy
 pub(super) fn finish_disposal(node: &EntryRef) {
     // SAFETY: alive by the reference, and so is its shard. The state word gives this right to a
     // single caller, after the last callback (I12).

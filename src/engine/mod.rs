@@ -74,7 +74,7 @@ pub(crate) struct Engine {
     /// `None` on a manual clock.
     pub(crate) native: Option<NativeParts>,
     /// One for each [`shared_alarm::SHARE`] shards, in real time.
-    shared_alarms: Box<[SharedAlarm<{ shared_alarm::ALARMS }>]>,
+    shared_alarms: Box<[SharedAlarm]>,
     /// The place of this engine in the agenda of a manual clock.
     membership: OnceLock<Membership>,
     /// Callbacks that run now on the driver of a manual clock, or on an executor of the program's.

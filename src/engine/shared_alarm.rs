@@ -33,8 +33,8 @@ fn is_shared_point(at: u64) -> bool {
 }
 
 /// The shared alarms of so many shards. (A single one sets alarms ahead, too.)
-pub(super) fn shared_alarms(shards: usize) -> Box<[SharedAlarm<ALARMS>]> {
-    (0..shards.div_ceil(SHARE)).map(|group| SharedAlarm::new((shards - group * SHARE).min(SHARE))).collect()
+pub(super) fn shared_alarms(shards: usize) -> Box<[SharedAlarm]> {
+    (0..shards.div_ceil(SHARE)).map(|group| SharedAlarm::new((shards - group * SHARE).min(SHARE), ALARMS)).collect()
 }
 
 /// The number of the backend's alarms for so many shards.
@@ -77,7 +77,7 @@ impl Engine {
             let group = shard / SHARE;
             let first = self.shards.len() + group * ALARMS;
             let set = |alarm, at| native.pool.alarms.arm(first + alarm, at);
-            self.shared_alarms[group].arm(shard % SHARE, at, set);
+            self.shared_alarms[group].arm(shard % SHARE, at, &set);
         }
     }
 
@@ -95,7 +95,7 @@ impl Engine {
                 }
                 native.pool.alarms.arm(first + alarm, at.max(self.clock.now().saturating_add(pause)));
             };
-            self.shared_alarms[group].take(alarm, || self.clock.now(), |shard| bits |= 1 << shard, set);
+            self.shared_alarms[group].take(alarm, &|| self.clock.now(), &mut |shard| bits |= 1 << shard, &set);
         }
         (0..SHARE).filter(move |shard| bits >> shard & 1 == 1).map(move |shard| group * SHARE + shard)
     }
@@ -181,12 +181,12 @@ mod tests {
         let group = &engine.shared_alarms[1];
         let taken = |now| {
             let mut taken = Vec::new();
-            group.take(0, || now, |shard| taken.push(shard), |_, _, _| {});
+            group.take(0, &|| now, &mut |shard| taken.push(shard), &|_, _, _| {});
             taken
         };
         assert_eq!((taken(far - 1), taken(far), taken(far)), (vec![], vec![0, 1], vec![]));
         assert_eq!(engine.take_shared(19).count() + engine.take_shared(23).count(), 0);
-        group.arm(7, past, |_, _| {});
+        group.arm(7, past, &|_, _| {});
         assert_eq!(engine.take_shared(22).collect::<Vec<_>>(), [15]);
     }
 }

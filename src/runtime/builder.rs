@@ -121,6 +121,8 @@ pub struct RuntimeBuilder {
     manual: Option<ManualClock>,
     clock: RuntimeClock,
     alarm: Alarm,
+    /// Of `alarm`; `None`: native.
+    open: Option<alarm::Open>,
     executor: Option<Box<Executor>>,
     /// After a failed start: the engine whose threads were refused, which has the hooks and the
     /// executor.
@@ -368,6 +370,10 @@ impl RuntimeBuilder {
     /// Without meaning on a manual clock.
     pub fn alarm(mut self, alarm: Alarm) -> Self {
         self.alarm = alarm;
+        self.open = Some(match alarm {
+            Alarm::Native => alarm::native,
+            Alarm::Portable => alarm::portable,
+        });
         self
     }
 
@@ -453,7 +459,7 @@ impl RuntimeBuilder {
             RuntimeClock::Monotonic => SystemClock::MONOTONIC,
             RuntimeClock::Boot => SystemClock::BOOT.ok_or(StartError::NoBootClock)?,
         };
-        let alarms = alarm::open(clock, alarms(queues), self.alarm == Alarm::Portable).map_err(StartError::Alarm)?;
+        let alarms = self.open.unwrap_or(alarm::native)(clock, alarms(queues)).map_err(StartError::Alarm)?;
         let native = NativeParts { pool: Pool::new(config, alarms, clock), executor: self.executor.take() };
         let hooks = self.take_hooks();
         let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(native), hooks);
