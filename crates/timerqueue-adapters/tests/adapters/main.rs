@@ -5,6 +5,7 @@ mod hyper_1;
 mod metrics_0_24;
 mod openraft_0_9;
 mod quinn_0_11;
+mod scheduler_metrics_0_24;
 mod tokio_1;
 mod tokio_util_0_7;
 mod tower_0_5;
