@@ -139,6 +139,14 @@ pub(crate) struct NewJob {
     /// Leaves a job with this key as it is, and is content
     #[arg(long)]
     pub(crate) keep: bool,
+
+    /// From -9 to 9: of due jobs the highest begins first, and each step is worth an hour
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, allow_negative_numbers = true, hide_default_value = true)]
+    pub(crate) priority: i8,
+
+    /// Begins no later than this time after it is due, and is dead then; of a schedule, each run
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) expires_after: Option<Duration>,
 }
 
 // When a job is due.
@@ -199,6 +207,10 @@ pub(crate) struct Put {
     /// Refuses a job whose time has passed, instead of running it now
     #[arg(long, requires = "at")]
     pub(crate) refuse_overdue: bool,
+
+    /// Begins no later than at this time, in the zone of --at, and is dead then
+    #[arg(long, value_name = "TIME", conflicts_with = "expires_after")]
+    pub(crate) expires_at: Option<String>,
 }
 
 /// What becomes of missed occurrences.

@@ -33,6 +33,7 @@ pub(crate) fn end_name(end: RunEnd) -> &'static str {
         RunEnd::Again => "again",
         RunEnd::Failed => "failed",
         RunEnd::Dead => "dead",
+        RunEnd::Expired => "expired",
         _ => "unknown",
     }
 }
@@ -200,6 +201,15 @@ fn described(job: &JobInfo, is_served: bool) -> String {
     }
     if let Some(affinity) = &job.affinity {
         field("affinity", text::tame(affinity));
+    }
+    if job.priority != 0 {
+        field("priority", job.priority.to_string());
+    }
+    if let Some(last) = job.expires {
+        field("expires", format!("{} ({})", text::at(last), text::relative(last, SystemTime::now())));
+    }
+    if let Some(after) = job.expires_after {
+        field("expires", format!("{} after each due time", text::rough(after)));
     }
     field("attempts", job.attempt.to_string());
     if let Some(error) = &job.error {

@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use timerqueue_scheduler::store::{MAX_PAYLOAD_BYTES, Micros};
-use timerqueue_scheduler::{Catchup, Clash, Due, Overlap, Placed, Schedule, Scheduler};
+use timerqueue_scheduler::{Catchup, Clash, Due, Overlap, Placed, Put, Schedule, Scheduler};
 
 use crate::args;
 use crate::exit::{DONE, Fail};
@@ -57,6 +57,24 @@ impl args::NewJob {
             (_, true) => Clash::Keep,
             _ => Clash::Refuse,
         }
+    }
+
+    /// A put with the rules of the command line.
+    fn with<'s>(&self, put: Put<'s>) -> Put<'s> {
+        let put = put.clash(self.clash()).priority(self.priority);
+        match self.expires_after {
+            Some(after) => put.expires_after(after),
+            None => put,
+        }
+    }
+}
+
+impl args::Put {
+    /// The last instant at which the job begins.
+    fn last(&self) -> Result<Option<SystemTime>, Fail> {
+        let zone = self.due.zone.as_deref();
+        let last = self.expires_at.as_deref().map(|last| text::instant(last, zone, SystemTime::now()));
+        last.transpose().map_err(Fail::Usage)
     }
 }
 
@@ -136,7 +154,10 @@ pub(crate) fn put(place: &Place, mut put: args::Put, out: &mut Out) -> Result<()
     if put.refuse_overdue {
         job = job.refuse_overdue();
     }
-    let placed = job.key(&key).clash(put.job.clash()).send().wait()?;
+    if let Some(last) = put.last()? {
+        job = job.expires(last);
+    }
+    let placed = put.job.with(job.key(&key)).send().wait()?;
     let mut accepted = accepted(placed, &key)?;
     // The due time of a job that stays is its own.
     let is_new = placed.added().is_some();
@@ -232,9 +253,11 @@ fn put_each(place: &Place, put: &args::Put, form: args::Each, out: &mut Out) -> 
                 Err(fail) => told(out, number, fail)?,
             }
         }
+        let last = put.last()?;
         let puts = jobs.iter().map(|job| {
-            let new = scheduler.put_to(&put.handler, &*job.payload).key(&job.key).clash(put.job.clash());
+            let new = put.job.with(scheduler.put_to(&put.handler, &*job.payload).key(&job.key));
             let new = new.due(job.when.due());
+            let new = if let Some(last) = last { new.expires(last) } else { new };
             if put.refuse_overdue { new.refuse_overdue() } else { new }
         });
         for (job, placed) in jobs.iter().zip(scheduler.put_many(puts).wait()?) {
@@ -380,8 +403,9 @@ pub(crate) fn cron(place: &Place, mut cron: args::Cron, out: &mut Out) -> Result
         Some(grace) => job.grace(grace),
         None => job,
     };
-    let clash = if cron.update { Clash::Update } else { cron.job.clash() };
-    let placed = job.key(&key).clash(clash).send().wait()?;
+    let job = cron.job.with(job.key(&key));
+    let job = if cron.update { job.clash(Clash::Update) } else { job };
+    let placed = job.send().wait()?;
     let mut accepted = accepted(placed, &key)?;
     // What another one has put stays as it is with --keep.
     let is_mine = placed.added().is_some() || !cron.job.keep;

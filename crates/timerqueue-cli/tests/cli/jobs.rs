@@ -63,6 +63,13 @@ fn due_times_are_of_their_zone(folder: Folder) {
     assert_eq!(due(&["--at", "2099-12-24T18:00", "--zone", "Europe/Berlin"]), "2099-12-24T17:00:00Z");
     assert_eq!(due(&["--at", "2099-12-24T18:00"]), "2099-12-24T18:00:00Z");
     assert_eq!(due(&["--at", "2099-12-24T18:00:00+05:30"]), "2099-12-24T12:30:00Z");
+    let last =
+        ["--at", "2099-12-24T18:00", "--expires-at", "2099-12-24T19:00", "--zone", "Europe/Berlin", "--priority=-3"];
+    folder.ok([&["put", "h", "--key", "last"][..], &last].concat());
+    let job = folder.job("last");
+    assert_eq!((&job["priority"], &job["expires"]), (&json!(-3), &json!("2099-12-24T18:00:00Z")));
+    let shown = folder.ok(["show", "last"]);
+    assert!(shown.contains("\npriority  -3\n") && shown.contains("\nexpires "), "{shown}");
     let past = ["put", "h", "--at", "2020-01-01T00:00"];
     assert_eq!(folder.fails(past.iter().chain(&["--refuse-overdue"])).0, 3);
     assert!(folder.ok(past).contains("due now"));
@@ -82,6 +89,8 @@ fn a_cron_line_is_shown_with_its_next_five_runs(folder: Folder) {
     // On a server, a node that has the handler computes the first occurrence.
     assert!(job["next"][0] == job["due"] || folder.is_server() && job["due"].is_null(), "{job}");
     folder.ok(["cron", "poll", "every 10s", "--key", "p", "--catchup", "all=3", "--overlap", "queue", "--grace", "1m"]);
+    folder.ok(["cron", "poll", "every 1h", "--key", "e", "--priority", "9", "--expires-after", "5m"]);
+    assert_eq!(folder.job("e")["expires_after_seconds"], json!(300.0));
     let rules = &folder.job("p")["recurring"];
     assert_eq!(
         (&rules["catchup"], &rules["overlap"], &rules["grace_seconds"]),

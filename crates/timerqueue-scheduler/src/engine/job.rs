@@ -256,6 +256,8 @@ pub(crate) enum Failure {
     Unrun,
     /// The run did not begin, since its executor took no future.
     Unbegun,
+    /// The run did not begin, since its last instant had passed.
+    Expired,
 }
 
 pub(crate) type Ended = Result<Outcome, Failure>;

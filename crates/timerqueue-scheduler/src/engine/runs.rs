@@ -162,6 +162,10 @@ impl Core {
             begun: None,
             finished: false,
         };
+        if job.expired {
+            self.runtime.execute(move || guard.finish(Err(Failure::Expired)));
+            return;
+        }
         if !registered.retry.may_begin(job.attempt) {
             let error = format!("the process ended during each attempt, {} times", job.attempt.saturating_sub(1));
             // The end of a run may call a hook of the user's.
@@ -292,6 +296,10 @@ impl Guard {
             Err(Failure::Unbegun) => {
                 return (Verdict::Unbegun(UNBEGUN_AGAIN), Some(RunEnd::Failed), Some(UNBEGUN.to_owned()));
             }
+            Err(Failure::Expired) => {
+                let error = "the last instant at which a run might begin had passed".to_owned();
+                return (Verdict::Dead, Some(RunEnd::Expired), Some(error));
+            }
             Err(Failure::Interrupted) => {
                 let error = "the executor ended during the run".to_owned();
                 return (Verdict::Retry(Duration::ZERO), Some(RunEnd::Failed), Some(error));
@@ -322,6 +330,7 @@ impl Guard {
             RunEnd::Again => stats.again += 1,
             RunEnd::Failed => stats.retried += 1,
             RunEnd::Dead => stats.died += 1,
+            RunEnd::Expired => stats.expired += 1,
         }
         stats.panics += u64::from(panicked);
         stats.durations.add(record.duration);
@@ -479,6 +488,7 @@ impl Guard {
             RunEnd::Done | RunEnd::Again => tracing::debug!(?duration, end = ?record.end, "run ended"),
             RunEnd::Failed => tracing::warn!(?duration, error, "attempt failed"),
             RunEnd::Dead => tracing::error!(?duration, error, "job is dead"),
+            RunEnd::Expired => tracing::warn!(error, "job has expired"),
         }
     }
 }

@@ -22,6 +22,9 @@ pub struct Stats {
     /// Jobs that died: no attempt left, a payload that cannot be read, or
     /// [`Outcome::Dead`](crate::Outcome::Dead).
     pub died: u64,
+    /// Jobs that died without a run, since their last instant had passed:
+    /// [`Put::expires`](crate::Put::expires).
+    pub expired: u64,
     /// Panics among the failed attempts.
     pub panics: u64,
     /// Settles that were refused, since the run was another scheduler's by then.

@@ -10,7 +10,14 @@ use super::Scheduler;
 use crate::Schedule;
 use crate::engine::{Core, Pending, wrong_answer};
 use crate::store::rules::first_occurrence;
-use crate::store::{Applied, Catchup, Clash, Error, NewJob, Op, Overlap, Placed, Recurrence, When};
+use crate::store::{Applied, Catchup, Clash, Error, Expiry, NewJob, Op, Overlap, Placed, Recurrence, When};
+
+/// The last instant of a job, before the engine has read its clock.
+#[derive(Clone, Copy)]
+enum PutExpiry {
+    At(Due),
+    AfterDue(Duration),
+}
 
 /// A job about to be put. Made by [`Scheduler::put`](crate::Scheduler::put) and
 /// [`Scheduler::put_to`](crate::Scheduler::put_to).
@@ -53,6 +60,8 @@ pub struct Put<'a> {
     payload: Result<String, String>,
     key: Option<Arc<str>>,
     affinity: Option<Arc<str>>,
+    priority: i8,
+    expires: Option<PutExpiry>,
     due: Due,
     schedule: Option<Schedule>,
     catchup: Catchup,
@@ -70,6 +79,8 @@ impl<'a> Put<'a> {
             payload,
             key: None,
             affinity: None,
+            priority: 0,
+            expires: None,
             due: Due::After(Duration::ZERO),
             schedule: None,
             catchup: Catchup::default(),
@@ -130,6 +141,86 @@ impl<'a> Put<'a> {
     /// ```
     pub fn affinity(mut self, affinity: &str) -> Self {
         self.affinity = Some(affinity.into());
+        self
+    }
+
+    /// The priority, from -9 to 9; 0 if this is not called. Of the due jobs of the handler, the one
+    /// with the highest priority begins first. Each step is worth an hour: a job goes before those
+    /// of one step above that became due more than an hour after it. So no job waits for ever
+    /// behind others, however many come with a higher priority.
+    ///
+    /// It counts among jobs that wait for a place of one handler, and takes no place from a run.
+    /// Among the jobs of an [affinity](Self::affinity) the due time alone counts; the first of them
+    /// has its priority among the other jobs of the handler. The runs of a recurring job have its
+    /// priority. On a server, nodes of version 0.1.0 and before do not find jobs with a priority.
+    ///
+    /// # Examples
+    ///
+    /// One place, and a mail that goes before the others:
+    ///
+    /// ```
+    /// # use std::sync::{Arc, Mutex};
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::{Handler, Run, Scheduler};
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// # let sent = Arc::new(Mutex::new(Vec::new()));
+    /// # let seen = Arc::clone(&sent);
+    /// let mail = Handler::new("mail", move |to: String, _: &Run| seen.lock().unwrap().push(to)).parallel(1);
+    /// let scheduler = Scheduler::builder().runtime(&runtime).register(mail).start()?;
+    /// let put = |to: &str| scheduler.put_to("mail", &to).due(Duration::from_secs(60));
+    /// let puts = [put("digest").priority(-1), put("news"), put("password").priority(5)];
+    /// let _ = scheduler.put_many(puts).wait()?;
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(*sent.lock().unwrap(), ["password", "news", "digest"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn priority(mut self, priority: i8) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// The last instant at which a run begins. A job that is due and has not begun by then is not
+    /// run any more: it is dead, with [`RunEnd::Expired`](crate::RunEnd::Expired) as the end of its
+    /// last run, and [`on_run_end`](crate::Builder::on_run_end) is told. Further attempts at a
+    /// failed job do not begin after it either; a run that has begun goes on. The job is found when
+    /// it would begin, so a full or paused handler keeps it. A job that is
+    /// [revived](crate::Scheduler::revive) has no last instant any more.
+    ///
+    /// A `Duration` is added to the store's clock, as by [`due`](Self::due); a `SystemTime` is a
+    /// time of that clock. A recurring job takes no instant, but
+    /// [`expires_after`](Self::expires_after).
+    ///
+    /// # Examples
+    ///
+    /// A code that is of no use after ten minutes:
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::{RunEnd, Scheduler, State};
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("sms", |_: u32, _| {}).start()?;
+    /// # let _ = scheduler.pause_handler("sms").wait()?;
+    /// let _ = scheduler.put_to("sms", &1234).key("code").expires(Duration::from_secs(600)).send().wait()?;
+    /// clock.advance(Duration::from_secs(601)); // the handler was paused
+    /// # let _ = scheduler.resume_handler("sms").wait()?;
+    /// # clock.advance(Duration::ZERO);
+    /// let job = scheduler.get("code").wait()?.unwrap();
+    /// assert_eq!((job.state, job.last.unwrap().end), (State::Dead, RunEnd::Expired));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn expires(mut self, last: impl Into<Due>) -> Self {
+        self.expires = Some(PutExpiry::At(last.into()));
+        self
+    }
+
+    /// As [`expires`](Self::expires), by a time after the due time: of a recurring job, after that
+    /// of each run. The last one called counts.
+    pub fn expires_after(mut self, after_due: Duration) -> Self {
+        self.expires = Some(PutExpiry::AfterDue(after_due));
         self
     }
 
@@ -224,6 +315,12 @@ impl<'a> Put<'a> {
             name: self.name,
             payload: payload.into(),
             affinity: self.affinity,
+            priority: self.priority,
+            expires: match self.expires {
+                None => None,
+                Some(PutExpiry::At(at)) => Some(Expiry::At(core.when(at)?)),
+                Some(PutExpiry::AfterDue(after)) => Some(Expiry::AfterDue(after)),
+            },
             when,
             // An occurrence that is due is not overdue.
             refuse_overdue: self.refuse_overdue && recurrence.is_none(),

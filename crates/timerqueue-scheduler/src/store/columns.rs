@@ -68,6 +68,13 @@ const COLUMNS: &[Column] = &[
         },
     ),
     flag("counted", Begin, |row| row.counted, |read, is| read.row.counted = is),
+    number(
+        "priority",
+        Change,
+        |row| Some(row.priority.into()),
+        |read, n| read.row.priority = n.clamp(i8::MIN.into(), i8::MAX.into()) as i8,
+    ),
+    number("expires", Change, |row| row.expires, |read, last| read.row.expires = Some(last)),
 ];
 
 fn micros(at: Option<Micros>) -> Option<i64> {
@@ -89,7 +96,7 @@ fn count(number: i64) -> u64 {
 
 /// When to look at a row, in the index of its handler or in another one.
 fn wake_in(row: &Row, of_handler: bool) -> Option<i64> {
-    micros(row.wake().filter(|_| (row.lane() == Lane::Handler) == of_handler))
+    micros(row.wake().filter(|_| (row.lane() == Lane::Priority(0)) == of_handler))
 }
 
 fn process(row: &Row) -> Option<i64> {

@@ -10,6 +10,9 @@ pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
 /// beginning, and says how long it was.
 pub const MAX_ERROR_BYTES: usize = 64 * 1024;
 
+/// The greatest priority of a job. The least one is as far below zero.
+pub const MAX_PRIORITY: i8 = 9;
+
 /// A value that no store accepts, and why.
 ///
 /// # Examples
@@ -51,6 +54,13 @@ pub enum Invalid {
     },
     /// The affinity has a NUL character.
     NulInAffinity,
+    /// The priority is beyond [`MAX_PRIORITY`].
+    PriorityOutOfRange {
+        /// The priority.
+        priority: i8,
+    },
+    /// A recurring job with a last instant: each of its runs has one, by a time after its due time.
+    ExpiresWithSchedule,
     /// The payload has more than [`MAX_PAYLOAD_BYTES`] of JSON text.
     PayloadTooLong {
         /// The length in bytes.
@@ -84,6 +94,15 @@ impl fmt::Display for Invalid {
                 write!(f, "the affinity has {bytes} bytes, and the most is {MAX_KEY_BYTES}")
             }
             Self::NulInAffinity => f.write_str("the affinity has a NUL character"),
+            Self::PriorityOutOfRange { priority } => {
+                write!(
+                    f,
+                    "the priority is {priority}, and the least and the greatest are -{MAX_PRIORITY} and {MAX_PRIORITY}"
+                )
+            }
+            Self::ExpiresWithSchedule => {
+                f.write_str("a recurring job expires a time after each due time, at no instant")
+            }
             Self::PayloadTooLong { bytes } => {
                 write!(f, "the payload has {bytes} bytes, and the most is {MAX_PAYLOAD_BYTES}")
             }

@@ -4,7 +4,7 @@
 //! limits are those of the strictest store: PostgreSQL takes no NUL in a text or in JSON, and an
 //! index of PostgreSQL takes no long key.
 
-use super::{Invalid, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, Micros, Mutation, Op, When};
+use super::{Expiry, Invalid, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_PRIORITY, Micros, Mutation, Op, When};
 
 /// Whether a store accepts the key of a job.
 ///
@@ -85,6 +85,14 @@ pub(crate) fn check(op: &Op) -> Result<(), Invalid> {
             check_name(&new.name)?;
             check_payload(&new.payload)?;
             new.affinity.as_deref().map_or(Ok(()), check_affinity)?;
+            if new.priority.unsigned_abs() > MAX_PRIORITY.unsigned_abs() {
+                return Err(Invalid::PriorityOutOfRange { priority: new.priority });
+            }
+            match new.expires {
+                Some(Expiry::At(_)) if new.recurrence.is_some() => return Err(Invalid::ExpiresWithSchedule),
+                Some(Expiry::At(when)) => check_when(when)?,
+                Some(Expiry::AfterDue(_)) | None => {}
+            }
             check_when(new.when)
         }
         Op::Key { key, mutation } => {

@@ -49,7 +49,7 @@ use std::time::Duration;
 
 pub use self::error::Error;
 pub use self::fault::Fault;
-pub use self::invalid::{Invalid, MAX_ERROR_BYTES, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES};
+pub use self::invalid::{Invalid, MAX_ERROR_BYTES, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_PRIORITY};
 pub use self::limits::{check_affinity, check_key, check_name, check_payload};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use self::look::{CheckStep, Hold};
@@ -60,7 +60,8 @@ pub use self::node::{
     AffinityId, Bound, Candidate, Entry, EntryHandler, Limits, Node, NodeHandler, NodeId, Rate, Unbound,
 };
 pub use self::op::{
-    Advance, Applied, Bind, Cancel, Change, Clash, Mutation, NewJob, Op, Placed, Revive, Settle, Step, Verdict, When,
+    Advance, Applied, Bind, Cancel, Change, Clash, Expiry, Mutation, NewJob, Op, Placed, Revive, Settle, Step, Verdict,
+    When,
 };
 #[cfg(feature = "postgres")]
 pub use self::postgres::{
@@ -104,7 +105,8 @@ pub struct Claim {
 pub struct Claimed {
     /// The store's clock.
     pub now: Micros,
-    /// Due jobs, in order of their due times, ties in order of their numbers. They are running now.
+    /// Due jobs, in the order of their due times less an hour for each step of the priority, ties
+    /// in order of their numbers. They are running now.
     pub jobs: Vec<ClaimedJob>,
     /// Affinities without a member, whose jobs are due: the caller chooses a member, and answers by
     /// [`Op::Bind`].

@@ -19,6 +19,16 @@ pub enum When {
     At(Micros),
 }
 
+/// The last instant at which a run of a job begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Expiry {
+    /// An instant. Of a job that does not recur.
+    At(When),
+    /// A time after the due time; of a recurring job, after that of each run.
+    AfterDue(Duration),
+}
+
 /// What a put does if its key is taken by a job that waits or runs. (Dead jobs take no key.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -71,6 +81,10 @@ pub struct NewJob {
     pub payload: Arc<str>,
     /// The affinity: one member runs all jobs of the handler with this text.
     pub affinity: Option<Arc<str>>,
+    /// Of a recurring job, that of its runs.
+    pub priority: i8,
+    /// The last instant at which a run of the job begins.
+    pub expires: Option<Expiry>,
     /// When the job is due; of a recurring job: its first look.
     pub when: When,
     /// The schedule and its rules, of a recurring job.

@@ -142,6 +142,9 @@ pub enum RunEnd {
     /// The attempt failed, and none follows; or the handler said so; or the payload could not be
     /// read.
     Dead,
+    /// The last instant had passed, so the handler was not called: [`JobInfo::expires`]. The job is
+    /// dead.
+    Expired,
 }
 
 /// The last run of a job.
@@ -208,7 +211,7 @@ impl State {
 ///
 /// Serializes for people and programs, as `timerqueue show --json` does: instants in RFC 3339,
 /// durations in seconds, the payload as JSON, the handler's name as `handler`, and the recurrence
-/// as `recurring`. A tally without counts is left out.
+/// as `recurring`. A priority of zero, and a tally without counts, are left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct JobInfo {
@@ -221,6 +224,19 @@ pub struct JobInfo {
     pub name: Arc<str>,
     /// The [affinity](crate::Put::affinity).
     pub affinity: Option<Arc<str>>,
+    /// The [priority](crate::Put::priority).
+    #[serde(skip_serializing_if = "is_zero")]
+    pub priority: i8,
+    /// The last instant at which a run begins: [`Put::expires`](crate::Put::expires).
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "form::rfc3339_or_none")]
+    pub expires: Option<SystemTime>,
+    /// Of a recurring job: how long after its due time each run begins at the latest.
+    #[serde(
+        rename = "expires_after_seconds",
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "form::seconds_or_none"
+    )]
+    pub expires_after: Option<Duration>,
     /// The payload, as JSON text.
     #[serde(serialize_with = "form::json")]
     pub payload: Arc<str>,
@@ -261,6 +277,10 @@ pub struct JobInfo {
     /// Of a recurring job: a look is asked for.
     #[serde(skip)]
     pub(crate) looks: bool,
+}
+
+fn is_zero(priority: &i8) -> bool {
+    *priority == 0
 }
 
 impl JobInfo {
@@ -442,6 +462,9 @@ pub struct ClaimedJob {
     pub attempt: u32,
     /// The same text for all attempts at this run, and for no other run.
     pub run: Arc<str>,
+    /// The last instant has passed: the caller calls no handler, and ends the run by
+    /// [`RunEnd::Expired`]. The attempt does not count.
+    pub expired: bool,
 }
 
 /// A recurring job to be looked at: the caller computes an [`Advance`](super::Advance).

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 
 use timerqueue_scheduler::Catchup;
-use timerqueue_scheduler::store::{Claimed, ClaimedSchedule};
+use timerqueue_scheduler::store::{Claimed, ClaimedSchedule, Expiry};
 
 use super::*;
 
@@ -106,6 +106,12 @@ impl<A: Rig, B: Rig> Twins<A, B> {
         let mut new = NewJob { clash, refuse_overdue: self.random.chance(10), ..new_job(&key, when) };
         if self.random.chance(30) {
             new.name = "other".into();
+        }
+        if self.random.chance(40) {
+            new.priority = [-9, -1, 1, 5][self.random.below(4) as usize];
+        }
+        if self.random.chance(20) {
+            new.expires = Some(Expiry::AfterDue(secs(self.random.below(15))));
         }
         if self.random.chance(25) {
             let overlap = [Overlap::Skip, Overlap::QueueOne, Overlap::Allow][self.random.below(3) as usize];

@@ -167,6 +167,8 @@ fn new_job(key: &str, when: When) -> NewJob {
         name: "h".into(),
         payload: "null".into(),
         affinity: None,
+        priority: 0,
+        expires: None,
         when,
         recurrence: None,
         first: None,
@@ -215,6 +217,7 @@ mod differential;
 mod keys;
 mod limits;
 mod nodes;
+mod priorities;
 mod recurring;
 
 pub(crate) use activity::*;
@@ -225,6 +228,7 @@ pub(crate) use differential::random_programs;
 pub(crate) use keys::*;
 pub(crate) use limits::*;
 pub(crate) use nodes::*;
+pub(crate) use priorities::*;
 pub(crate) use recurring::*;
 
 /// The tests, for a rig.
@@ -312,6 +316,14 @@ macro_rules! conformance {
             m8_a_rate_is_kept_over_all_members
             m6_m7_m8_limits_hold_where_places_are_given_on
             limits_of_affinities
+            j20_a_higher_priority_goes_before_the_due_time
+            j20_a_step_of_priority_is_worth_an_hour
+            j20_a_job_with_a_priority_waits_as_any_other
+            j20_a_place_goes_to_the_highest_priority
+            j20_runs_of_a_recurring_job_have_its_priority
+            j21_a_job_does_not_begin_after_its_last_instant
+            j21_no_attempt_begins_after_the_last_instant
+            limits_of_priorities_and_last_instants
             two_schedulers_never_get_the_same_job
         );
     };

@@ -85,6 +85,8 @@ fn try_put(store: &PostgresStore, key: &str) -> Result<Applied, Error> {
         name: "h".into(),
         payload: "null".into(),
         affinity: None,
+        priority: 0,
+        expires: None,
         when: When::After(Duration::ZERO),
         recurrence: None,
         first: None,

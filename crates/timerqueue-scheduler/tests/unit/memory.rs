@@ -65,6 +65,8 @@ impl Program {
                     name,
                     payload,
                     affinity: (self.below(3) == 0).then(|| format!("x{}", self.below(3)).into()),
+                    priority: [0, 0, -2, 1][self.below(4) as usize],
+                    expires: None,
                     when: after,
                     recurrence,
                     first,
@@ -222,6 +224,8 @@ fn a_claim_looks_at_a_bounded_number_of_recurring_jobs_and_asks_for_another() {
             name: ["a", "b"][usize::from(n >= 500)].into(),
             payload: "null".into(),
             affinity: None,
+            priority: 0,
+            expires: None,
             when: When::At(now),
             recurrence: Some(Box::new(recurrence)),
             // The jobs of the second handler have waited longer.

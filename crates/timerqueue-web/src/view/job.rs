@@ -121,6 +121,18 @@ fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
                 dt { "Occurrence of" }
                 dd { (frame.both(nominal)) }
             }
+            @if job.priority != 0 {
+                dt { "Priority" }
+                dd { (job.priority) }
+            }
+            @if let Some(last) = job.expires {
+                dt { "Expires" }
+                dd { (frame.both(last)) }
+            }
+            @if let Some(after) = job.expires_after {
+                dt { "Expires" }
+                dd { (text::duration(after)) " after each due time" }
+            }
             @if job.state != State::Recurring {
                 dt { "Attempts begun" }
                 dd { (job.attempt) }

@@ -257,6 +257,7 @@ fn end(run: &LastRun) -> Markup {
         RunEnd::Again => ("running", "again"),
         RunEnd::Failed => ("failing", "failed"),
         RunEnd::Dead => ("dead", "dead"),
+        RunEnd::Expired => ("dead", "expired"),
         _ => ("waiting", "ended"),
     };
     html! { span class=(format!("state {class}")) { (word) } }

@@ -203,10 +203,10 @@ impl MemoryStore {
         };
         let mut kinds: Vec<KindCounts> = table.kinds.iter().map(counts).collect();
         kinds.sort_by(|a, b| a.name.cmp(&b.name));
-        let waiting = table.kinds.iter().filter(|kind| !kind.paused).filter_map(|kind| kind.jobs.first());
+        let waiting = table.kinds.iter().filter(|kind| !kind.paused).filter_map(table::Kind::first_wake);
         let active: Vec<usize> = (0..table.kinds.len()).filter(|&kind| !table.kinds[kind].paused).collect();
         let bound = table.affinities.next(&active, None);
-        let oldest = waiting.map(|&(wake, _)| wake).chain(bound).min().filter(|&wake| wake < now);
+        let oldest = waiting.chain(bound).min().filter(|&wake| wake < now);
         Counts::new(kinds, oldest.map(Micros::to_system), now.to_system()).with_ahead(table.ahead(now))
     }
 

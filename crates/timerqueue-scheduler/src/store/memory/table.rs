@@ -19,6 +19,8 @@ pub(super) struct Kind {
     pub(super) name: Arc<str>,
     pub(super) paused: bool,
     pub(super) jobs: BTreeSet<(Micros, JobId)>,
+    /// The jobs with priorities other than zero; none of these sets is empty.
+    pub(super) others: BTreeMap<i8, BTreeSet<(Micros, JobId)>>,
     pub(super) schedules: BTreeSet<(Micros, JobId)>,
     pub(super) states: [u64; State::ALL.len()],
     /// Jobs that wait after a failed attempt.
@@ -37,6 +39,7 @@ impl Kind {
             name: Arc::clone(name),
             paused,
             jobs: BTreeSet::new(),
+            others: BTreeMap::new(),
             schedules: BTreeSet::new(),
             states: Default::default(),
             failing: 0,
@@ -55,6 +58,15 @@ impl Kind {
             (Some(at), false) => self.running[at].1 -= 1,
             (None, false) => debug_assert!(false, "a run that ends has begun"),
         }
+    }
+
+    fn of(&self, priority: i8) -> Option<&BTreeSet<(Micros, JobId)>> {
+        if priority == 0 { Some(&self.jobs) } else { self.others.get(&priority) }
+    }
+
+    /// The first wake instant of a job.
+    pub(super) fn first_wake(&self) -> Option<Micros> {
+        self.others.values().chain([&self.jobs]).filter_map(|jobs| Some(jobs.first()?.0)).min()
     }
 
     /// The runs of a scheduler.
@@ -109,8 +121,9 @@ fn add(
     spans.extend(row.earliest().map(|earliest| (earliest, row.id)));
     let wake = row.wake()?;
     match row.lane() {
-        Lane::Handler if row.state == State::Recurring => kind.schedules.insert((wake, row.id)),
-        Lane::Handler => kind.jobs.insert((wake, row.id)),
+        Lane::Priority(_) if row.state == State::Recurring => kind.schedules.insert((wake, row.id)),
+        Lane::Priority(0) => kind.jobs.insert((wake, row.id)),
+        Lane::Priority(priority) => kind.others.entry(priority).or_default().insert((wake, row.id)),
         Lane::Affinity(_) => return None, // told when the affinity is settled
     };
     (!kind.paused).then_some(wake)
@@ -130,12 +143,18 @@ fn take(kinds: &mut [Kind], affinities: &mut Affinities, spans: &mut BTreeSet<(i
         spans.remove(&(earliest, row.id));
     }
     if let Some(wake) = row.wake() {
-        let index = match row.lane() {
-            Lane::Handler if row.state == State::Recurring => &mut kind.schedules,
-            Lane::Handler => &mut kind.jobs,
+        let place = (wake, row.id);
+        let was_there = match row.lane() {
+            Lane::Priority(_) if row.state == State::Recurring => kind.schedules.remove(&place),
+            Lane::Priority(0) => kind.jobs.remove(&place),
+            Lane::Priority(priority) => {
+                let was_there = kind.others.get_mut(&priority).is_some_and(|others| others.remove(&place));
+                kind.others.retain(|_, others| !others.is_empty());
+                was_there
+            }
             Lane::Affinity(_) => return,
         };
-        assert!(index.remove(&(wake, row.id)), "a row with a wake instant is in the index");
+        assert!(was_there, "a row with a wake instant is in the index");
     }
 }
 
@@ -222,7 +241,7 @@ impl Table {
         self.affinities.check(&affinities);
         for (kind, own) in kinds.iter().zip(&self.kinds) {
             assert_eq!((&kind.jobs, &kind.schedules, kind.states), (&own.jobs, &own.schedules, own.states));
-            assert_eq!((kind.failing, kind.counted), (own.failing, own.counted));
+            assert_eq!((kind.failing, kind.counted, &kind.others), (own.failing, own.counted, &own.others));
             let sorted = |kind: &Kind| kind.running.iter().copied().collect::<BTreeSet<_>>();
             assert_eq!(sorted(kind), sorted(own));
         }
@@ -344,8 +363,12 @@ impl Rows for Table {
         self.kinds[kind].paused = paused;
     }
 
-    fn first_job(&mut self, kind: usize) -> Option<(Micros, JobId)> {
-        self.kinds[kind].jobs.first().copied()
+    fn first_job(&mut self, kind: usize, priority: i8) -> Option<(Micros, JobId)> {
+        self.kinds[kind].of(priority)?.first().copied()
+    }
+
+    fn priorities(&mut self, kind: usize) -> Vec<i8> {
+        self.kinds[kind].others.keys().copied().collect()
     }
 
     fn first_schedule(&mut self, kind: usize) -> Option<(Micros, JobId)> {

@@ -28,11 +28,15 @@ pub(super) const OUTLOOK: &str = "SELECT mine.id, mine.until, EXISTS (SELECT FRO
      LEFT JOIN (SELECT id, until FROM members WHERE owner = $1 AND NOT dead) AS mine ON true";
 
 /// The same for places of these handlers, with a lock on the member: whether one of their
-/// affinities is due. Affinities whose jobs are due later, and those of other handlers, do not
-/// matter.
+/// affinities is due, or a job with a priority. What is due later, and what is of other handlers,
+/// does not matter.
 pub(super) const OUTLOOK_OF: &str = "SELECT mine.id, mine.until, EXISTS (SELECT FROM members WHERE dead OR leaving), \
-     EXISTS (SELECT FROM handlers h WHERE name = ANY($2::text[]) AND EXISTS (SELECT FROM affinities WHERE handler = h.id \
-     AND head <= current_setting('timerqueue.now')::bigint)) FROM (SELECT) AS one \
+     EXISTS (SELECT FROM handlers h WHERE name = ANY($2::text[]) AND (EXISTS (SELECT FROM affinities WHERE handler = h.id \
+     AND head <= current_setting('timerqueue.now')::bigint) OR (EXISTS (SELECT FROM jobs AS j WHERE j.handler = h.id \
+     AND j.priority <> 0 AND j.state = 0 AND j.affinity_id IS NULL AND j.apart IS NOT NULL) \
+     AND EXISTS (SELECT FROM priorities_of(h.id) AS p (priority) CROSS JOIN LATERAL (SELECT FROM jobs AS j WHERE j.handler = h.id \
+     AND j.priority = p.priority AND j.priority <> 0 AND j.state = 0 AND j.affinity_id IS NULL \
+     AND j.apart <= current_setting('timerqueue.now')::bigint LIMIT 1) AS due)))) FROM (SELECT) AS one \
      LEFT JOIN (SELECT id, until FROM members WHERE owner = $1 AND NOT dead FOR KEY SHARE) AS mine ON true";
 
 /// The answer to [`OUTLOOK`].
@@ -41,6 +45,7 @@ pub(super) struct Outlook {
     pub(super) member: Option<i64>,
     pub(super) until: Option<i64>,
     pub(super) any_dead: bool,
+    /// Or a job with a priority, for places.
     pub(super) any_affinity: bool,
 }
 

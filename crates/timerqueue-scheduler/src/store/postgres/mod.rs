@@ -105,9 +105,10 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// the address says so. The authorities are those of a PEM file ([`PostgresOptions::authorities`],
 /// or `sslrootcert` of the address), or the system's.
 ///
-/// **Own transactions.** The SQL function `timerqueue.put(handler, key, payload, due, clash)` puts
-/// a job in a transaction of yours, from any language. The view `timerqueue.overview` is for
-/// people.
+/// **Own transactions.** The SQL function `timerqueue.put(handler, key, payload, due, clash,
+/// affinity, priority, expires)` puts a job in a transaction of yours, from any language; all but
+/// the first two have defaults, as in `timerqueue.put('mail', 'key', priority => 5)`. The view
+/// `timerqueue.overview` is for people.
 ///
 /// **Poolers** in transaction mode: [`PostgresOptions::pooled`].
 ///

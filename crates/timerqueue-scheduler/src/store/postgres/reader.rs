@@ -146,6 +146,9 @@ pub(super) fn near(link: &Link, within: Micros, limit: usize) -> Result<Vec<JobI
          OR job.id IN (SELECT bound.id FROM affinities a CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.affinity_id = a.id \
          AND j.state = 0 AND j.apart <= (SELECT clock() + $1) ORDER BY j.apart LIMIT $2) AS bound \
          WHERE a.head <= (SELECT clock() + $1)) \
+         OR job.id IN (SELECT other.id FROM handlers h CROSS JOIN LATERAL priorities_of(h.id) AS p (priority) \
+         CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.handler = h.id AND j.priority = p.priority AND j.priority <> 0 \
+         AND j.state = 0 AND j.affinity_id IS NULL AND j.apart <= (SELECT clock() + $1) ORDER BY j.apart LIMIT $2) AS other) \
          OR job.id IN (SELECT held.id FROM jobs held WHERE held.state = 2)"
     );
     Ok(link.ask(sql, &[&within.as_i64(), &limit])?.iter().map(info).collect())

@@ -20,7 +20,7 @@ use crate::store::postgres::rows::{self, Values, with_columns};
 use crate::store::postgres::sleepers::{self, Woken};
 use crate::store::postgres::wire::{Step, run};
 use crate::store::rules::{Effects, Row, Rows};
-use crate::store::sql::{Changed, Handlers, Heads, plain_wake};
+use crate::store::sql::{Changed, Handlers, Heads, Index, index_of};
 use crate::store::{Claim, Fault, JobId, Micros, Mutation, Op, limits};
 
 /// The instant of a transaction, which its further statements read as well; and how long they wait
@@ -62,12 +62,32 @@ const DUE: &str = with_columns!(
      AND wake <= current_setting('timerqueue.now')::bigint ORDER BY wake, id LIMIT $3 FOR UPDATE SKIP LOCKED"
 );
 
-/// The first wake instant of the others, and how many are due.
+/// The first wake instant of the others, and how many are due; and the priorities of those that
+/// have one.
 const NEXT: &str = "SELECT (SELECT min(wake) FROM jobs WHERE handler = h.id AND recurs = $2 \
      AND wake > current_setting('timerqueue.now')::bigint), \
      (SELECT count(*) FROM (SELECT FROM jobs WHERE handler = h.id AND recurs = $2 \
-     AND wake <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due) \
+     AND wake <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due), \
+     CASE WHEN NOT $2 AND EXISTS (SELECT FROM jobs AS j WHERE j.handler = h.id AND j.priority <> 0 AND j.state = 0 \
+     AND j.affinity_id IS NULL AND j.apart IS NOT NULL) THEN ARRAY(SELECT priorities_of(h.id)) END \
      FROM handlers AS h WHERE name = $1 AND NOT paused";
+
+/// As [`DUE`], of a handler's jobs with a priority.
+const DUE_OF: &str = with_columns!(
+    "SELECT ",
+    " FROM jobs WHERE handler = $1 AND priority = $2 AND priority <> 0 AND state = 0 AND affinity_id IS NULL \
+     AND apart <= current_setting('timerqueue.now')::bigint ORDER BY apart, id LIMIT $3 FOR UPDATE SKIP LOCKED"
+);
+
+/// As [`NEXT`], of a handler's jobs with a priority.
+const NEXT_OF: &str = "SELECT (SELECT min(apart) FROM jobs WHERE handler = $1 AND priority = $2 AND priority <> 0 AND state = 0 \
+     AND affinity_id IS NULL AND apart > current_setting('timerqueue.now')::bigint), \
+     (SELECT count(*) FROM (SELECT FROM jobs WHERE handler = $1 AND priority = $2 AND priority <> 0 AND state = 0 \
+     AND affinity_id IS NULL AND apart <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due)";
+
+/// What a claim finds in an index: the most rows that it asks for, those that it has locked, the
+/// first wake instant of the others, and how many are due.
+type Found = (Index, i64, Vec<tokio_postgres::Row>, (Option<i64>, i64));
 
 /// The rows and keys that operations name.
 #[derive(Default)]
@@ -185,6 +205,7 @@ impl<'a> Work<'a> {
             ids,
             any_behind: false,
             rests: None,
+            priorities: HashMap::new(),
             due: HashMap::new(),
             outlook: Outlook::default(),
             is_locked: false,
@@ -269,33 +290,67 @@ impl<'a> Work<'a> {
         let (mut work, mut answers) = Self::open(link, 0, further)?;
         work.dialect.outlook = Outlook::of(&answers.next().unwrap_or_default());
         work.dialect.any_behind = !answers.next().unwrap_or_default().is_empty();
-        let mut heads: HashMap<(usize, bool), Heads> = HashMap::new();
-        let mut rests: HashMap<(usize, bool), Option<Micros>> = HashMap::new();
-        let mut read = Vec::new();
+        let mut indexes = Vec::new();
         for (name, recurs, limit) in asked {
             let (rows, next) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
             let (Some(kind), Some(next)) = (work.known(name), next.first()) else { continue };
-            let (mut rest, due): (Option<i64>, i64) = (next.get(0), next.get(1));
-            if !recurs && rows.len() as i64 == limit {
+            if let Some(priorities) = next.get::<_, Option<Vec<i64>>>(2) {
+                let priorities = priorities.into_iter().filter_map(|priority| i8::try_from(priority).ok());
+                work.dialect.priorities.insert(kind, priorities.collect());
+            }
+            indexes.push(((kind, (!recurs).then_some(0)), limit, rows, (next.get(0), next.get(1))));
+        }
+        work.ask_priorities(&mut indexes)?;
+        let mut heads: HashMap<Index, Heads> = HashMap::new();
+        let mut rests: HashMap<Index, Option<Micros>> = HashMap::new();
+        let mut read = Vec::new();
+        for (index, limit, rows, (mut rest, due)) in indexes {
+            if index.1.is_some() && rows.len() as i64 == limit {
                 // More due jobs than places: a node that has one is told.
                 let now = work.up;
-                work.dialect.wakes(kind as i64, now);
+                work.dialect.wakes(index.0 as i64, now);
             }
             if (rows.len() as i64) < due.min(limit) {
                 // Locked elsewhere: that transaction may leave the row as it is.
                 rest = Some(rest.unwrap_or(i64::MAX).min(work.up.as_i64() + LOCKED_AGAIN));
             }
-            rests.insert((kind, recurs), rest.map(Micros::new));
-            let mine = heads.entry((kind, recurs)).or_insert_with(whole);
+            rests.insert(index, rest.map(Micros::new));
+            let mine = heads.entry(index).or_insert_with(whole);
             for row in rows {
                 let row = rows::read(&row);
-                mine.rows.extend(plain_wake(&row.row).map(|wake| (wake, row.row.id)));
+                mine.rows.extend(index_of(&row.row).map(|(_, wake)| (wake, row.row.id)));
                 read.push(row);
             }
         }
         (work.heads, work.dialect.rests) = (heads, Some(rests));
         work.take_in(read);
         Ok(work)
+    }
+
+    /// The due jobs with priorities, by one further trip if there are any.
+    fn ask_priorities(&self, indexes: &mut Vec<Found>) -> Result<(), Failure> {
+        let (mut steps, mut asked) = (Vec::new(), Vec::new());
+        for &((kind, which), limit, ..) in &*indexes {
+            for &priority in self.dialect.priorities.get(&kind).filter(|_| which.is_some()).into_iter().flatten() {
+                asked.push(((kind, Some(priority)), limit));
+                let (kind, priority) = (kind as i64, i64::from(priority));
+                steps.extend([run!(DUE_OF, kind, priority, limit), run!(NEXT_OF, kind, priority, limit)]);
+            }
+        }
+        if steps.is_empty() {
+            return Ok(());
+        }
+        let (answers, failed) = self.dialect.link.steps(&steps);
+        if let Some(failure) = failed {
+            return Err(failure);
+        }
+        let mut answers = answers.into_iter();
+        for (index, limit) in asked {
+            let (rows, next) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
+            let next = next.first().map_or((None, 0), |next| (next.get(0), next.get(1)));
+            indexes.push((index, limit, rows, next));
+        }
+        Ok(())
     }
 
     /// How many new rows the operations may put.

@@ -26,7 +26,7 @@ use super::sleepers::Woken;
 use crate::store::columns::Read;
 use crate::store::rules::{Claims, Row};
 use crate::store::sql::looks::Look;
-use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Texts, Value, Which, values};
+use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Index, Texts, Value, Which, values};
 use crate::store::{Claim, ClaimedJob, Entry, JobId, Micros, State};
 
 /// How soon to look again for a due row that another transaction has locked.
@@ -39,9 +39,11 @@ pub(super) struct Server<'a> {
     ids: VecDeque<u64>,
     /// During a claim: some row waits longer than its span.
     any_behind: bool,
-    /// During a claim, by handler, jobs apart from recurring ones: the first wake instant of the
-    /// rows that were not read. It is later than now.
-    rests: Option<HashMap<(usize, bool), Option<Micros>>>,
+    /// During a claim, by index: the first wake instant of the rows that were not read. It is later
+    /// than now.
+    rests: Option<HashMap<Index, Option<Micros>>>,
+    /// During a claim, the priorities of the jobs of handlers, where there are others than zero.
+    priorities: HashMap<usize, Vec<i8>>,
     /// By scheduler, the due rows that were locked for its places.
     due: HashMap<u64, (Outlook, Vec<JobId>)>,
     pub(super) outlook: Outlook,
@@ -156,8 +158,17 @@ impl Dialect for Server<'_> {
         self.begins |= row.state == State::Running;
     }
 
-    fn rest(&self, kind: usize, recurs: bool) -> Option<Option<Micros>> {
-        self.rests.as_ref().map(|rests| rests.get(&(kind, recurs)).copied().flatten())
+    fn rest(&self, index: Index) -> Option<Option<Micros>> {
+        self.rests.as_ref().map(|rests| rests.get(&index).copied().flatten())
+    }
+
+    fn priorities(work: &mut Work<'_>, kind: usize) -> Vec<i8> {
+        if work.dialect.rests.is_some() {
+            return work.dialect.priorities.get(&kind).cloned().unwrap_or_default();
+        }
+        work.write_rows();
+        let found = work.ask("SELECT priorities_of($1)", values![kind]);
+        found.iter().filter_map(|row| i8::try_from(row.number(0)?).ok()).collect()
     }
 
     fn next_id(work: &mut Work<'_>) -> JobId {
@@ -229,9 +240,10 @@ impl Work<'_> {
         for id in due {
             // The operations of this transaction may have moved it, or taken it away.
             let Some(row) = self.cached(id) else { continue };
-            let wake = sql::plain_wake(row).filter(|&wake| row.state == State::Waiting && wake <= now);
-            let kind = (row.kind, false);
-            self.heads.entry(kind).or_insert_with(whole).rows.extend(wake.map(|wake| (wake, id)));
+            let place = sql::index_of(row).filter(|&(_, wake)| row.state == State::Waiting && wake <= now);
+            if let Some((index, wake)) = place {
+                self.heads.entry(index).or_insert_with(whole).rows.insert((wake, id));
+            }
         }
         let before = std::mem::replace(&mut self.dialect.outlook, outlook);
         self.dialect.rests = Some(HashMap::new());

@@ -7,10 +7,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::time::Duration;
 
 use super::pace::Pace;
 use super::runs::{Claimer, LOOKS};
-use super::{Bindings, Rows, Runs};
+use super::{Bindings, Lane, Rows, Runs, span_of};
 use crate::store::{Claim, Claimed, ClaimedJob, ClaimedSchedule, Entry, JobId, Limits, Micros};
 
 /// The room of a handler.
@@ -22,8 +23,41 @@ pub(crate) struct Room {
     taken: usize,
 }
 
-/// A due job: wake instant, number, the index of its room, its affinity or zero.
-pub(crate) type Head = Reverse<(Micros, JobId, usize, u64)>;
+/// How much earlier a job counts as due for each step of its priority. So a job that is due later
+/// goes before another one only by a higher priority, and never before one that has been due for
+/// so much longer: each job waits for a bounded time, however many come with a higher priority.
+/// And the order of two jobs never changes, so indexes have it.
+const STEP: Duration = Duration::from_secs(3_600);
+
+/// A due job: its place in the order of claims, its number, the index of its room, the index that
+/// has it, and its wake instant.
+type Head = Reverse<(i64, JobId, usize, Lane, Micros)>;
+
+/// The first jobs of indexes.
+pub(crate) struct Heads {
+    now: Micros,
+    due: BinaryHeap<Head>,
+    /// Those that are due later: when, and the index of the room.
+    later: Vec<(Micros, usize)>,
+}
+
+impl Heads {
+    fn add(&mut self, at: usize, lane: Lane, priority: i8, (wake, id): (Micros, JobId)) {
+        if wake <= self.now {
+            let ahead = i64::from(priority) * span_of(STEP);
+            self.due.push(Reverse((wake.as_i64() - ahead, id, at, lane, wake)));
+        } else {
+            self.later.push((wake, at));
+        }
+    }
+
+    /// The first wake instant of a job that is left, in rooms with places.
+    fn first(&self, rooms: &[Room]) -> Option<Micros> {
+        let due = self.due.iter().map(|&Reverse((_, _, at, _, wake))| (wake, at));
+        let all = due.chain(self.later.iter().copied());
+        all.filter(|&(_, at)| rooms[at].places > 0).map(|(wake, _)| wake).min()
+    }
+}
 
 /// Claims.
 pub(crate) trait Claims: Rows + Sized {
@@ -44,8 +78,7 @@ pub(crate) trait Claims: Rows + Sized {
         let mut heads = self.heads(&rooms, &free, member, now, claim.at_most);
         let jobs = self.take(&mut heads, &mut rooms, claim.at_most, &mut by, now);
         let paced = self.keep_pace(&mut rooms, now);
-        let left = heads.iter().filter(|Reverse((_, _, at, _))| rooms[*at].places > 0);
-        let left = left.map(|&Reverse((wake, ..))| wake).min();
+        let left = heads.first(&rooms);
         let later = member.and_then(|member| self.next_affinity(&free, Some((member, now))));
         let again = (more_to_unbind || unbound.len() >= LOOKS).then_some(now);
         let first = known.iter().filter_map(|&kind| Some(self.first_schedule(kind)?.0)).min();
@@ -84,11 +117,11 @@ pub(crate) trait Claims: Rows + Sized {
         jobs
     }
 
-    /// Begins due jobs in the order of their due times. Afterwards `heads` has the first job that
-    /// is left of each handler with places.
+    /// Begins due jobs in their order. Afterwards `heads` has the first job that is left of each
+    /// handler with places.
     fn take(
         &mut self,
-        heads: &mut BinaryHeap<Head>,
+        heads: &mut Heads,
         rooms: &mut [Room],
         at_most: usize,
         by: &mut Claimer,
@@ -96,11 +129,7 @@ pub(crate) trait Claims: Rows + Sized {
     ) -> Vec<ClaimedJob> {
         let mut jobs = Vec::new();
         while jobs.len() < at_most {
-            let Some(&Reverse((wake, id, at, affinity))) = heads.peek() else { break };
-            if wake > now {
-                break;
-            }
-            heads.pop();
+            let Some(Reverse((_, id, at, lane, _))) = heads.due.pop() else { break };
             let room = &mut rooms[at];
             if room.places == 0 {
                 continue;
@@ -110,12 +139,15 @@ pub(crate) trait Claims: Rows + Sized {
                 jobs.push(job);
                 (room.places, room.taken) = (room.places - 1, room.taken + 1);
             }
-            let next = match affinity {
-                _ if room.places == 0 => None,
-                0 => self.first_job(room.kind),
-                _ => self.next_of(affinity, room.limits.affinity),
+            let (kind, most, is_full) = (room.kind, room.limits.affinity, room.places == 0);
+            let next = match lane {
+                _ if is_full => None,
+                Lane::Priority(priority) => self.first_job(kind, priority),
+                Lane::Affinity(affinity) => self.next_of(affinity, most),
             };
-            heads.extend(next.map(|(wake, id)| Reverse((wake, id, at, affinity))));
+            if let Some(next) = next {
+                heads.add(at, lane, self.priority_of(lane, next.1), next);
+            }
         }
         jobs
     }
@@ -164,25 +196,33 @@ pub(crate) trait Claims: Rows + Sized {
 
     /// The first job of each handler with places, and of each open affinity of the member with due
     /// jobs.
-    fn heads(
-        &mut self,
-        rooms: &[Room],
-        free: &[usize],
-        member: Option<u64>,
-        now: Micros,
-        at_most: usize,
-    ) -> BinaryHeap<Head> {
-        let mut heads = BinaryHeap::new();
+    fn heads(&mut self, rooms: &[Room], free: &[usize], member: Option<u64>, now: Micros, at_most: usize) -> Heads {
+        let mut heads = Heads { now, due: BinaryHeap::new(), later: Vec::new() };
         for (at, room) in rooms.iter().enumerate().filter(|(_, room)| room.places > 0) {
-            heads.extend(self.first_job(room.kind).map(|(wake, id)| Reverse((wake, id, at, 0))));
+            for priority in [0].into_iter().chain(self.priorities(room.kind)) {
+                if let Some(first) = self.first_job(room.kind, priority) {
+                    heads.add(at, Lane::Priority(priority), priority, first);
+                }
+            }
         }
         let Some(member) = member else { return heads };
         for (_, affinity, kind) in self.due_affinities(free, member, now, at_most.saturating_add(1)) {
             let Some(at) = rooms.iter().position(|room| room.kind == kind) else { continue };
-            let next = self.next_of(affinity, rooms[at].limits.affinity);
-            heads.extend(next.map(|(wake, id)| Reverse((wake, id, at, affinity))));
+            if let Some(next) = self.next_of(affinity, rooms[at].limits.affinity) {
+                let lane = Lane::Affinity(affinity);
+                heads.add(at, lane, self.priority_of(lane, next.1), next);
+            }
         }
         heads
+    }
+
+    /// The priority of the first job of an index. Among the jobs of an affinity the due time alone
+    /// counts, and the first one has its priority among the others of the handler.
+    fn priority_of(&mut self, lane: Lane, id: JobId) -> i8 {
+        match lane {
+            Lane::Priority(priority) => priority,
+            Lane::Affinity(_) => self.row(id).map_or(0, |row| row.priority),
+        }
     }
 
     /// The first waiting job of an affinity, if it may have another run. The limit is noted, so
@@ -207,7 +247,7 @@ pub(crate) trait Claims: Rows + Sized {
                 self.set_full_at(room.kind, full_at);
             }
             if pace.tokens() == 0 {
-                let heads = [self.first_job(room.kind).map(|(wake, _)| wake), self.next_affinity(&[room.kind], None)];
+                let heads = [self.first_wake(room.kind), self.next_affinity(&[room.kind], None)];
                 let head = heads.into_iter().flatten().min();
                 next = [next, head.map(|head| head.max(pace.next()).max(now))].into_iter().flatten().min();
             }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{Bindings, Recurring, Row, Rows, Runs, Tie, span_of};
 use crate::store::{Applied, limits};
 use crate::store::{
-    Cancel, Change, Clash, Invalid, JobId, Micros, Mutation, NewJob, Occurrence, Op, Overlap, Placed, Recurrence,
-    State, When,
+    Cancel, Change, Clash, Expiry, Invalid, JobId, Micros, Mutation, NewJob, Occurrence, Op, Overlap, Placed,
+    Recurrence, State, When,
 };
 
 /// Puts and changes by key.
@@ -89,6 +89,17 @@ pub(crate) trait Changes: Rows + Sized {
             row.span = Some(0);
         }
         row.tie = new.affinity.map(|text| Box::new(Tie { affinity: self.affinity_of(kind, &text, now), text }));
+        row.priority = new.priority;
+        row.expires = match new.expires {
+            Some(Expiry::AfterDue(after)) if row.recurring.is_some() => Some(span_of(after)),
+            Some(Expiry::AfterDue(after)) => Some(due.saturating_add(after).as_i64()),
+            Some(Expiry::At(When::At(last))) => Some(last.as_i64()),
+            Some(Expiry::At(When::After(after))) => Some(self.up().saturating_add(after).as_i64()),
+            None => None,
+        };
+        if row.priority != 0 {
+            self.note_priority(kind, row.priority);
+        }
         self.insert(row);
         Ok(match replaced {
             None => Placed::Added(id),
@@ -101,9 +112,15 @@ pub(crate) trait Changes: Rows + Sized {
         let mut recurrence = new.recurrence.take()?;
         let kind = self.kind(&new.name);
         let tie = |row: &Row| row.tie.as_ref().map(|tie| Arc::clone(&tie.text));
+        let priority = new.priority;
+        let expires = new.expires.and_then(|expires| match expires {
+            Expiry::AfterDue(after) => Some(span_of(after)),
+            Expiry::At(_) => None, // refused for a recurring job
+        });
         let compared = self.row(old).and_then(|row| {
             let recurring = row.recurring.as_deref().filter(|recurring| !recurring.ending)?;
             let is_same = row.kind == kind && row.payload == new.payload && tie(row) == new.affinity;
+            let is_same = is_same && (row.priority, row.expires) == (priority, expires);
             Some((is_same, *recurring.recurrence == *recurrence))
         });
         let Some((is_same, recurs_same)) = compared.filter(|same| new.clash == Clash::Update || *same == (true, true))
@@ -116,7 +133,11 @@ pub(crate) trait Changes: Rows + Sized {
             let tie = tie.map(|text| Box::new(Tie { affinity: self.affinity_of(kind, &text, now), text }));
             self.rewrite(old, kind, &new.payload, tie);
         }
+        if priority != 0 {
+            self.note_priority(kind, priority);
+        }
         self.edit(old, |row| {
+            (row.priority, row.expires) = (priority, expires);
             if let Some(recurring) = &mut row.recurring {
                 let rules = &mut recurring.recurrence;
                 std::mem::swap(&mut rules.catchup, &mut recurrence.catchup);
@@ -224,9 +245,9 @@ pub(crate) trait Changes: Rows + Sized {
         let kind = self.kind(name);
         self.set_paused(kind, paused);
         if !paused {
-            let heads = [self.first_job(kind), self.first_schedule(kind)];
-            let affinities = self.next_affinity(&[kind], None);
-            self.effects().wake(heads.into_iter().flatten().map(|(wake, _)| wake).chain(affinities).min());
+            let schedule = self.first_schedule(kind).map(|(wake, _)| wake);
+            let heads = [self.first_wake(kind), schedule, self.next_affinity(&[kind], None)];
+            self.effects().wake(heads.into_iter().flatten().min());
         }
         Applied::Change(Change::Changed)
     }
@@ -323,6 +344,8 @@ impl Row {
             failures: None,
             tie: None,
             counted: false,
+            priority: 0,
+            expires: None,
         })
     }
 }

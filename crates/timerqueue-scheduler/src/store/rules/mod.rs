@@ -91,8 +91,19 @@ pub(crate) trait Rows {
     fn name_of(&mut self, kind: usize) -> Arc<str>;
     fn is_paused(&mut self, kind: usize) -> bool;
     fn set_paused(&mut self, kind: usize, paused: bool);
-    /// The first job of the handler with a wake instant.
-    fn first_job(&mut self, kind: usize) -> Option<(Micros, JobId)>;
+    /// The first job of the handler with a wake instant, among those of a priority.
+    fn first_job(&mut self, kind: usize, priority: i8) -> Option<(Micros, JobId)>;
+    /// The priorities, other than zero, of the jobs of the handler that wait. There may be more
+    /// here than there are jobs of.
+    fn priorities(&mut self, kind: usize) -> Vec<i8>;
+    /// A job of the handler has this priority, which is not zero.
+    fn note_priority(&mut self, _kind: usize, _priority: i8) {}
+    /// The first wake instant of a job of the handler.
+    fn first_wake(&mut self, kind: usize) -> Option<Micros> {
+        let mut priorities = self.priorities(kind);
+        priorities.push(0);
+        priorities.into_iter().filter_map(|priority| Some(self.first_job(kind, priority)?.0)).min()
+    }
     /// The first recurring job of the handler with a wake instant.
     fn first_schedule(&mut self, kind: usize) -> Option<(Micros, JobId)>;
     /// Rows that wait longer than their spans: the clock was set back.
@@ -196,13 +207,18 @@ pub(crate) struct Row {
     pub(crate) tie: Option<Box<Tie>>,
     /// Of a running job: it has a place among those of all members.
     pub(crate) counted: bool,
+    /// Of a recurring job, that of its runs.
+    pub(crate) priority: i8,
+    /// The last instant at which a run begins; of a recurring job, the time from the due time of
+    /// each run to that. In microseconds.
+    pub(crate) expires: Option<i64>,
 }
 
 /// The index that has a row with a wake instant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lane {
-    /// Of its handler.
-    Handler,
+    /// Of its handler and its priority.
+    Priority(i8),
     /// Of its affinity.
     Affinity(u64),
 }
@@ -317,7 +333,8 @@ impl Row {
     pub(crate) fn lane(&self) -> Lane {
         match (self.state, &self.tie) {
             (State::Waiting, Some(tie)) => Lane::Affinity(tie.affinity),
-            _ => Lane::Handler,
+            (State::Waiting, None) => Lane::Priority(self.priority),
+            _ => Lane::Priority(0),
         }
     }
 
@@ -367,6 +384,12 @@ impl Row {
             id: self.id,
             key: Arc::clone(&self.key),
             affinity: self.tie.as_ref().map(|tie| Arc::clone(&tie.text)),
+            priority: self.priority,
+            expires: self.expires.filter(|_| recurring.is_none()).map(|at| Micros::new(at).to_system()),
+            expires_after: self
+                .expires
+                .filter(|_| recurring.is_some())
+                .map(|n| Duration::from_micros(n.unsigned_abs())),
             name: Arc::clone(name),
             payload: Arc::clone(&self.payload),
             state: self.state,

@@ -111,11 +111,12 @@ pub(crate) trait Runs: Rows + Sized {
         let (name, process) = (self.name_of(kind), self.process());
         self.edit(id, |row| {
             let due = row.due;
+            let expired = row.expires.is_some_and(|last| last < now.as_i64());
             (row.state, row.owner, row.lease, row.span) = (State::Running, owner, None, None);
             row.counted = by.counted;
             row.process = process;
             row.claims += 1;
-            row.attempt = row.attempt.saturating_add(1);
+            row.attempt = row.attempt.saturating_add(u32::from(!expired));
             let run = match (row.parent, row.nominal) {
                 (Some(parent), Some(nominal)) => format!("{seed:016x}-{}-{}-{}", parent.0, nominal.as_i64(), row.turn),
                 _ => format!("{seed:016x}-{}-{}", id.0, row.turn),
@@ -130,6 +131,7 @@ pub(crate) trait Runs: Rows + Sized {
                 nominal: row.nominal,
                 attempt: row.attempt,
                 run: run.into(),
+                expired,
             }
         })
     }
@@ -279,6 +281,8 @@ pub(crate) trait Runs: Rows + Sized {
                 let due = occurrence.map_or(now, |occurrence| occurrence.due);
                 let mut run = Row::new(id, Arc::clone(&row.key), row.kind, Arc::clone(&row.payload), state, due, None);
                 run.tie = row.tie.clone();
+                run.priority = row.priority;
+                run.expires = row.expires.map(|after| due.as_i64().saturating_add(after));
                 Some((run, row.paused && occurrence.is_some()))
             })
             .flatten()
@@ -361,6 +365,7 @@ pub(crate) trait Runs: Rows + Sized {
             row.state = if recurs { State::Recurring } else { State::Waiting };
             (row.due, row.attempt, row.span, row.parent) = (now, 0, None, parent);
             (row.error, row.holds_key) = (None, parent.is_none());
+            row.expires = row.expires.filter(|_| recurs);
             if let Some(recurring) = &mut row.recurring {
                 recurring.version += 1;
                 (recurring.looked, recurring.next, recurring.look, row.span) = (false, None, Some(now), Some(0));

@@ -24,7 +24,7 @@ pub(super) use self::texts::FILE;
 #[cfg(feature = "postgres")]
 pub(super) use self::texts::SERVER;
 pub(super) use self::texts::Texts;
-pub(super) use self::work::{Changed, Heads, Work, plain_wake};
+pub(super) use self::work::{Changed, Heads, Index, Work, index_of};
 
 /// An operation, or the reason why it is none.
 pub(super) type Checked = Result<Op, Invalid>;
@@ -174,11 +174,15 @@ pub(super) trait Dialect: Sized {
     fn count(&mut self, _kind: usize, _state: State, _by: i64) {}
     /// A row was put or changed. `at`: others are told of this wake instant.
     fn noted(&mut self, _row: &Row, _at: Option<Micros>) {}
-    /// The first wake instant of a handler behind those that [`Work`] has in its heads. `None`: it
+    /// The first wake instant of an index behind those that [`Work`] has in its heads. `None`: it
     /// is asked for.
-    fn rest(&self, _kind: usize, _recurs: bool) -> Option<Option<Micros>> {
+    fn rest(&self, _index: Index) -> Option<Option<Micros>> {
         None
     }
+    /// As [`Rows::priorities`](super::rules::Rows::priorities).
+    fn priorities(work: &mut Work<Self>, kind: usize) -> Vec<i8>;
+    /// As [`Rows::note_priority`](super::rules::Rows::note_priority).
+    fn note_priority(_work: &mut Work<Self>, _kind: usize, _priority: i8) {}
     /// As [`Rows::insert_plain`].
     fn insert_plain(_work: &mut Work<Self>, _new: &NewJob, _due: Micros) -> Option<JobId> {
         None

@@ -37,7 +37,9 @@ spellings! { $
     until: "NULL" | "until",
     counts: "SELECT handler.name, handler.paused, (SELECT min(first) FROM (SELECT min(wake) AS first FROM timerqueue_jobs AS job \
          WHERE job.handler = handler.id AND job.recurs = 0 AND job.wake IS NOT NULL UNION ALL SELECT min(head) FROM timerqueue_affinities AS one \
-         WHERE one.handler = handler.id AND head IS NOT NULL)), waiting, queued, running, dead, recurring, (SELECT count(*) FROM timerqueue_jobs AS job \
+         WHERE one.handler = handler.id AND head IS NOT NULL UNION ALL SELECT (SELECT min(apart) FROM timerqueue_jobs AS job \
+         WHERE job.handler = handler.id AND job.priority = one.value AND job.priority <> 0 AND job.state = 0 AND job.affinity_id IS NULL \
+         AND job.apart IS NOT NULL) FROM json_each('[-9,-8,-7,-6,-5,-4,-3,-2,-1,1,2,3,4,5,6,7,8,9]') AS one WHERE handler.priorities <> 0)), waiting, queued, running, dead, recurring, (SELECT count(*) FROM timerqueue_jobs AS job \
          WHERE job.handler = handler.id AND job.state = 0 AND job.error IS NOT NULL), NULL FROM timerqueue_handlers AS handler ORDER BY handler.name" |
         "WITH few AS (SELECT handler, count(*) FILTER (WHERE state = 1) AS queued, count(*) FILTER (WHERE state = 3) AS dead, \
          count(*) FILTER (WHERE state = 4) AS recurring, count(*) FILTER (WHERE state = 0) AS failing FROM jobs \
@@ -47,7 +49,10 @@ spellings! { $
          rest AS (SELECT handler, count(*) FILTER (WHERE wake IS NULL AND apart IS NULL) AS n FROM jobs \
          WHERE state = 0 AND coalesce(wake, apart) IS DISTINCT FROM due GROUP BY handler) \
          SELECT h.name, h.paused, least((SELECT min(wake) FROM jobs WHERE handler = h.id AND NOT recurs AND state = 0), \
-         (SELECT min(head) FROM affinities AS one WHERE one.handler = h.id AND head IS NOT NULL)), \
+         (SELECT min(head) FROM affinities AS one WHERE one.handler = h.id AND head IS NOT NULL), \
+         (SELECT min(first.apart) FROM priorities_of(h.id) AS p (priority) CROSS JOIN LATERAL (SELECT j.apart FROM jobs j \
+         WHERE j.handler = h.id AND j.priority = p.priority AND j.priority <> 0 AND j.state = 0 AND j.affinity_id IS NULL \
+         AND j.apart IS NOT NULL ORDER BY j.apart LIMIT 1) AS first)), \
          (SELECT count(*) FROM jobs WHERE handler = h.id AND NOT recurs AND wake IS NOT NULL) \
          + coalesce(apart.n, 0) + coalesce(rest.n, 0), coalesce(few.queued, 0), coalesce(running.n, 0), coalesce(few.dead, 0), \
          coalesce(few.recurring, 0), coalesce(few.failing, 0), clock() FROM handlers AS h LEFT JOIN few ON few.handler = h.id \
@@ -79,6 +84,11 @@ macro_rules! texts {
 texts! {
     /// The first row with a wake instant of a handler.
     first: ["SELECT wake, id FROM " jobs " WHERE handler = $1 AND recurs = $2 AND wake IS NOT NULL ORDER BY wake, id LIMIT 1"],
+    /// The first job with a priority other than zero.
+    first_of_priority: [
+        "SELECT apart, id FROM " jobs " WHERE handler = $1 AND priority = $2 AND priority <> 0 AND state = 0 \
+         AND affinity_id IS NULL AND apart IS NOT NULL ORDER BY apart, id LIMIT 1"
+    ],
     behind: ["SELECT id FROM " jobs " WHERE earliest > $1 ORDER BY earliest DESC LIMIT $2"],
     /// The runs of recurring jobs.
     runs: ["SELECT parent, id, state FROM " jobs " WHERE parent" among " AND state <> 3 ORDER BY id"],

@@ -31,7 +31,11 @@ struct Cached<B> {
     change: Option<Change<B>>,
 }
 
-/// Rows with a wake instant of a handler that a claim has read.
+/// An index of rows with a wake instant: the handler, and the priority of its jobs; none: of its
+/// recurring jobs.
+pub(in crate::store) type Index = (usize, Option<i8>);
+
+/// Rows with a wake instant of an index that a claim has read.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Heads {
     pub(in crate::store) rows: BTreeSet<(Micros, JobId)>,
@@ -58,17 +62,21 @@ pub(in crate::store) struct Work<D: Dialect> {
     changed: Vec<JobId>,
     /// Keys, with their holders as of this transaction.
     pub(in crate::store) keys: HashMap<Arc<str>, Option<JobId>>,
-    /// During a claim, by handler, jobs apart from recurring ones.
-    pub(in crate::store) heads: HashMap<(usize, bool), Heads>,
+    /// During a claim.
+    pub(in crate::store) heads: HashMap<Index, Heads>,
     /// The ends of runs, by minute and handler.
     pub(in crate::store) minutes: BTreeMap<(i64, usize), Ends>,
     pub(in crate::store) affinities: Affinities,
     failure: Option<D::Failure>,
 }
 
-/// When to look at a row by the index of its handler.
-pub(in crate::store) fn plain_wake(row: &Row) -> Option<Micros> {
-    if row.lane() == Lane::Handler { row.wake() } else { None }
+/// The index that has a row, and the wake instant there. None: there is none, or it is that of an
+/// affinity.
+pub(in crate::store) fn index_of(row: &Row) -> Option<(Index, Micros)> {
+    match row.lane() {
+        Lane::Priority(priority) => Some(((row.kind, row.recurring.is_none().then_some(priority)), row.wake()?)),
+        Lane::Affinity(_) => None,
+    }
 }
 
 impl<D: Dialect> Work<D> {
@@ -181,7 +189,7 @@ impl<D: Dialect> Work<D> {
     /// A recurring job whose schedule cannot be read (written by hand, or with a zone that this
     /// system does not know) is dead, and in no other job's way. Its text stays as it is.
     fn bury_unreadable(&mut self, row: &Row, reason: &str) {
-        if let Some(heads) = self.heads.get_mut(&(row.kind, true)) {
+        if let Some(heads) = self.heads.get_mut(&(row.kind, None)) {
             heads.rows.retain(|&(_, id)| id != row.id);
         }
         if row.state != State::Dead {
@@ -247,31 +255,38 @@ impl<D: Dialect> Work<D> {
         Changed { gone, free, holding, new }
     }
 
-    fn first(&mut self, kind: usize, recurs: bool) -> Option<(Micros, JobId)> {
+    fn first(&mut self, index: Index) -> Option<(Micros, JobId)> {
         if self.failure.is_some() {
             return None;
         }
-        let head = self.heads.get(&(kind, recurs)).and_then(|heads| heads.rows.first().copied());
-        if let Some(rest) = self.dialect.rest(kind, recurs) {
+        let head = self.heads.get(&index).and_then(|heads| heads.rows.first().copied());
+        if let Some(rest) = self.dialect.rest(index) {
             return head.into_iter().chain(rest.map(|rest| (rest, JobId(u64::MAX)))).min();
         }
         head.or_else(|| {
             self.write_rows();
-            let found = self.ask(D::TEXTS.first, values![kind, recurs]);
+            let found = match index {
+                (kind, Some(priority)) if priority != 0 => {
+                    self.ask(D::TEXTS.first_of_priority, values![kind, i64::from(priority)])
+                }
+                (kind, priority) => self.ask(D::TEXTS.first, values![kind, priority.is_none()]),
+            };
             found.first().and_then(|row| Some((row.instant(0)?, JobId(row.count(1)))))
         })
     }
 
-    /// A row stands at another place of the index of its handler.
-    fn moves(&mut self, row: &Row, from: Option<Micros>, to: Option<Micros>) {
-        let kind = (row.kind, row.recurring.is_some());
-        let Some(heads) = self.heads.get_mut(&kind) else { return };
-        from.map(|wake| heads.rows.remove(&(wake, row.id)));
-        match (heads.all_by, to) {
-            (Some(all_by), Some(wake)) if wake <= all_by => _ = heads.rows.insert((wake, row.id)),
+    /// A row stands at another place of an index.
+    fn moves(&mut self, id: JobId, from: Option<(Index, Micros)>, to: Option<(Index, Micros)>) {
+        if let Some((heads, wake)) = from.and_then(|(index, wake)| Some((self.heads.get_mut(&index)?, wake))) {
+            heads.rows.remove(&(wake, id));
+        }
+        let Some((index, wake)) = to else { return };
+        let Some(heads) = self.heads.get_mut(&index) else { return };
+        match heads.all_by {
+            Some(all_by) if wake <= all_by => _ = heads.rows.insert((wake, id)),
+            Some(_) => {}
             // Among others that were not read.
-            (None, Some(_)) => _ = self.heads.remove(&kind),
-            _ => {}
+            None => _ = self.heads.remove(&index),
         }
     }
 
@@ -284,7 +299,7 @@ impl<D: Dialect> Work<D> {
     fn note(&mut self, row: &Row) {
         self.affinities.note(row);
         // Of a job with an affinity the first wake instant is told when the affinity is settled.
-        let is_told = row.lane() == Lane::Handler && !self.is_paused(row.kind);
+        let is_told = !matches!(row.lane(), Lane::Affinity(_)) && !self.is_paused(row.kind);
         let at = row.wake().filter(|_| is_told);
         self.effects.wake(at);
         self.effects.notice_step(row, self.up);
@@ -338,7 +353,7 @@ impl<D: Dialect> Rows for Work<D> {
     fn insert(&mut self, row: Box<Row>) {
         self.dialect.count(row.kind, row.state, 1);
         self.note(&row);
-        self.moves(&row, None, plain_wake(&row));
+        self.moves(row.id, None, index_of(&row));
         if row.holds_key {
             self.keys.insert(Arc::clone(&row.key), Some(row.id));
         }
@@ -357,10 +372,10 @@ impl<D: Dialect> Rows for Work<D> {
             self.changed.push(id);
         }
         self.dialect.count(row.kind, row.state, -1);
-        let (held, wake) = (row.holds_key, plain_wake(&row));
+        let (held, before) = (row.holds_key, index_of(&row));
         let result = change(&mut row);
         self.dialect.count(row.kind, row.state, 1);
-        self.moves(&row, wake, plain_wake(&row));
+        self.moves(id, before, index_of(&row));
         match (held, row.holds_key) {
             (true, false) => self.free_key(&row),
             (false, true) => _ = self.keys.insert(Arc::clone(&row.key), Some(id)),
@@ -397,7 +412,7 @@ impl<D: Dialect> Rows for Work<D> {
             None => self.changed.push(id),
         }
         self.dialect.count(row.kind, row.state, -1);
-        self.moves(&row, plain_wake(&row), None);
+        self.moves(id, index_of(&row), None);
         self.affinities.unsettled.extend(row.tie.as_ref().map(|tie| tie.affinity));
         if row.holds_key {
             self.free_key(&row);
@@ -436,12 +451,20 @@ impl<D: Dialect> Rows for Work<D> {
         self.dialect.handlers().set_paused(kind, paused);
     }
 
-    fn first_job(&mut self, kind: usize) -> Option<(Micros, JobId)> {
-        self.first(kind, false)
+    fn first_job(&mut self, kind: usize, priority: i8) -> Option<(Micros, JobId)> {
+        self.first((kind, Some(priority)))
+    }
+
+    fn priorities(&mut self, kind: usize) -> Vec<i8> {
+        D::priorities(self, kind)
+    }
+
+    fn note_priority(&mut self, kind: usize, priority: i8) {
+        D::note_priority(self, kind, priority);
     }
 
     fn first_schedule(&mut self, kind: usize) -> Option<(Micros, JobId)> {
-        self.first(kind, true)
+        self.first((kind, None))
     }
 
     fn behind(&mut self, now: Micros, at_most: usize) -> Vec<JobId> {

@@ -30,7 +30,13 @@ const ROWS: &[Part] = &[
         "the wake instants of the jobs",
         "a job that waits has no wake instant, or one that is not its due time",
         "SELECT id FROM timerqueue_jobs WHERE state = 0 AND \
-         (CASE WHEN affinity_id IS NULL THEN wake ELSE apart END) IS NOT (CASE WHEN paused THEN NULL ELSE due END) LIMIT 1",
+         (CASE WHEN affinity_id IS NULL AND priority = 0 THEN wake ELSE apart END) IS NOT (CASE WHEN paused THEN NULL ELSE due END) LIMIT 1",
+    ),
+    (
+        "the priorities of the jobs",
+        "a job has a priority that its handler does not know",
+        "SELECT job.id FROM timerqueue_jobs AS job JOIN timerqueue_handlers AS handler ON handler.id = job.handler \
+         WHERE priority <> 0 AND state IN (0, 4) AND affinity_id IS NULL AND (priorities >> (priority + 9)) & 1 = 0 LIMIT 1",
     ),
     (
         "the keys of dead jobs",

@@ -340,6 +340,7 @@ pub(super) fn finished_by_id(db: &Connection, JobId(id): JobId) -> Result<Option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::sql::FILE;
 
     /// The plans of SQLite for a statement.
     fn plan(db: &Connection, sql: &str) -> String {
@@ -362,6 +363,15 @@ mod tests {
         for sql in due_soon().into_iter().chain([running()]) {
             let plan = plan(&db, &sql);
             assert!(plan.contains("SEARCH job USING") && !plan.contains("SCAN job"), "{sql}: {plan}");
+        }
+        // A claim reads an index alone, and that of jobs without a priority as before.
+        let (first, of_priority) = (FILE.first, FILE.first_of_priority);
+        for (sql, index) in [(first, "timerqueue_due"), (of_priority, "timerqueue_priorities")] {
+            let plan = plan(&db, sql);
+            assert!(
+                plan.contains("SEARCH") && plan.contains(&format!("INDEX {index} ")) && !plan.contains("TEMP B-TREE"),
+                "{plan}"
+            );
         }
         let states = [State::Dead, State::Queued, State::Recurring].map(|state| Query::new().state(state));
         for query in states.into_iter().chain([Query::new().failing()]) {

@@ -20,7 +20,7 @@ use crate::store::minutes::minute_of;
 use crate::store::rules::{Bindings as _, Effects, Row, Rows as _};
 use crate::store::sql::looks::Look;
 use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Texts, Which, values};
-use crate::store::{Claim, JobId, LastRun, Micros, NewJob, State};
+use crate::store::{Claim, JobId, LastRun, MAX_PRIORITY, Micros, NewJob, State};
 
 /// What a connection remembers from one commit to the next, as long as no other connection writes.
 #[derive(Debug, Default)]
@@ -29,6 +29,8 @@ pub(super) struct Memory {
     deaths: u64,
     pub(super) seed: u64,
     pub(super) handlers: Handlers,
+    /// By handler, as in the file.
+    priorities: HashMap<usize, i64>,
     /// The minute up to which old minutes were removed.
     pruned: i64,
     /// The minute in which no done job was left whose time was over.
@@ -57,13 +59,20 @@ impl Memory {
         (memory.last_id, memory.deaths, memory.seed) = (numbers.0 as u64, numbers.1 as u64, numbers.2 as u64);
         let mut statement = db.prepare_cached("SELECT EXISTS (SELECT 1 FROM timerqueue_finished)")?;
         memory.has_done_jobs = statement.query_row([], |row| row.get(0))?;
-        let mut statement = db.prepare_cached("SELECT id, name, paused FROM timerqueue_handlers")?;
+        let mut statement = db.prepare_cached("SELECT id, name, paused, priorities FROM timerqueue_handlers")?;
         let mut kinds = statement.query([])?;
         while let Some(kind) = kinds.next()? {
-            memory.handlers.add(kind.get::<_, i64>(0)? as usize, rows::text(kind, 1)?, kind.get(2)?);
+            let id = kind.get::<_, i64>(0)? as usize;
+            memory.handlers.add(id, rows::text(kind, 1)?, kind.get(2)?);
+            memory.priorities.insert(id, kind.get(3)?);
         }
         Ok(memory)
     }
+}
+
+/// A priority in the column `priorities` of a handler.
+fn bit(priority: i8) -> i64 {
+    1 << (priority + MAX_PRIORITY)
 }
 
 /// How long done jobs are kept, and how long their keys are taken.
@@ -210,9 +219,26 @@ impl Dialect for File<'_> {
     /// The index of keys tells on the way whether the key is free: a look before would search it
     /// twice.
     fn insert_plain(work: &mut Work<'_>, new: &NewJob, due: Micros) -> Option<JobId> {
-        let is_plain = new.affinity.is_none() && new.recurrence.is_none() && new.span.is_none();
+        // What the row of a plain job has not.
+        let NewJob {
+            affinity: None,
+            recurrence: None,
+            span: None,
+            priority: 0,
+            expires: None,
+            key: _,
+            name: _,
+            payload: _,
+            when: _,
+            first: _,
+            clash: _,
+            refuse_overdue: _,
+        } = new
+        else {
+            return None;
+        };
         let is_taken = matches!(work.keys.get(&new.key), Some(Some(_)));
-        if !is_plain || is_taken || work.dialect.memory.has_done_jobs {
+        if is_taken || work.dialect.memory.has_done_jobs {
             return None;
         }
         let kind = work.dialect.memory.handlers.number(&new.name)?;
@@ -230,6 +256,22 @@ impl Dialect for File<'_> {
             work.effects.wake(Some(due));
         }
         Some(id)
+    }
+
+    fn priorities(work: &mut Work<'_>, kind: usize) -> Vec<i8> {
+        match work.dialect.memory.priorities.get(&kind).copied().unwrap_or_default() {
+            0 => Vec::new(),
+            bits => (-MAX_PRIORITY..=MAX_PRIORITY).filter(|&one| one != 0 && bits & bit(one) != 0).collect(),
+        }
+    }
+
+    fn note_priority(work: &mut Work<'_>, kind: usize, priority: i8) {
+        let known = work.dialect.memory.priorities.entry(kind).or_default();
+        if *known & bit(priority) == 0 {
+            *known |= bit(priority);
+            let sql = "UPDATE timerqueue_handlers SET priorities = priorities | $1 WHERE id = $2";
+            work.ask(sql, values![bit(priority), kind]);
+        }
     }
 
     fn next_id(work: &mut Work<'_>) -> JobId {
@@ -346,11 +388,10 @@ impl<'a> Work<'a> {
             let ids: Vec<JobId> = read.iter().map(|read| read.row.id).collect();
             self.take_in(read);
             // A row that was written by hand may stand at a wrong place of the index.
-            let is_here = |row: &&Row| row.kind == kind && row.recurring.is_none();
-            let rows = ids.into_iter().filter_map(|id| self.cached(id)).filter(is_here);
-            let rows =
-                rows.filter_map(|row| Some((sql::plain_wake(row).filter(|&wake| wake <= now)?, row.id))).collect();
-            self.heads.insert((kind, false), Heads { rows, all_by });
+            let place = |row: &Row| sql::index_of(row).filter(|&(index, wake)| index == (kind, Some(0)) && wake <= now);
+            let rows = ids.into_iter().filter_map(|id| self.cached(id));
+            let rows = rows.filter_map(|row| Some((place(row)?.1, row.id))).collect();
+            self.heads.insert((kind, Some(0)), Heads { rows, all_by });
         }
     }
 

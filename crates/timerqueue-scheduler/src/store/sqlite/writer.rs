@@ -451,9 +451,9 @@ impl Writer {
         let mut memory = self.memory.take().map_or_else(|| Memory::load(&self.db), Ok)?;
         let kinds: Vec<usize> = memory.handlers.active().collect();
         let mut work = Work::on(&self.db, &mut memory, self.alive.number(), self.shared.keep);
-        let heads: Vec<_> = kinds.iter().flat_map(|&kind| [work.first_job(kind), work.first_schedule(kind)]).collect();
-        let bound = work.first_affinity();
-        let wake = heads.into_iter().flatten().map(|(wake, _)| wake).chain(bound).min();
+        let first = |&kind: &usize| [work.first_wake(kind), work.first_schedule(kind).map(|(wake, _)| wake)];
+        let heads: Vec<_> = kinds.iter().flat_map(first).collect();
+        let wake = heads.into_iter().chain([work.first_affinity()]).flatten().min();
         let cancelled = work.cancelled_runs();
         work.finish()?;
         (self.memory, self.foreign) = (Some(memory), false);

@@ -15,7 +15,9 @@
 //!    only if its lease is over, and only if its node was disturbed since the last renewal; and it
 //!    renews no lease afterwards. No handler begins that a member of the past has claimed.
 //! 5. *Fence*: the settle of a former holder is refused, that of the present one is not.
-//! 6. *Exact answers*: of puts, cancels and moves; after "cancelled" no handler begins, after
+//! 6. *Order*: no job of a handler is claimed while one waits there that is due and comes before
+//!    it, by its due time less an hour for each step of priority.
+//! 7. *Exact answers*: of puts, cancels and moves; after "cancelled" no handler begins, after
 //!    "running" no further attempt does.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -57,6 +59,11 @@ struct Member {
     has_ended: bool,
 }
 
+/// The place in the order of claims.
+fn place(priority: i8, due: Micros) -> i64 {
+    due.as_i64() - i64::from(priority) * 3_600_000_000
+}
+
 #[derive(Debug)]
 pub(super) struct Job {
     /// The number in the payload.
@@ -64,6 +71,7 @@ pub(super) struct Job {
     pub(super) key: Arc<str>,
     pub(super) phase: Phase,
     pub(super) cancelled: bool,
+    priority: i8,
     due: Option<Micros>,
     attempt: u32,
     /// A handler has begun. The attempts do not tell: a run that asks for another one sets them to
@@ -229,6 +237,7 @@ impl Ledger {
             key,
             phase,
             cancelled: false,
+            priority: new.priority,
             due: Some(due),
             attempt: 0,
             has_begun: false,
@@ -344,6 +353,19 @@ impl Ledger {
             }
             self.begins(by, job, now);
         }
+        for job in jobs {
+            let Some(claimed) = self.jobs.get(&job.held.id) else { continue };
+            let (at, is_brief) = (place(claimed.priority, job.due), claimed.is_brief);
+            // Of the others the due time is not known here, or they have not waited all the time.
+            let waits = |other: &&Job| {
+                let is_untouched = other.phase == Phase::Waiting && other.attempt == 0 && !other.has_begun;
+                is_untouched && !other.cancelled && other.is_brief == is_brief
+            };
+            let before = |other: &&Job| other.due.is_some_and(|due| due <= now && place(other.priority, due) < at);
+            if let Some(other) = self.jobs.values().filter(waits).find(before) {
+                self.faults.push(format!("{job:?} was claimed before {other:?}"));
+            }
+        }
     }
 
     fn begins(&mut self, by: Origin, job: &ClaimedJob, now: Micros) {
@@ -404,6 +426,7 @@ impl Ledger {
             key: Arc::clone(&job.key),
             phase: Phase::Waiting,
             cancelled: false,
+            priority: self.jobs[&parent].priority,
             due: None,
             attempt: 0,
             has_begun: false,

@@ -65,8 +65,11 @@ impl World {
         let (name, clash) = (self.random.pick(&["brief", "slow"]), self.clash());
         let own = format!("u{number}");
         let key = if self.random.percent(50) { &own } else { key };
+        // Few have to wait for a place, so many have a priority.
+        let priority = [0, 2, -1, 0][number as usize % 4];
         self.with(n, |scheduler| {
-            watch(scheduler.put_to(name, &number).key(key).due(due).clash(clash).send(), Applied::Placed)
+            let put = scheduler.put_to(name, &number).key(key).due(due).clash(clash).priority(priority);
+            watch(put.send(), Applied::Placed)
         });
     }
 
