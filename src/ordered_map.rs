@@ -29,10 +29,12 @@ impl OrderedMap {
         Self(BTreeMap::new())
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -91,6 +93,7 @@ impl WakerMap {
         Self(OrderedMap::new())
     }
 
+    #[inline]
     pub(crate) fn keys(&self) -> &OrderedMap {
         &self.0
     }

@@ -84,14 +84,23 @@ impl<S, B> Clone for ItemRef<S, B> {
 }
 
 impl<S, B> Drop for ItemRef<S, B> {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: this reference is the one given back, and is not used afterwards.
         if unsafe { Node::release(self.0) } {
-            // SAFETY: made from a box; this was the last reference. An item in a wheel has the
-            // wheel's reference, so the item is in none.
-            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+            // SAFETY: this was the last reference.
+            unsafe { free(self.0) };
         }
     }
+}
+
+/// # Safety
+/// `node` is an item's, and no reference to the item is left.
+#[inline(never)] // most often a further reference is left
+unsafe fn free<S, B>(node: NonNull<ItemNode<S, B>>) {
+    // SAFETY: made from a box; no reference is left (the caller says so). An item in a wheel has
+    // the wheel's reference, so the item is in none.
+    drop(unsafe { Box::from_raw(node.as_ptr()) });
 }
 
 /// An [`OrderedMap`] of items. Each has a counted reference.
