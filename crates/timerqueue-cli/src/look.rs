@@ -212,6 +212,9 @@ fn described(job: &JobInfo, is_served: bool) -> String {
         field("expires", format!("{} after each due time", text::rough(after)));
     }
     field("attempts", job.attempt.to_string());
+    if job.crashes > 0 {
+        field("crashes", format!("{} (attempts that the end of their process has cut off)", job.crashes));
+    }
     if let Some(error) = &job.error {
         field("error", text::tame(error));
     }

@@ -106,10 +106,11 @@ impl Core {
     }
 
     /// No further run begins, and no further job is accepted.
-    pub(crate) fn stop(&self) {
+    pub(crate) fn stop(self: &Arc<Self>) {
         let first = !std::mem::replace(&mut self.state.lock().handshake.closing, true);
         if first {
             self.disarm();
+            self.give_up_waiting(None);
             self.store.leave(self.owner);
             quietly(|| _ = self.closing.cancel());
         }

@@ -24,6 +24,7 @@ use super::look::Looking;
 use super::retry::Retry;
 use super::runs::{self, Begun, Inside};
 use super::stats::Stats;
+use crate::store::gate::{Entered, Gate, Gated, Listener, MOST_CRASHES, SUSPECT};
 use crate::store::rules::look;
 use crate::store::{
     Applied, Claim, Claimed, ClaimedJob, Entry, EntryHandler, Error, Held, JobId, Limits, Micros, Notice, Op, Reply,
@@ -86,6 +87,8 @@ pub(super) struct Live {
     pub(super) handler: usize,
     pub(super) key: Arc<str>,
     pub(super) begun: Timestamp,
+    /// A suspect that waits for the end of all other runs.
+    pub(super) waits: bool,
     /// The handler has called `close`: that close does not wait for it.
     pub(super) closing: bool,
 }
@@ -97,6 +100,8 @@ pub(super) struct State {
     /// When the timer on the running clock fires. `None`: it is set at the next chance.
     behind_at: Option<Timestamp>,
     pub(super) runs: BTreeMap<RunKey, Live>,
+    /// A suspect that waits for the end of all other runs, with its ticket of the gate.
+    waiting: Option<(u64, Begun)>,
     pub(super) cancels: Cancels,
     /// Timers in a row that have asked a store which fails, or will.
     failures: u32,
@@ -166,6 +171,9 @@ pub(crate) struct Core {
     pub(crate) stats: Mutex<Stats>,
     pub(super) keys: AtomicU64,
     pub(super) state: Mutex<State>,
+    /// Of the process: a suspect runs alone.
+    gate: Arc<Gate>,
+    listener: OnceLock<Arc<Listener>>,
     /// Fires at the first wake instant of the wall clock.
     timer: OnceLock<WallTimer>,
     /// Fires when as much time has passed on the running clock.
@@ -193,6 +201,8 @@ impl Core {
         let core = Arc::new(Self {
             closing: CancellationTokenSource::on(&runtime),
             state: Mutex::new(state),
+            gate: store.gate().map_or_else(Arc::default, Arc::clone),
+            listener: OnceLock::new(),
             timer: OnceLock::new(),
             behind: OnceLock::new(),
             stats: Mutex::default(),
@@ -224,6 +234,14 @@ impl Core {
             }
         });
         let _ = core.behind.set(behind);
+        let gated = Arc::downgrade(&core);
+        let listener: Arc<Listener> = Arc::new(move |told| {
+            if let Some(core) = gated.upgrade() {
+                core.gated(told);
+            }
+        });
+        core.gate.listen(&listener);
+        let _ = core.listener.set(listener);
         let notices = Arc::downgrade(&core);
         core.store.watch(Arc::new(move |notice| notices.upgrade().is_some_and(|core| core.notice(notice))));
         core.store.enter(Arc::new(core.entry(node_name)));
@@ -347,17 +365,19 @@ impl Core {
 
     /// Looks for due jobs. On a thread of the pool.
     fn pump(self: &Arc<Self>) {
-        let (claim, request) = {
+        let (claim, request, open) = {
             let mut state = self.state.lock();
             if !state.handshake.fired() {
                 return;
             }
+            // After the instant was forgotten: the gate opens before it tells.
+            let open = !self.gate.is_closed();
             // A claim that is longer than `BEHIND` would otherwise be asked for another one at each
             // end.
             if let (Some(_), Some(behind)) = (state.behind_at.take(), self.behind.get()) {
                 behind.change(Duration::MAX, Duration::ZERO);
             }
-            (self.claim_of(&mut state), state.cancels.begin())
+            (self.claim_of(&mut state, open), state.cancels.begin(), open)
         };
         let (core, asked) = (Arc::clone(self), self.runtime.now());
         let answer = move |mut claimed: Result<Claimed, Error>| {
@@ -365,14 +385,15 @@ impl Core {
                 core.give_back_if_closing(jobs);
             }
             let engine = Arc::clone(&core);
-            engine.aside(move || core.claimed(claimed, request, asked));
+            engine.aside(move || core.claimed(claimed, request, asked, open));
         };
         self.store.claim(claim, Reply::new(answer));
     }
 
-    fn claim_of(&self, state: &mut State) -> Claim {
-        let most = self.handlers.iter().map(|handler| handler.parallel);
-        let (places, left) = state.handshake.begin_claim(most, self.parallel);
+    /// `open`: jobs may begin.
+    fn claim_of(&self, state: &mut State, open: bool) -> Claim {
+        let most = self.handlers.iter().map(|handler| if open { handler.parallel } else { 0 });
+        let (places, left) = state.handshake.begin_claim(most, if open { self.parallel } else { 0 });
         let room = |(handler, &places): (&Registered, &usize)| Room { name: Arc::clone(&handler.name), places };
         Claim {
             owner: self.owner,
@@ -392,8 +413,8 @@ impl Core {
         }
     }
 
-    /// The store's answer to a claim. `asked`: when the claim was made.
-    fn claimed(self: &Arc<Self>, claimed: Result<Claimed, Error>, request: u64, asked: Timestamp) {
+    /// The store's answer to a claim. `asked`: when the claim was made. `open`: jobs could begin.
+    fn claimed(self: &Arc<Self>, claimed: Result<Claimed, Error>, request: u64, asked: Timestamp, open: bool) {
         let claimed = match claimed {
             Ok(claimed) => claimed,
             Err(error) => return self.claim_failed(&error, request),
@@ -422,7 +443,9 @@ impl Core {
         let mut state = self.state.lock();
         state.cancels.end(request);
         let is_beyond = next_schedule.is_some() && now >= Micros::BEYOND_SCHEDULES;
-        let set = state.handshake.end_claim(next_job, next_schedule.filter(|_| !is_beyond), self.parallel);
+        // Behind a closed gate due jobs are no reason to look: the gate tells when it opens.
+        let parallel = if open { self.parallel } else { 0 };
+        let set = state.handshake.end_claim(next_job, next_schedule.filter(|_| !is_beyond), parallel);
         self.set(&mut state, set);
         if is_beyond {
             self.look_within(&mut state, WRONG_CLOCK);
@@ -479,31 +502,136 @@ impl Core {
     /// does.
     fn begin_all(self: &Arc<Self>, jobs: Vec<ClaimedJob>, is_late: bool) -> (Vec<Begun>, Vec<Op>) {
         let (mut begun, mut unrun) = (Vec::with_capacity(jobs.len()), Vec::new());
+        let mut handlers = Vec::with_capacity(jobs.len());
         let now = self.runtime.now();
         for job in jobs {
             let Some(&handler) = self.by_name.get(&job.name).filter(|_| !is_late) else {
                 unrun.push(runs::unrun(job.held));
                 continue;
             };
-            let source = Arc::new(CancellationTokenSource::on(&self.runtime));
-            let live =
-                Live { source: Arc::clone(&source), handler, key: Arc::clone(&job.key), begun: now, closing: false };
-            let cancelled = {
-                let mut state = self.state.lock();
-                if !state.handshake.begin_run(handler) {
-                    unrun.push(runs::unrun(job.held));
+            let waits = match self.enter(&job, now) {
+                Ok(waits) => waits,
+                Err(back) => {
+                    unrun.push(back);
                     continue;
                 }
-                state.runs.insert(run_key(job.held), live);
-                state.cancels.has(job.held.id)
             };
-            if cancelled {
-                quietly(|| _ = source.cancel());
+            let source = Arc::new(CancellationTokenSource::on(&self.runtime));
+            let live = Live {
+                source: Arc::clone(&source),
+                handler,
+                key: Arc::clone(&job.key),
+                begun: now,
+                waits: waits.is_some(),
+                closing: false,
+            };
+            let (id, run) = (job.held.id, Begun { job, handler, source });
+            let (is_open, cancelled) = {
+                let mut state = self.state.lock();
+                let is_open = state.handshake.begin_run(handler);
+                if is_open {
+                    state.runs.insert(run_key(run.job.held), live);
+                }
+                (is_open, state.cancels.has(id))
+            };
+            if !is_open {
+                unrun.push(runs::unrun(run.job.held));
+                match waits {
+                    Some((ticket, _)) => _ = self.gate.give_up(ticket, now),
+                    None => self.gate.leave(),
+                }
+                continue;
             }
-            begun.push(Begun { job, handler, source });
+            if cancelled {
+                quietly(|| _ = run.source.cancel());
+            }
+            handlers.push(handler);
+            match waits {
+                Some((ticket, patience)) => self.wait_alone(ticket, patience, run),
+                None => begun.push(run),
+            }
         }
-        self.state.lock().handshake.begun(begun.iter().map(|run| run.handler));
+        self.state.lock().handshake.begun(handlers.into_iter());
         (begun, unrun)
+    }
+
+    /// A job comes to the gate. A suspect may have to wait: with its ticket, and how long at most.
+    /// The error: it does not begin.
+    fn enter(&self, job: &ClaimedJob, now: Timestamp) -> Result<Option<(u64, Duration)>, Op> {
+        // One that is dead is not begun by its handler.
+        if job.expired || !(SUSPECT..MOST_CRASHES).contains(&job.suspicion) {
+            return if self.gate.enter() { Ok(None) } else { Err(runs::unrun(job.held)) };
+        }
+        match self.gate.enter_alone(job.held.id, now) {
+            Entered::Begins => Ok(None),
+            Entered::Waits(ticket, patience) => Ok(Some((ticket, patience))),
+            Entered::Back(wait) => Err(runs::put_back(job.held, wait)),
+            Entered::Closed => Err(runs::unrun(job.held)),
+        }
+    }
+
+    /// A suspect waits for the end of all other runs.
+    fn wait_alone(self: &Arc<Self>, ticket: u64, patience: Duration, run: Begun) {
+        let closes = {
+            let mut state = self.state.lock();
+            state.waiting = Some((ticket, run));
+            state.handshake.closing
+        };
+        if closes {
+            return self.give_up_waiting(Some(ticket));
+        }
+        let core = Arc::downgrade(self);
+        OnceTimer::on(&self.runtime, patience, move |_| {
+            if let Some(core) = core.upgrade() {
+                core.give_up_waiting(Some(ticket));
+            }
+        })
+        .detach();
+        // The last run may have ended before.
+        if self.gate.begins(ticket) {
+            self.gated(Gated::Begins(ticket));
+        }
+    }
+
+    /// The suspect that waits does not begin: its patience is over, or the scheduler closes.
+    pub(super) fn give_up_waiting(self: &Arc<Self>, ticket: Option<u64>) {
+        if let Some((ticket, run)) = self.take_waiting(ticket) {
+            self.put_waiting_back(ticket, run);
+        }
+    }
+
+    fn put_waiting_back(self: &Arc<Self>, ticket: u64, run: Begun) {
+        let (held, wait) = (run.job.held, self.gate.give_up(ticket, self.runtime.now()));
+        let back = if wait.is_zero() { runs::unrun(held) } else { runs::put_back(held, wait) };
+        self.apply_surely(vec![back], move |core, _| core.freed(held));
+        quietly(|| drop(run));
+    }
+
+    fn take_waiting(&self, ticket: Option<u64>) -> Option<(u64, Begun)> {
+        let mut state = self.state.lock();
+        let is_it = |waiting: &mut (u64, Begun)| ticket.is_none_or(|ticket| ticket == waiting.0);
+        state.waiting.take_if(is_it)
+    }
+
+    /// The gate tells.
+    fn gated(self: &Arc<Self>, told: Gated) {
+        match told {
+            Gated::Opened => self.arm(&mut self.state.lock(), Micros::FIRST),
+            Gated::Begins(ticket) => {
+                if self.state.lock().handshake.closing {
+                    return; // the close puts it back
+                }
+                let Some((_, run)) = self.take_waiting(Some(ticket)) else { return };
+                // Cancelled meanwhile, or lost to another node.
+                if run.source.token().is_cancelled() {
+                    return self.put_waiting_back(ticket, run);
+                }
+                if let Some(live) = self.state.lock().runs.get_mut(&run_key(run.job.held)) {
+                    live.waits = false;
+                }
+                self.run(run, false);
+            }
+        }
     }
 
     /// Settles a run. If jobs may wait for its place, the same commit takes one for it.
@@ -557,7 +685,7 @@ impl Core {
     /// The claim for the place of a run that has ended, if jobs may wait for it. After the end of
     /// the runtime no job would run: it would be put back, and its place given on, without an end.
     fn place_of(&self, handler: usize) -> Option<(Claim, u64)> {
-        if self.runtime.is_shut_down() {
+        if self.runtime.is_shut_down() || self.gate.is_closed() {
             return None;
         }
         let request = {
@@ -578,10 +706,18 @@ impl Core {
         asked: Timestamp,
     ) -> Result<Begun, Op> {
         let (source, begun) = (Arc::new(CancellationTokenSource::on(&self.runtime)), self.runtime.now());
-        let live = Live { source: Arc::clone(&source), handler, key: Arc::clone(&job.key), begun, closing: false };
+        let live = Live {
+            source: Arc::clone(&source),
+            handler,
+            key: Arc::clone(&job.key),
+            begun,
+            waits: false,
+            closing: false,
+        };
+        let is_closed = self.gate.is_closed();
         let (last, cancelled) = {
             let mut state = self.state.lock();
-            let is_open = !state.handshake.closing && !self.is_late(asked);
+            let is_open = !state.handshake.closing && !is_closed && !self.is_late(asked);
             let last = if is_open { state.runs.remove(&run_key(last)) } else { None };
             let cancelled = state.cancels.has(job.held.id);
             if last.is_some() {
@@ -611,6 +747,9 @@ impl Core {
             self.set(&mut state, set);
             live
         };
+        if !live.waits {
+            self.gate.leave();
+        }
         quietly(|| drop(live)); // with callbacks that users have registered
         self.close_if_done();
     }

@@ -83,11 +83,12 @@ impl Handshake {
         true
     }
 
-    /// The free places of each handler, with this number of places, and of all.
+    /// The free places of each handler, with this number of places, and of all. With no places
+    /// nothing is to begin.
     pub(super) fn begin_claim(&mut self, handlers: impl Iterator<Item = usize>, parallel: usize) -> (&[usize], usize) {
         (self.claiming, self.again, self.all_full) = (true, false, true);
         self.places.clear();
-        self.places.extend(handlers.zip(&self.running).map(|(most, &running)| most - running));
+        self.places.extend(handlers.zip(&self.running).map(|(most, &running)| most.saturating_sub(running)));
         self.left = parallel - self.total.min(parallel);
         (&self.places, self.left)
     }

@@ -159,6 +159,7 @@ pub(crate) struct RunInner {
     pub(crate) key: Arc<str>,
     pub(crate) name: Arc<str>,
     pub(crate) attempt: u32,
+    pub(crate) crashes: u32,
     pub(crate) due: SystemTime,
     pub(crate) nominal: Option<SystemTime>,
     pub(crate) run_id: Arc<str>,
@@ -190,6 +191,14 @@ impl Run {
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.inner.attempt
+    }
+
+    /// How many of the attempts before the end of their process has cut off, since the last
+    /// success. They are no failures. From the second one in a row on, no other run of the process
+    /// is under way.
+    #[must_use]
+    pub fn crashes(&self) -> u32 {
+        self.inner.crashes
     }
 
     /// When the job was due; a repeated attempt is due after its wait.

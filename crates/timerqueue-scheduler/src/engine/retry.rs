@@ -47,9 +47,6 @@ enum Waits {
 
 type Rule = Arc<dyn Fn(&Failed<'_>) -> Option<Duration> + Send + Sync>;
 
-/// A job whose process ends during each attempt begins at least so often.
-const LEAST_BEGINNINGS: u32 = 5;
-
 impl Retry {
     /// The attempts of the default.
     pub const ATTEMPTS: u32 = 25;
@@ -57,9 +54,10 @@ impl Retry {
     pub const LONGEST: Duration = Duration::from_secs(3 * 86_400);
 
     /// Up to this number of attempts, with the first. Zero counts as one. An attempt during which
-    /// the process ends counts, but is repeated all the same until the job has begun five times:
-    /// its failure is perhaps not the job's. The first wait is a second, each further wait twice as
-    /// long, the longest [three days](Self::LONGEST), and each up to a quarter longer by chance.
+    /// the process ends is no failure, and does not count: it is among the
+    /// [crashes](crate::JobInfo::crashes) of the job. The first wait is a second, each further wait
+    /// twice as long, the longest [three days](Self::LONGEST), and each up to a quarter longer by
+    /// chance.
     pub fn new(attempts: u32) -> Self {
         let waits = Waits::Growing { attempts: attempts.max(1), first: Duration::from_secs(1), factor: 2.0 };
         Self { waits, longest: Self::LONGEST, jitter: 0.25, rule: None }
@@ -160,12 +158,6 @@ impl Retry {
         }
     }
 
-    /// Whether this attempt may begin. Else the processes of all attempts before have ended, and
-    /// the job is perhaps what ends them.
-    pub(crate) fn may_begin(&self, attempt: u32) -> bool {
-        attempt <= self.attempts().max(LEAST_BEGINNINGS)
-    }
-
     /// The wait after this attempt, counted from 1, without a [rule](Self::adjust). `None`: no
     /// attempt follows. `random` decides the random part.
     #[must_use]
@@ -239,7 +231,8 @@ impl Failed<'_> {
         self.name
     }
 
-    /// The number of the attempt, from 1.
+    /// The number of the attempt, from 1. Attempts that the end of the process has cut off do not
+    /// count here.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt

@@ -16,6 +16,7 @@ use timerqueue::{CancellationTokenSource, Delay, Due, Timestamp};
 use super::core::{Core, Registered, RunKey, run_key};
 use super::job::{BoxFuture, Call, Ended, Failure, Outcome, Run, RunInner, contained};
 use super::retry::{Failed, HandlerError, mixed};
+use crate::store::gate::MOST_CRASHES;
 use crate::store::{Applied, ClaimedJob, Held, Invalid, JobId, LastRun, Micros, Op, RunEnd, Settle, Verdict, When};
 use crate::unwind::quietly;
 
@@ -51,6 +52,11 @@ pub struct RunRecord {
 /// Settles a run that did not take place.
 pub(super) fn unrun(held: Held) -> Op {
     Op::Settle(Box::new(Settle { held, verdict: Verdict::Unrun, record: None }))
+}
+
+/// Settles a run that did not take place: the job waits for this time.
+pub(super) fn put_back(held: Held, wait: Duration) -> Op {
+    Op::Settle(Box::new(Settle { held, verdict: Verdict::Unbegun(wait), record: None }))
 }
 
 thread_local! {
@@ -95,6 +101,8 @@ struct Guard {
     nominal: Option<Micros>,
     claimed: Micros,
     attempt: u32,
+    /// How many of the attempts were no failures.
+    crashes: u32,
     #[cfg(feature = "sqlite")]
     settled: Arc<std::sync::atomic::AtomicBool>,
     begun: Option<Timestamp>,
@@ -140,6 +148,7 @@ impl Core {
                 key: Arc::clone(&job.key),
                 name: Arc::clone(&registered.name),
                 attempt: job.attempt,
+                crashes: job.crashes,
                 due: job.due.to_system(),
                 nominal: job.nominal.map(Micros::to_system),
                 run_id: Arc::clone(&job.run),
@@ -157,6 +166,7 @@ impl Core {
             nominal: job.nominal,
             claimed: self.store_now(),
             attempt: job.attempt,
+            crashes: job.crashes,
             #[cfg(feature = "sqlite")]
             settled,
             begun: None,
@@ -166,8 +176,8 @@ impl Core {
             self.runtime.execute(move || guard.finish(Err(Failure::Expired)));
             return;
         }
-        if !registered.retry.may_begin(job.attempt) {
-            let error = format!("the process ended during each attempt, {} times", job.attempt.saturating_sub(1));
+        if job.suspicion >= MOST_CRASHES {
+            let error = format!("the process ended during the run, {} times, at last without another run", job.crashes);
             // The end of a run may call a hook of the user's.
             self.runtime.execute(move || guard.finish(Ok(Outcome::Dead(error))));
             return;
@@ -319,8 +329,9 @@ impl Guard {
     fn wait_after(&self, error: &HandlerError, is_panic: bool) -> Option<Duration> {
         let Registered { name, retry, .. } = &self.core.handlers[self.handler];
         let random = mixed(self.core.seed, self.held.id.0, self.attempt);
-        let wait = retry.wait_after(self.attempt, random);
-        retry.decide(&Failed { key: &self.key, name, attempt: self.attempt, wait, error, is_panic })
+        let attempt = self.attempt.saturating_sub(self.crashes);
+        let wait = retry.wait_after(attempt, random);
+        retry.decide(&Failed { key: &self.key, name, attempt, wait, error, is_panic })
     }
 
     fn count(&self, record: &LastRun, panicked: bool) {

@@ -38,6 +38,18 @@ const COLUMNS: &[Column] = &[
         |row| Some(row.attempt.into()),
         |read, n| read.row.attempt = count(n).try_into().unwrap_or(u32::MAX),
     ),
+    number(
+        "crashes",
+        Change,
+        |row| Some(row.crashes.into()),
+        |read, n| read.row.crashes = count(n).try_into().unwrap_or(u32::MAX),
+    ),
+    number(
+        "suspicion",
+        Change,
+        |row| Some(row.suspicion.into()),
+        |read, n| read.row.suspicion = count(n).try_into().unwrap_or(u32::MAX),
+    ),
     number("claims", Begin, |row| Some(row.claims as i64), |read, n| read.row.claims = count(n)),
     number("turn", Change, |row| Some(row.turn as i64), |read, n| read.row.turn = count(n)),
     number("owner", Begin, |row| Some(row.owner as i64), |read, owner| read.row.owner = owner as u64),

@@ -17,6 +17,7 @@ mod columns;
 mod error;
 mod fault;
 mod form;
+pub(crate) mod gate;
 mod invalid;
 mod limits;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
@@ -271,6 +272,12 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// seen.
     fn skew(&self) -> i64 {
         0
+    }
+
+    /// The gate of all schedulers on this store value. `None`: each has its own.
+    #[doc(hidden)]
+    fn gate(&self) -> Option<&Arc<gate::Gate>> {
+        None
     }
 
     /// Applies operations in a transaction of the user's, on the file of the store.

@@ -255,6 +255,9 @@ pub struct JobInfo {
     pub parent: Option<JobId>,
     /// The attempts that have begun, since the last success.
     pub attempt: u32,
+    /// How many of these attempts the end of their process has cut off. They do not count as
+    /// failures.
+    pub crashes: u32,
     /// The error of the last attempt, if it failed.
     pub error: Option<Arc<str>>,
     /// The last run: of this job, or of a recurring job.
@@ -460,6 +463,11 @@ pub struct ClaimedJob {
     pub nominal: Option<Micros>,
     /// The number of this attempt, from 1.
     pub attempt: u32,
+    /// How many of the attempts before the end of their process has cut off.
+    pub crashes: u32,
+    /// How many of the last attempts in a row the end of their process has cut off, as far as this
+    /// speaks against the job. From two on the job is to run alone in its process.
+    pub suspicion: u32,
     /// The same text for all attempts at this run, and for no other run.
     pub run: Arc<str>,
     /// The last instant has passed: the caller calls no handler, and ends the run by

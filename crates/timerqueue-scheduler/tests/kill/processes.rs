@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use timerqueue::Runtime;
-use timerqueue_scheduler::Scheduler;
 use timerqueue_scheduler::store::SqliteStore;
+use timerqueue_scheduler::{Query, Run, Scheduler, State};
 
 use crate::ledger::{self, Ledger, next};
 
@@ -74,6 +74,87 @@ impl Process {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.reader.join().unwrap();
+    }
+}
+
+const POISON: &str = "TIMERQUEUE_KILL_POISON";
+
+/// Not a test: a child of `k2_a_job_that_ends_its_process_takes_no_other_one_along`.
+#[test]
+#[ignore = "a part of another test"]
+fn child_with_a_poison_job() {
+    let Some(folder) = std::env::var_os(POISON).map(PathBuf::from) else { return };
+    let file = OpenOptions::new().create(true).append(true).open(folder.join("ledger")).unwrap();
+    let slow = move |n: u64, _: &Run| {
+        std::thread::sleep(Duration::from_millis(150));
+        (&file).write_all(format!("{n}\n").as_bytes()).unwrap();
+    };
+    let poison = |_: u64, _: &Run| -> () { std::process::abort() };
+    let scheduler = Scheduler::open(folder.join("jobs.db")).handler("slow", slow).handler("poison", poison);
+    let scheduler = scheduler.start().unwrap();
+    let left = || {
+        let jobs = scheduler.stats().wait().unwrap().jobs; // at one moment
+        jobs.of(State::Waiting) + jobs.of(State::Running)
+    };
+    while left() > 0 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    scheduler.close(Duration::from_secs(10)).wait().unwrap();
+}
+
+/// The poison job is the first, one in the middle, or the last; on one process and on three.
+#[test]
+fn k2_a_job_that_ends_its_process_takes_no_other_one_along() {
+    const SLOW: u64 = 10;
+    for (at, processes) in [(0, 1), (5, 1), (SLOW, 1), (0, 3), (SLOW, 3)] {
+        let folder = std::env::temp_dir().join(format!("timerqueue-poison-{}-{at}-{processes}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("jobs.db");
+        {
+            let scheduler = Scheduler::open(&file).start().unwrap();
+            for n in 0..=SLOW {
+                let name = if n == at { "poison" } else { "slow" };
+                let _ = scheduler.put_to(name, &n).key(&n.to_string()).send().wait().unwrap();
+            }
+        }
+        let start = || {
+            Command::new(std::env::current_exe().unwrap())
+                .args(["processes::child_with_a_poison_job", "--exact", "--ignored", "--test-threads=1"])
+                .env(POISON, &folder)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
+        };
+        let mut children: Vec<Child> = (0..processes).map(|_| start()).collect();
+        let mut crashes = 0;
+        while let Some(mut child) = children.pop() {
+            match child.try_wait().unwrap() {
+                Some(status) if status.success() => {}
+                Some(_) => {
+                    crashes += 1;
+                    assert!(crashes <= 5, "the poison job is dead after its fifth process");
+                    children.push(start());
+                }
+                None => {
+                    children.insert(0, child);
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+        let mut ran: Vec<u64> =
+            std::fs::read_to_string(folder.join("ledger")).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+        ran.sort_unstable();
+        ran.dedup();
+        let others: Vec<u64> = (0..=SLOW).filter(|&n| n != at).collect();
+        assert_eq!(ran, others, "poison at {at} of {processes} processes");
+        let scheduler = Scheduler::open(&file).start().unwrap();
+        let left = scheduler.list(Query::new()).wait().unwrap();
+        assert_eq!((left.len(), &*left[0].key, left[0].state), (1, &*at.to_string(), State::Dead));
+        assert_eq!((crashes, left[0].crashes), (5, 5));
+        assert!(left[0].error.as_ref().unwrap().contains("the process ended during the run, 5 times"));
+        drop(scheduler);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
 

@@ -148,6 +148,39 @@ fn m6_the_places_of_a_member_that_has_ended_are_free() {
     assert_eq!(again.iter().map(|job| (&*job.key, job.attempt)).collect::<Vec<_>>(), [("a", 2), ("b", 2)]);
 }
 
+#[test]
+fn j22_ends_of_nodes_speak_against_the_job_that_was_alone() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let node = connect(server, &options(&schema).lease(HOUR));
+    ["a", "b"].iter().for_each(|key| _ = put_raw(&node, key));
+    let counts = || {
+        let each = "key || ' ' || crashes || ' ' || suspicion";
+        server.psql(&format!("SELECT string_agg({each}, ', ' ORDER BY key) FROM {schema}.jobs"))
+    };
+    let keys = |owner| claim(&node, owner).jobs.iter().map(|job| job.key.to_string()).collect::<Vec<_>>();
+    for owner in 1..=2 {
+        enter_with(&node, owner, Limits::default());
+        assert_eq!(keys(owner), ["a", "b"]);
+        end_member(server, &schema, owner);
+    }
+    assert_eq!(counts(), "a 2 2, b 2 2", "the first two speak against both");
+    enter_with(&node, 3, Limits::default());
+    assert_eq!((keys(3), keys(3)), (vec!["a".to_owned()], vec!["b".to_owned()]), "a suspect comes by itself");
+    end_member(server, &schema, 3);
+    assert_eq!(counts(), "a 3 2, b 3 2", "none was alone");
+    enter_with(&node, 4, Limits::default());
+    assert_eq!(keys(4), ["a"]);
+    end_member(server, &schema, 4);
+    assert_eq!(counts(), "a 4 3, b 3 2", "one was alone");
+    enter_with(&node, 5, Limits::default());
+    let job = claim(&node, 5).jobs.remove(0);
+    let settle = |held| Op::Settle(Box::new(Settle { held, verdict: Verdict::Done, record: None }));
+    assert_eq!((&*job.key, job.attempt, job.crashes, job.suspicion), ("a", 5, 4, 3));
+    assert_eq!(apply(&node, settle(job.held)), Ok(Applied::Held(true)));
+    assert_eq!(counts(), "b 3 2");
+}
+
 /// What a node of version 5 writes: a lease for each run, in `wake` as well.
 #[test]
 fn l17_runs_of_older_nodes_come_back_after_their_own_leases() {

@@ -135,7 +135,7 @@ fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
             }
             @if job.state != State::Recurring {
                 dt { "Attempts begun" }
-                dd { (job.attempt) }
+                dd { (job.attempt) @if job.crashes > 0 { ", of which the end of their process has cut off " (job.crashes) } }
             }
             @if let Some(JobId(parent)) = job.parent {
                 dt { "Schedule" }

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use timerqueue::Runtime;
 
 use self::table::Table;
+use super::gate::Gate;
 #[cfg(test)]
 use super::rules::Bindings;
 use super::rules::{Changes, Claims, Effects, Row};
@@ -72,6 +73,7 @@ struct Inner {
     /// Distinguishes the runs of this store from the runs of all stores before.
     seed: u64,
     shared: bool,
+    gate: Arc<Gate>,
 }
 
 impl MemoryStore {
@@ -94,6 +96,7 @@ impl MemoryStore {
             watchers: Mutex::default(),
             seed: RandomState::new().hash_one(0),
             shared,
+            gate: Arc::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -229,7 +232,7 @@ impl MemoryStore {
         let ((), effects) = self.section(|table, now| {
             let is_run = |row: &Row| row.state == super::State::Running && row.owner == owner;
             let runs: Vec<JobId> = table.rows.values().filter(|row| is_run(row)).map(|row| row.id).collect();
-            runs.into_iter().for_each(|run| table.take_back_run(run, now));
+            table.take_back_runs(&runs, true, now);
             table.members.leave(owner);
             table.effects.wake(Some(now));
         });
@@ -312,6 +315,10 @@ impl Store for MemoryStore {
 
     fn can_fail(&self) -> bool {
         false
+    }
+
+    fn gate(&self) -> Option<&Arc<Gate>> {
+        Some(&self.inner.gate)
     }
 }
 

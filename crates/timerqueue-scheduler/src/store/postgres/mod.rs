@@ -50,6 +50,7 @@ use self::reader::Reader;
 use self::sleepers::Sleep;
 pub use self::view::PostgresReader;
 use self::writer::{Back, Message, Write, Writer};
+use super::gate::Gate;
 use super::origin::Origin;
 use super::questions::Questions;
 use super::sql::checked;
@@ -346,6 +347,7 @@ fn quoted(name: &str) -> String {
 pub(crate) struct Shared {
     settings: Settings,
     runtime: Runtime,
+    gate: Arc<Gate>,
     watchers: Mutex<Vec<Watcher>>,
     /// The runs of this store, with their members.
     held: Mutex<HashMap<Held, i64>>,
@@ -431,6 +433,7 @@ impl PostgresStore {
         let shared = Arc::new(Shared {
             settings,
             runtime: runtime.clone(),
+            gate: Arc::default(),
             watchers: Mutex::default(),
             held: Mutex::default(),
             entries: Mutex::default(),
@@ -586,6 +589,10 @@ impl Store for PostgresStore {
 
     fn has_thread(&self) -> bool {
         true
+    }
+
+    fn gate(&self) -> Option<&Arc<Gate>> {
+        Some(&self.inner.shared.gate)
     }
 
     fn lease(&self) -> Option<Duration> {

@@ -132,3 +132,28 @@ BEGIN
     END IF;
     RETURN new_id;
 END $$;
+
+-- How many attempts the end of their process has cut off, and the last ones of these in a row, as far as they speak against the job.
+ALTER TABLE jobs
+    ADD COLUMN IF NOT EXISTS crashes bigint NOT NULL DEFAULT 0,
+    ADD COLUMN IF NOT EXISTS suspicion bigint NOT NULL DEFAULT 0;
+
+-- These runs, which are locked, wait again. The first two ends in a row speak against each run of a node, further ones against a run that was alone.
+CREATE OR REPLACE FUNCTION take_back(runs bigint[]) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+DECLARE
+    taken bigint;
+BEGIN
+    UPDATE jobs SET state = 0, lease = NULL, paused = paused AND NOT cancelled,
+        wake = CASE WHEN cancelled OR NOT paused THEN due END,
+        crashes = crashes + 1,
+        suspicion = suspicion + CASE WHEN suspicion < 2
+            OR (SELECT count(*) FROM jobs o WHERE o.state = 2 AND o.owner = jobs.owner) = 1 THEN 1 ELSE 0 END
+    WHERE id = ANY(runs) AND state = 2;
+    GET DIAGNOSTICS taken = ROW_COUNT;
+    PERFORM FROM affinities WHERE id IN (SELECT affinity_id FROM jobs WHERE id = ANY(runs)) ORDER BY id FOR UPDATE;
+    UPDATE affinities a SET head = CASE WHEN a.next = 0 AND (a.most = 0 OR a.most >
+        (SELECT count(*) FROM jobs j WHERE j.affinity_id = a.id AND j.state = 2))
+        THEN (SELECT min(j.apart) FROM jobs j WHERE j.affinity_id = a.id AND j.state = 0) END
+    WHERE id IN (SELECT affinity_id FROM jobs WHERE id = ANY(runs));
+    RETURN taken;
+END $$;

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use super::{Rows, Runs};
+use crate::store::gate::SUSPECT;
 use crate::store::{AffinityId, Bind, Candidate, EntryHandler, JobId, Micros, NodeId, State, Unbound};
 
 /// How long a binding lasts without jobs.
@@ -128,14 +129,29 @@ pub(crate) trait Bindings: Rows + Sized {
         candidates
     }
 
-    /// A run whose holder is gone waits again. Its attempt counts.
+    /// The runs of a process that has ended wait again. `crashed`: the process has ended by itself.
+    /// The first two crashes in a row speak against each run of the process, further ones against a
+    /// run that was alone. So a job that ends its process goes on from the second one, and a job
+    /// beside it does not.
     #[cfg_attr(not(any(test, feature = "sqlite")), expect(dead_code, reason = "only files and tests"))]
-    fn take_back_run(&mut self, id: JobId, now: Micros) {
+    fn take_back_runs(&mut self, ids: &[JobId], crashed: bool, now: Micros) {
+        let runs = ids.iter().filter(|&&id| self.row(id).is_some_and(|row| row.state == State::Running)).count();
+        for &id in ids {
+            self.take_back_run(id, crashed, runs == 1, now);
+        }
+    }
+
+    fn take_back_run(&mut self, id: JobId, crashed: bool, alone: bool, now: Micros) {
         let freed = self.edit(id, |row| {
             (row.lease, row.process) = (None, 0);
             match &mut row.recurring {
                 Some(recurring) => recurring.looked = false,
-                None => row.state = State::Waiting,
+                None => {
+                    row.state = State::Waiting;
+                    row.crashes = row.crashes.saturating_add(u32::from(crashed));
+                    let speaks = crashed && (alone || row.suspicion < SUSPECT);
+                    row.suspicion = row.suspicion.saturating_add(u32::from(speaks));
+                }
             }
             (row.cancelled, row.counted)
         });

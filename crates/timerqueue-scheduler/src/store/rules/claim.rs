@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::pace::Pace;
 use super::runs::{Claimer, LOOKS};
 use super::{Bindings, Lane, Rows, Runs, span_of};
+use crate::store::gate::SUSPECT;
 use crate::store::{Claim, Claimed, ClaimedJob, ClaimedSchedule, Entry, JobId, Limits, Micros};
 
 /// The room of a handler.
@@ -76,7 +77,7 @@ pub(crate) trait Claims: Rows + Sized {
         let member = entry.and_then(|entry| self.member_of(entry.owner));
         let unbound = if member.is_some() { self.unbound(&free, now, LOOKS) } else { Vec::new() };
         let mut heads = self.heads(&rooms, &free, member, now, claim.at_most);
-        let jobs = self.take(&mut heads, &mut rooms, claim.at_most, &mut by, now);
+        let jobs = self.take(&mut heads, &mut rooms, claim.at_most, true, &mut by, now);
         let paced = self.keep_pace(&mut rooms, now);
         let left = heads.first(&rooms);
         let later = member.and_then(|member| self.next_affinity(&free, Some((member, now))));
@@ -112,25 +113,31 @@ pub(crate) trait Claims: Rows + Sized {
             }
         }
         let mut heads = self.heads(&rooms, &free, member, now, claim.at_most);
-        let jobs = self.take(&mut heads, &mut rooms, claim.at_most, &mut by, now);
+        let jobs = self.take(&mut heads, &mut rooms, claim.at_most, false, &mut by, now);
         self.keep_pace(&mut rooms, now);
         jobs
     }
 
     /// Begins due jobs in their order. Afterwards `heads` has the first job that is left of each
-    /// handler with places.
+    /// handler with places. A suspect is given by itself, and only to a claim.
     fn take(
         &mut self,
         heads: &mut Heads,
         rooms: &mut [Room],
         at_most: usize,
+        suspects: bool,
         by: &mut Claimer,
         now: Micros,
     ) -> Vec<ClaimedJob> {
-        let mut jobs = Vec::new();
+        let mut jobs: Vec<ClaimedJob> = Vec::new();
         while jobs.len() < at_most {
-            let Some(Reverse((_, id, at, lane, _))) = heads.due.pop() else { break };
+            let Some(&Reverse((_, id, at, lane, _))) = heads.due.peek() else { break };
             let room = &mut rooms[at];
+            let is_suspect = room.places > 0 && self.row(id).is_some_and(|row| row.suspicion >= SUSPECT);
+            if is_suspect && !(suspects && jobs.is_empty()) {
+                break;
+            }
+            heads.due.pop();
             if room.places == 0 {
                 continue;
             }
@@ -147,6 +154,9 @@ pub(crate) trait Claims: Rows + Sized {
             };
             if let Some(next) = next {
                 heads.add(at, lane, self.priority_of(lane, next.1), next);
+            }
+            if is_suspect && !jobs.is_empty() {
+                break;
             }
         }
         jobs

@@ -332,6 +332,8 @@ impl Row {
             nominal: None,
             parent: None,
             attempt: 0,
+            crashes: 0,
+            suspicion: 0,
             claims: 0,
             turn: 0,
             owner: 0,

@@ -187,6 +187,11 @@ pub(crate) struct Row {
     pub(crate) nominal: Option<Micros>,
     pub(crate) parent: Option<JobId>,
     pub(crate) attempt: u32,
+    /// How many of the attempts the end of the process has cut off.
+    pub(crate) crashes: u32,
+    /// The last ones of these in a row, as far as they speak against the job: see
+    /// [`take_back_run`](Bindings::take_back_run).
+    pub(crate) suspicion: u32,
     /// Counts claims, for [`Held`](crate::store::Held).
     pub(crate) claims: u64,
     /// Counts the further runs at a handler's request.
@@ -398,6 +403,7 @@ impl Row {
             nominal: nominal.map(Micros::to_system),
             parent: self.parent,
             attempt: self.attempt,
+            crashes: self.crashes,
             error: self.error.clone(),
             last: self.last.clone(),
             failures: self.failures.as_ref().map(|failures| failures.attempts.clone()).unwrap_or_default(),

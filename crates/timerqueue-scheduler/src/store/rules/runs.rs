@@ -130,6 +130,8 @@ pub(crate) trait Runs: Rows + Sized {
                 due,
                 nominal: row.nominal,
                 attempt: row.attempt,
+                crashes: row.crashes,
+                suspicion: row.suspicion,
                 run: run.into(),
                 expired,
             }
@@ -171,6 +173,7 @@ pub(crate) trait Runs: Rows + Sized {
                 let due = self.resolve(when, now).unwrap_or(Micros::LAST);
                 self.wait_again(id, due, record, |row| {
                     row.turn += 1;
+                    (row.crashes, row.suspicion) = (0, 0);
                     (row.attempt, row.span, row.error, row.failures) = (0, None, None, None);
                 })
             }
@@ -178,11 +181,18 @@ pub(crate) trait Runs: Rows + Sized {
                 // A fixed delay waits for the end of its run, and so for no longer than itself.
                 let longest = parent.and_then(|parent| self.delay_of(parent));
                 let after = longest.map_or(after, |longest| after.min(longest));
-                let error = record.as_ref().and_then(|record| record.error.clone());
+                let is_unbegun = matches!(verdict, Verdict::Unbegun(_));
+                // Put back without a record, the job is as before.
+                let error = match &record {
+                    None if is_unbegun => self.row(id).and_then(|row| row.error.clone()),
+                    record => record.as_ref().and_then(|record| record.error.clone()),
+                };
                 let due = self.up().saturating_add(after);
-                let uncounted = u32::from(matches!(verdict, Verdict::Unbegun(_)));
                 self.wait_again(id, due, record, |row| {
-                    row.attempt = row.attempt.saturating_sub(uncounted);
+                    match is_unbegun {
+                        true => row.attempt = row.attempt.saturating_sub(1),
+                        false => row.suspicion = 0,
+                    }
                     // A microsecond more, for the rounding of the clock.
                     (row.span, row.error) = (Some(span_of(after).saturating_add(1)), error);
                 });
@@ -364,6 +374,7 @@ pub(crate) trait Runs: Rows + Sized {
         self.edit(id, |row| {
             row.state = if recurs { State::Recurring } else { State::Waiting };
             (row.due, row.attempt, row.span, row.parent) = (now, 0, None, parent);
+            (row.crashes, row.suspicion) = (0, 0);
             (row.error, row.holds_key) = (None, parent.is_none());
             row.expires = row.expires.filter(|_| recurs);
             if let Some(recurring) = &mut row.recurring {

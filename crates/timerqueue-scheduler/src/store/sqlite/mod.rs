@@ -40,6 +40,7 @@ pub use self::view::SqliteReader;
 use self::watch::{Stop, Watch};
 use self::work::Keep;
 use self::writer::{Message, Write, Writer};
+use super::gate::Gate;
 use super::origin::Origin;
 use super::questions::Questions;
 use super::sql::checked;
@@ -98,6 +99,7 @@ pub(crate) struct Shared {
     path: PathBuf,
     runtime: Runtime,
     keep: Keep,
+    gate: Arc<Gate>,
     watchers: Mutex<Vec<Watcher>>,
     damaged: AtomicBool,
 }
@@ -332,6 +334,7 @@ impl SqliteStore {
             path,
             runtime: runtime.clone(),
             keep: options.keep,
+            gate: Arc::default(),
             watchers: Mutex::default(),
             damaged: AtomicBool::new(false),
         });
@@ -477,6 +480,10 @@ impl Store for SqliteStore {
 
     fn has_thread(&self) -> bool {
         true
+    }
+
+    fn gate(&self) -> Option<&Arc<Gate>> {
+        Some(&self.inner.shared.gate)
     }
 
     fn apply_in(&self, transaction: &rusqlite::Transaction<'_>, ops: Vec<Op>) -> Result<Vec<Applied>, Error> {

@@ -181,6 +181,7 @@ mod tests {
         (row.paused, row.cancelled, row.holds_key, row.counted) = (true, true, true, true);
         (row.span, row.nominal, row.parent) = (Some(2), Some(Micros::new(3)), Some(JobId(4)));
         (row.attempt, row.claims, row.turn, row.owner, row.process, row.died) = (5, 6, 7, u64::MAX, 9, 10);
+        (row.crashes, row.suspicion) = (11, 12);
         (row.lease, row.error) = (Some(Micros::new(11)), Some("no".into()));
         let mut run = LastRun::new(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH, RunEnd::Failed);
         run.duration = Duration::from_micros(12);

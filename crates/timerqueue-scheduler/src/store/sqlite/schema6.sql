@@ -16,3 +16,7 @@ WHEN NEW.wake IS NOT NULL AND ((NEW.affinity_id IS NOT NULL AND NEW.state IN (0,
 BEGIN
     UPDATE timerqueue_jobs SET apart = NEW.wake, wake = NULL WHERE id = NEW.id;
 END;
+
+-- How many attempts the end of their process has cut off, and the last ones of these in a row, as far as they speak against the job.
+ALTER TABLE timerqueue_jobs ADD COLUMN crashes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE timerqueue_jobs ADD COLUMN suspicion INTEGER NOT NULL DEFAULT 0;

@@ -472,10 +472,10 @@ impl<'a> Work<'a> {
         self.ask(sql, values![process]).iter().map(|row| JobId(row.count(0))).collect()
     }
 
-    /// The rows that a process holds which is gone wait again. Their attempts count.
-    pub(super) fn take_back(&mut self, process: i64, now: Micros) {
-        for row in self.ask("SELECT id FROM timerqueue_jobs WHERE process = $1", values![process]) {
-            self.take_back_run(JobId(row.count(0)), now);
-        }
+    /// The rows that a process holds which is gone, or takes part no more, wait again.
+    pub(super) fn take_back(&mut self, process: i64, crashed: bool, now: Micros) {
+        let rows = self.ask("SELECT id FROM timerqueue_jobs WHERE process = $1", values![process]);
+        let ids: Vec<JobId> = rows.iter().map(|row| JobId(row.count(0))).collect();
+        self.take_back_runs(&ids, crashed, now);
     }
 }

@@ -143,7 +143,7 @@ impl Writer {
             alive.register(work.db(), now)?;
             work.dialect.process = alive.number();
             for gone in alive.gone(work.db())? {
-                work.take_back(gone, now);
+                work.take_back(gone, true, now);
                 work.end_process(gone, now);
                 alive.forget(work.db(), gone)?;
             }
@@ -483,7 +483,7 @@ impl Writer {
         let taken = self.in_commit(Flush::Now, |work, alive, _, now| {
             work.count_flush(); // as in `flush`
             for gone in alive.gone(work.db())? {
-                work.take_back(gone, now);
+                work.take_back(gone, true, now);
                 work.end_process(gone, now);
                 alive.forget(work.db(), gone)?;
             }
@@ -497,7 +497,7 @@ impl Writer {
         if self.damaged.is_none() {
             // If this fails, another process finds that the lock is free.
             let left = self.in_commit(Flush::Now, |work, alive, _, now| {
-                work.take_back(alive.number(), now);
+                work.take_back(alive.number(), false, now);
                 work.end_process(alive.number(), now);
                 alive.forget(work.db(), alive.number())
             });

@@ -14,6 +14,7 @@ use crate::store::{
 use crate::{Error, Handler, Run, Scheduler};
 
 mod failures;
+mod suspects;
 
 type HeldClaim = (Result<Claimed, Error>, Reply<Claimed>);
 type HeldSettle = (Result<Vec<Applied>, Error>, Reply<Vec<Applied>>);

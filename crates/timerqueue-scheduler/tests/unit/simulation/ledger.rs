@@ -89,6 +89,8 @@ pub(super) struct Job {
     pub(super) last_nominal: Option<Micros>,
     /// The runs end at once, so they never wait for a place.
     pub(super) is_brief: bool,
+    /// The handler ends its process.
+    is_poison: bool,
 }
 
 /// The end of a handler: run, attempt, node.
@@ -128,6 +130,8 @@ pub(super) struct Counts {
     pub(super) taken_over: u64,
     pub(super) late_settles: u64,
     pub(super) cancels: u64,
+    /// Jobs that are dead since they end their processes.
+    pub(super) poisoned: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -138,6 +142,7 @@ impl std::ops::AddAssign for Counts {
         self.taken_over += other.taken_over;
         self.late_settles += other.late_settles;
         self.cancels += other.cancels;
+        self.poisoned += other.poisoned;
     }
 }
 
@@ -251,6 +256,7 @@ impl Ledger {
                 .and_then(|recurrence| recurrence.schedule.period().filter(|_| recurrence.schedule.is_fixed_delay())),
             last_nominal: None,
             is_brief: &*new.name == "brief",
+            is_poison: &*new.name == "poison",
         };
         if self.jobs.insert(id, job).is_some() {
             self.fault(format!("{id:?} was used twice"));
@@ -355,11 +361,11 @@ impl Ledger {
         }
         for job in jobs {
             let Some(claimed) = self.jobs.get(&job.held.id) else { continue };
-            let (at, is_brief) = (place(claimed.priority, job.due), claimed.is_brief);
+            let (at, handler) = (place(claimed.priority, job.due), (claimed.is_brief, claimed.is_poison));
             // Of the others the due time is not known here, or they have not waited all the time.
             let waits = |other: &&Job| {
                 let is_untouched = other.phase == Phase::Waiting && other.attempt == 0 && !other.has_begun;
-                is_untouched && !other.cancelled && other.is_brief == is_brief
+                is_untouched && !other.cancelled && (other.is_brief, other.is_poison) == handler
             };
             let before = |other: &&Job| other.due.is_some_and(|due| due <= now && place(other.priority, due) < at);
             if let Some(other) = self.jobs.values().filter(waits).find(before) {
@@ -437,6 +443,7 @@ impl Ledger {
             delay: None,
             last_nominal: None,
             is_brief: &*job.name == "brief",
+            is_poison: &*job.name == "poison",
         };
         self.jobs.insert(job.held.id, run);
     }
@@ -489,9 +496,15 @@ impl Ledger {
             Verdict::Retry(_) | Verdict::Unbegun(_) | Verdict::Dead => "failed",
             Verdict::Unrun => "",
         };
-        // A job that perhaps ends its process is dead without another attempt.
-        let unsaid = |error: &Arc<str>| error.starts_with("the process ended during each attempt") && end.1 > 5;
+        // Of a job that is put back, no handler knows.
+        let said = if settle.record.is_some() { said } else { "" };
+        // A job that ends its process is dead without another attempt, and no other one is (J22).
+        let unsaid = |error: &Arc<str>| error.starts_with("the process ended during the run") && end.1 > 5;
         let is_poison = settle.record.as_ref().and_then(|record| record.error.as_ref()).is_some_and(unsaid);
+        if is_poison && !self.jobs[&id].is_poison {
+            self.fault(format!("dead in the place of another one: {settle:?}"));
+        }
+        self.counts.poisoned += u64::from(is_poison);
         if !said.is_empty() && !is_poison && self.ended.get(&end) != Some(&said) {
             self.fault(format!("no handler of {by:?} has said {said}: {settle:?}"));
         }

@@ -35,6 +35,10 @@ pub(super) enum Said {
         attempt: u32,
         said: &'static str,
     },
+    /// A run that ends its process after this time.
+    Dies {
+        lasts: u64,
+    },
     /// A run that goes on for this time.
     Holds {
         slot: Slot,
@@ -92,6 +96,7 @@ impl Node {
         let mut builder = Scheduler::builder().runtime(&runtime).store(NodeStore(Arc::clone(&port))).seed(seed);
         if has_handlers {
             builder = builder.register(brief(&diary, seed)).register(slow(&diary, seed));
+            builder = builder.register(poison(&diary, seed));
         }
         let scheduler = builder.spawner(move |future| started.lock().push(future)).start().unwrap();
         Self {
@@ -234,6 +239,19 @@ fn slow(diary: &Diary, seed: u64) -> Handler {
     };
     // A run that ignores its token ends by itself: the diary knows each end.
     Handler::new_async("slow", handler).parallel(4).retry(retry()).grace(Duration::from_secs(3_600))
+}
+
+/// Ends its process, at once or after a while.
+fn poison(diary: &Diary, seed: u64) -> Handler {
+    let diary = Arc::clone(diary);
+    let handler = move |number: u64, run: Run| {
+        begins(&diary, &run);
+        let mut random = Random::new(seed ^ number ^ (u64::from(run.attempt()) << 24));
+        let lasts = if random.percent(50) { 0 } else { random.below(secs(20)) };
+        diary.lock().push(Said::Dies { lasts });
+        std::future::pending::<()>()
+    };
+    Handler::new_async("poison", handler).grace(Duration::from_secs(3_600))
 }
 
 /// A watch on an answer.

@@ -107,6 +107,8 @@ pub(super) struct Plan {
     pub(super) faults: Vec<(u64, Fault)>,
     /// Percent of notices that are lost at any time.
     pub(super) loss: u64,
+    /// Some jobs end their processes.
+    pub(super) poison: bool,
 }
 
 impl Plan {
@@ -120,7 +122,7 @@ impl Plan {
             .map(|_| (random.between(secs(5), PROGRAM), fault(&mut random, nodes, steps)))
             .collect();
         faults.sort_by_key(|&(at, _)| at);
-        Self { seed, nodes, skews, faults, loss }
+        Self { seed, nodes, skews, faults, loss, poison: seed % 3 == 1 }
     }
 
     /// Whether the server's clock is set.

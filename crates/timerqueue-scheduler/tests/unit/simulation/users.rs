@@ -63,6 +63,9 @@ impl World {
             _ => Duration::from_micros(self.random.below(90_000_000)),
         };
         let (name, clash) = (self.random.pick(&["brief", "slow"]), self.clash());
+        // Few, since each of them ends five processes.
+        let is_poison = self.plan.poison && self.random.percent(3);
+        let name = if is_poison { "poison" } else { name };
         let own = format!("u{number}");
         let key = if self.random.percent(50) { &own } else { key };
         // Few have to wait for a place, so many have a priority.

@@ -26,15 +26,35 @@ pub(super) enum Event {
     User,
     Restart(usize),
     Continue(usize),
-    Arrive { from: Origin, id: u64, wire: Wire },
-    Answer { to: Origin, id: u64, answer: Result<Answer, Error>, notices: Vec<Notice> },
-    TimeOut { of: Origin, id: u64 },
-    Notice { to: Origin, notice: Notice },
+    Arrive {
+        from: Origin,
+        id: u64,
+        wire: Wire,
+    },
+    Answer {
+        to: Origin,
+        id: u64,
+        answer: Result<Answer, Error>,
+        notices: Vec<Notice>,
+    },
+    TimeOut {
+        of: Origin,
+        id: u64,
+    },
+    Notice {
+        to: Origin,
+        notice: Notice,
+    },
     Renew(Origin),
     Look(Origin),
-    EndRun { of: Origin, slot: Slot },
+    EndRun {
+        of: Origin,
+        slot: Slot,
+    },
     Probe(u64),
     CancelAll,
+    /// A job ends its process.
+    Dies(Origin),
 }
 
 /// Until when a node is in trouble.
@@ -163,6 +183,7 @@ impl World {
 
     fn handle(&mut self, event: Event) {
         let to = match &event {
+            Event::Dies(of) => Some(*of),
             Event::Answer { to, .. } | Event::Notice { to, .. } => Some(*to),
             Event::TimeOut { of, .. } | Event::EndRun { of, .. } => Some(*of),
             Event::Renew(of) | Event::Look(of) => Some(*of),
@@ -180,6 +201,10 @@ impl World {
             node.advance(self.now);
         }
         match event {
+            Event::Dies((node, _)) => {
+                let lasts = self.random.between(0, secs(30));
+                self.strike(Fault::Kill { node, lasts });
+            }
             Event::Fault(fault) => self.strike(fault),
             Event::User => self.user(),
             Event::Probe(n) => self.probe(n),
@@ -317,6 +342,7 @@ impl World {
         match said {
             Said::Began { run, attempt, due } => self.ledger.began(origin, &run, attempt, due, self.server.now()),
             Said::Ended { run, attempt, said } => self.ledger.ended(origin, &run, attempt, said),
+            Said::Dies { lasts } => self.at(self.now + lasts, Event::Dies(origin)),
             Said::Holds { slot, lasts } => self.at(self.now + lasts, Event::EndRun { of: origin, slot }),
         }
     }
