@@ -147,6 +147,11 @@ pub(crate) struct NewJob {
     /// Begins no later than this time after it is due, and is dead then; of a schedule, each run
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) expires_after: Option<Duration>,
+
+    /// The group, such as account-7: one worker runs all jobs of the handler with it, as many at a
+    /// time as --per-group says there
+    #[arg(short, long)]
+    pub(crate) group: Option<String>,
 }
 
 // When a job is due.
@@ -717,6 +722,10 @@ pub(crate) struct Worker {
     /// Runs at a time
     #[arg(short, long, value_name = "RUNS", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub(crate) parallel: usize,
+
+    /// Runs of one group at a time; with 1, one after another
+    #[arg(long, value_name = "RUNS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) per_group: Option<u64>,
 
     /// The limit of time of each run
     #[arg(long, value_name = "DURATION", value_parser = duration)]

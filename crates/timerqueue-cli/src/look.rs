@@ -199,8 +199,8 @@ fn described(job: &JobInfo, is_served: bool) -> String {
     if let Some(parent) = job.parent {
         field("run of", format!("job {}", parent.0));
     }
-    if let Some(affinity) = &job.affinity {
-        field("affinity", text::tame(affinity));
+    if let Some(group) = &job.group {
+        field("group", text::tame(group));
     }
     if job.priority != 0 {
         field("priority", job.priority.to_string());

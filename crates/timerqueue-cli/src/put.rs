@@ -62,6 +62,7 @@ impl args::NewJob {
     /// A put with the rules of the command line.
     fn with<'s>(&self, put: Put<'s>) -> Put<'s> {
         let put = put.clash(self.clash()).priority(self.priority);
+        let put = if let Some(group) = &self.group { put.group(group) } else { put };
         match self.expires_after {
             Some(after) => put.expires_after(after),
             None => put,

@@ -189,6 +189,9 @@ fn start(
         if let Some(limit) = worker.limit {
             handler = handler.limit(limit);
         }
+        if let Some(runs) = worker.per_group {
+            handler = handler.parallel_per_group(runs);
+        }
         builder = builder.register(handler);
     }
     let started = match place {

@@ -10,7 +10,7 @@ use timerqueue_scheduler::rusqlite::Connection;
 use crate::support::{Ended, Folder, until};
 
 fn a_job_is_put_and_shown(folder: Folder) {
-    let said = folder.ok(["put", "mail", r#"{"to":"ann"}"#, "--key", "a", "--in", "5m"]);
+    let said = folder.ok(["put", "mail", r#"{"to":"ann"}"#, "--key", "a", "--in", "5m", "--group", "account-7"]);
     assert!(said.starts_with("job 1 added, key a, due "), "{said}");
     let job = folder.job("a");
     assert_eq!(
@@ -19,6 +19,7 @@ fn a_job_is_put_and_shown(folder: Folder) {
     );
     let shown = folder.ok(["show", "--id", "1"]);
     assert!(shown.contains("key       a") && shown.contains("(in 4m"), "{shown}");
+    assert!(job["group"] == "account-7" && shown.contains("group     account-7"), "{shown}");
     assert!(shown.contains("mail (no worker"), "a name that is mistyped is seen: {shown}");
     assert_eq!(folder.fails(["show", "b"]).0, 1);
     assert_eq!(folder.fails(["show", "--id", "2"]).0, 1);

@@ -1,7 +1,7 @@
-//! Which node runs the jobs of an affinity: the rules, and the engine that asks them.
+//! Which node runs the jobs of a group: the rules, and the engine that asks them.
 //!
 //! Ground rules. A rule is code of the user's, so it runs with no lock held, apart from claims, and
-//! may panic (J11). The store takes a choice only if the affinity is as the chooser saw it. So
+//! may panic (J11). The store takes a choice only if the group is as the chooser saw it. So
 //! nodes with different rules agree all the same: the first choice counts.
 
 use std::collections::HashMap;
@@ -10,22 +10,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::core::Core;
-use crate::store::{AffinityId, Bind, Bound, Candidate, Node, Op, Reply, Scan, Scanned, Unbound};
+use crate::store::{Bind, Bound, Candidate, GroupId, Node, Op, Reply, Scan, Scanned, Unbound};
 use crate::unwind::caught;
 
-/// The affinities of a page, when a new node looks for its share.
+/// The groups of a page, when a new node looks for its share.
 const PAGE: usize = 512;
 
-/// Chooses the node that runs the jobs of an affinity: [`Put::affinity`](crate::Put::affinity),
+/// Chooses the node that runs the jobs of a group: [`Put::group`](crate::Put::group),
 /// [`Builder::binding`](crate::Builder::binding).
 ///
-/// The rule is asked when a job of an affinity without a node is due, and once for each affinity
+/// The rule is asked when a job of a group without a node is due, and once for each group
 /// when a node has started, which so takes its share. It runs on a thread of the runtime's pool,
 /// with no lock held. If it panics, or names no candidate, [`Rendezvous`] chooses.
 ///
 /// # Examples
 ///
-/// All affinities on the node that started first:
+/// All groups on the node that started first:
 ///
 /// ```
 /// use timerqueue_scheduler::{Binding, Candidate, Scheduler};
@@ -33,7 +33,7 @@ const PAGE: usize = 512;
 /// struct First;
 ///
 /// impl Binding for First {
-///     fn choose(&self, _affinity: &str, _candidates: &[Candidate], _holder: Option<usize>) -> usize {
+///     fn choose(&self, _group: &str, _candidates: &[Candidate], _holder: Option<usize>) -> usize {
 ///         0
 ///     }
 /// }
@@ -43,12 +43,12 @@ const PAGE: usize = 512;
 /// ```
 pub trait Binding: Send + Sync + 'static {
     /// The index of a candidate. `candidates`: the live nodes that have the handler, at least one,
-    /// in the order of their numbers. `holder`: the one among them that has the affinity now. With
-    /// another answer the affinity moves, once its runs under way have ended.
-    fn choose(&self, affinity: &str, candidates: &[Candidate], holder: Option<usize>) -> usize;
+    /// in the order of their numbers. `holder`: the one among them that has the group now. With
+    /// another answer the group moves, once its runs under way have ended.
+    fn choose(&self, group: &str, candidates: &[Candidate], holder: Option<usize>) -> usize;
 }
 
-/// Rendezvous hashing, the default: the node with the greatest hash of affinity and node. A new
+/// Rendezvous hashing, the default: the node with the greatest hash of group and node. A new
 /// node takes an even share from all others, and the share of a node that is gone goes to all
 /// others evenly. Nothing else moves.
 ///
@@ -65,7 +65,7 @@ pub trait Binding: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rendezvous;
 
-/// One node after another. An affinity stays where it is until its node is gone. Each scheduler has
+/// One node after another. A group stays where it is until its node is gone. Each scheduler has
 /// a turn of its own.
 ///
 /// # Examples
@@ -74,7 +74,7 @@ pub struct Rendezvous;
 /// use timerqueue_scheduler::{Binding, Candidate, RoundRobin};
 ///
 /// let (rule, nodes) = (RoundRobin::default(), [1, 2].map(|number| Candidate::new(number, "node", 32, 0)));
-/// let chosen = ["a", "b", "c"].map(|affinity| rule.choose(affinity, &nodes, None));
+/// let chosen = ["a", "b", "c"].map(|group| rule.choose(group, &nodes, None));
 /// assert_eq!(chosen, [0, 1, 0]);
 /// assert_eq!(rule.choose("a", &nodes, Some(0)), 0);
 /// ```
@@ -83,15 +83,15 @@ pub struct RoundRobin {
     turn: AtomicUsize,
 }
 
-/// The node with the fewest affinities for each place of the handler; of equal ones the first. An
-/// affinity stays where it is until its node is gone.
+/// The node with the fewest groups for each place of the handler; of equal ones the first. A
+/// group stays where it is until its node is gone.
 ///
 /// # Examples
 ///
 /// ```
 /// use timerqueue_scheduler::{Binding, Candidate, LeastLoaded};
 ///
-/// // Ten affinities on 32 places are less than two on four.
+/// // Ten groups on 32 places are less than two on four.
 /// let nodes = [Candidate::new(1, "large", 32, 10), Candidate::new(2, "small", 4, 2)];
 /// assert_eq!(LeastLoaded.choose("customer/17", &nodes, None), 0);
 /// ```
@@ -99,8 +99,8 @@ pub struct RoundRobin {
 pub struct LeastLoaded;
 
 /// The same on each machine and in each version: FNV-1a, and the finalizer of SplitMix64.
-fn weight(affinity: &str, candidate: &Candidate) -> u64 {
-    let bytes = affinity.bytes().chain(candidate.id.0.to_le_bytes());
+fn weight(group: &str, candidate: &Candidate) -> u64 {
+    let bytes = group.bytes().chain(candidate.id.0.to_le_bytes());
     let hash = bytes
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -109,20 +109,20 @@ fn weight(affinity: &str, candidate: &Candidate) -> u64 {
 }
 
 impl Binding for Rendezvous {
-    fn choose(&self, affinity: &str, candidates: &[Candidate], _holder: Option<usize>) -> usize {
-        let weights = candidates.iter().map(|candidate| (weight(affinity, candidate), candidate.id));
+    fn choose(&self, group: &str, candidates: &[Candidate], _holder: Option<usize>) -> usize {
+        let weights = candidates.iter().map(|candidate| (weight(group, candidate), candidate.id));
         weights.enumerate().max_by_key(|&(_, weight)| weight).map_or(0, |(at, _)| at)
     }
 }
 
 impl Binding for RoundRobin {
-    fn choose(&self, _affinity: &str, candidates: &[Candidate], holder: Option<usize>) -> usize {
+    fn choose(&self, _group: &str, candidates: &[Candidate], holder: Option<usize>) -> usize {
         holder.unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed) % candidates.len().max(1))
     }
 }
 
 impl Binding for LeastLoaded {
-    fn choose(&self, _affinity: &str, candidates: &[Candidate], holder: Option<usize>) -> usize {
+    fn choose(&self, _group: &str, candidates: &[Candidate], holder: Option<usize>) -> usize {
         // Fractions are compared by their products.
         let load = |at: usize| (u128::from(candidates[at].bound) + 1, candidates[at].parallel.max(1) as u128);
         let less = |a: usize, b: usize| if load(b).0 * load(a).1 < load(a).0 * load(b).1 { b } else { a };
@@ -149,10 +149,10 @@ impl fmt::Debug for Rule {
 }
 
 impl Rule {
-    /// The candidate for an affinity, whose load counts from now on.
-    fn choose(&self, affinity: &str, candidates: &mut [Candidate], holder: Option<usize>) -> usize {
-        let chosen = caught(|| self.rule.choose(affinity, candidates, holder)).ok().filter(|&at| at < candidates.len());
-        let chosen = chosen.unwrap_or_else(|| Rendezvous.choose(affinity, candidates, holder));
+    /// The candidate for a group, whose load counts from now on.
+    fn choose(&self, group: &str, candidates: &mut [Candidate], holder: Option<usize>) -> usize {
+        let chosen = caught(|| self.rule.choose(group, candidates, holder)).ok().filter(|&at| at < candidates.len());
+        let chosen = chosen.unwrap_or_else(|| Rendezvous.choose(group, candidates, holder));
         if let Some(candidate) = candidates.get_mut(chosen).filter(|_| holder != Some(chosen)) {
             candidate.bound += 1;
         }
@@ -160,7 +160,7 @@ impl Rule {
     }
 }
 
-/// A choice for affinities without a node. It happens when this is dropped, so also if the runtime
+/// A choice for groups without a node. It happens when this is dropped, so also if the runtime
 /// has ended.
 struct Choosing {
     core: Arc<Core>,
@@ -173,9 +173,9 @@ impl Drop for Choosing {
         let mut binds = Vec::with_capacity(self.unbound.len());
         for one in self.unbound.drain(..) {
             let candidates = candidates.entry(one.kind).or_insert_with(|| one.candidates.to_vec());
-            let chosen = self.core.binding.choose(&one.affinity, candidates, None);
+            let chosen = self.core.binding.choose(&one.group, candidates, None);
             if let Some(candidate) = candidates.get(chosen) {
-                binds.push(Op::Bind(Bind { affinity: one.id, version: one.version, node: candidate.id }));
+                binds.push(Op::Bind(Bind { group: one.id, version: one.version, node: candidate.id }));
             }
         }
         self.core.apply_surely(binds, |_, _| {});
@@ -183,7 +183,7 @@ impl Drop for Choosing {
 }
 
 impl Core {
-    /// Binds affinities whose jobs are due.
+    /// Binds groups whose jobs are due.
     pub(super) fn bind(self: &Arc<Self>, unbound: Vec<Unbound>) {
         if unbound.is_empty() {
             return;
@@ -197,17 +197,17 @@ impl Core {
     /// A new node takes its share: once, page by page.
     pub(super) fn take_share(self: &Arc<Self>) {
         if !self.handlers.is_empty() && !self.has_share.swap(true, Ordering::Relaxed) {
-            self.review(AffinityId(0));
+            self.review(GroupId(0));
         }
     }
 
-    fn review(self: &Arc<Self>, after: AffinityId) {
+    fn review(self: &Arc<Self>, after: GroupId) {
         let core = Arc::clone(self);
         let reply = Reply::new(move |scanned| match scanned {
-            Ok(Scanned::Affinities(page)) if !page.is_empty() => core.review_page(page),
+            Ok(Scanned::Groups(page)) if !page.is_empty() => core.review_page(page),
             _ => {}
         });
-        self.store.scan(Scan::Affinities { after, limit: PAGE }, reply);
+        self.store.scan(Scan::Groups { after, limit: PAGE }, reply);
     }
 
     fn review_page(self: &Arc<Self>, page: Vec<Bound>) {
@@ -226,7 +226,7 @@ impl Core {
     }
 }
 
-/// A page of affinities, of which some may be those of a new node. Reviewed when this is dropped.
+/// A page of groups, of which some may be those of a new node. Reviewed when this is dropped.
 struct Review {
     core: Arc<Core>,
     page: Vec<Bound>,
@@ -255,9 +255,9 @@ impl Drop for Review {
             let Some(holder) = candidates.iter().position(|candidate| Some(candidate.id) == bound.node) else {
                 continue;
             };
-            let chosen = core.binding.choose(&bound.affinity, candidates, Some(holder));
+            let chosen = core.binding.choose(&bound.group, candidates, Some(holder));
             if let (true, Some(candidate)) = (chosen != holder, candidates.get(chosen)) {
-                moves.push(Op::Bind(Bind { affinity: bound.id, version: bound.version, node: candidate.id }));
+                moves.push(Op::Bind(Bind { group: bound.id, version: bound.version, node: candidate.id }));
             }
         }
         core.apply_surely(moves, move |core, _| {
@@ -281,11 +281,11 @@ mod tests {
     /// stays.
     #[test]
     fn m5_rendezvous_moves_the_share_of_one_node_and_is_balanced() {
-        const AFFINITIES: usize = 4_000;
+        const GROUPS: usize = 4_000;
         let mut live = nodes(1..=3);
-        let affinities: Vec<String> = (0..AFFINITIES).map(|n| format!("customer/{n}")).collect();
+        let groups: Vec<String> = (0..GROUPS).map(|n| format!("customer/{n}")).collect();
         let bind = |live: &[Candidate]| -> Vec<u64> {
-            affinities.iter().map(|affinity| live[Rendezvous.choose(affinity, live, None)].id.0).collect()
+            groups.iter().map(|group| live[Rendezvous.choose(group, live, None)].id.0).collect()
         };
         let mut bound = bind(&live);
         for step in 0..40 {
@@ -303,9 +303,9 @@ mod tests {
             }
             for candidate in &live {
                 let share = now.iter().filter(|&&id| id == candidate.id.0).count() as f64;
-                let (mean, nodes) = (AFFINITIES as f64 / live.len() as f64, live.len() as f64);
+                let (mean, nodes) = (GROUPS as f64 / live.len() as f64, live.len() as f64);
                 let deviation = (mean * (1.0 - 1.0 / nodes)).sqrt();
-                assert!((share - mean).abs() <= 5.0 * deviation, "{share} of {AFFINITIES} on {nodes} nodes");
+                assert!((share - mean).abs() <= 5.0 * deviation, "{share} of {GROUPS} on {nodes} nodes");
             }
             bound = now;
         }

@@ -430,8 +430,8 @@ impl Handler {
         self
     }
 
-    /// The most runs at a time of the jobs with one [affinity](crate::Put::affinity). With one,
-    /// jobs of an affinity run one after another, in the order of their due times. Zero counts as
+    /// The most runs at a time of the jobs with one [group](crate::Put::group). With one,
+    /// jobs of a group run one after another, in the order of their due times. Zero counts as
     /// one. Default: no limit but the others.
     ///
     /// # Examples
@@ -446,17 +446,17 @@ impl Handler {
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let seen = Arc::new(Mutex::new(Vec::new()));
     /// let notes = Arc::clone(&seen);
-    /// let handler = Handler::new("book", move |n: u32, _: &Run| notes.lock().unwrap().push(n)).parallel_per_affinity(1);
+    /// let handler = Handler::new("book", move |n: u32, _: &Run| notes.lock().unwrap().push(n)).parallel_per_group(1);
     /// let scheduler = Scheduler::builder().runtime(&runtime).register(handler).start()?;
     /// for n in 0..10 {
-    ///     let _ = scheduler.put_to("book", &n).affinity("account/17").send().wait()?;
+    ///     let _ = scheduler.put_to("book", &n).group("account/17").send().wait()?;
     /// }
     /// clock.advance(Duration::ZERO);
     /// assert_eq!(*seen.lock().unwrap(), (0..10).collect::<Vec<_>>());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn parallel_per_affinity(mut self, runs: u64) -> Self {
-        self.limits.affinity = Some(runs.max(1));
+    pub fn parallel_per_group(mut self, runs: u64) -> Self {
+        self.limits.group = Some(runs.max(1));
         self
     }
 

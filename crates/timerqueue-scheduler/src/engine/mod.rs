@@ -2,7 +2,7 @@
 //!
 //! Ground rules. The engine knows the vocabulary of stores and their trait, and no store. [`core`]
 //! has the timer and the claims, [`runs`] the runs, [`look`] the looks at schedules, [`binding`]
-//! the rules for affinities, [`close`] the end, [`operations`] what users ask for.
+//! the rules for groups, [`close`] the end, [`operations`] what users ask for.
 
 mod binding;
 mod close;

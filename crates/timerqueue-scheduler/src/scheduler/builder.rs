@@ -183,7 +183,7 @@ impl Builder {
         self
     }
 
-    /// The rule by which this scheduler binds [affinities](crate::Put::affinity) to nodes. Default:
+    /// The rule by which this scheduler binds [groups](crate::Put::group) to nodes. Default:
     /// [`Rendezvous`](crate::Rendezvous). Nodes may have different rules: the first choice counts.
     pub fn binding(mut self, rule: impl Binding) -> Self {
         self.binding = Rule { rule: Box::new(rule), is_own: true };

@@ -59,7 +59,7 @@ pub struct Put<'a> {
     name: Arc<str>,
     payload: Result<String, String>,
     key: Option<Arc<str>>,
-    affinity: Option<Arc<str>>,
+    group: Option<Arc<str>>,
     priority: i8,
     expires: Option<PutExpiry>,
     due: Due,
@@ -78,7 +78,7 @@ impl<'a> Put<'a> {
             name: core.name(name),
             payload,
             key: None,
-            affinity: None,
+            group: None,
             priority: 0,
             expires: None,
             due: Due::After(Duration::ZERO),
@@ -98,17 +98,17 @@ impl<'a> Put<'a> {
         self
     }
 
-    /// The affinity: 1 to 512 bytes, without NUL. All jobs of the handler with one affinity run on
+    /// The group: 1 to 512 bytes, without NUL. All jobs of the handler with one group run on
     /// one [node](crate::Scheduler::nodes) for as long as that node is alive: for what the node
     /// keeps of a customer, or to run them [one after
-    /// another](crate::Handler::parallel_per_affinity). When the node is gone, the affinity is
+    /// another](crate::Handler::parallel_per_group). When the node is gone, the group is
     /// bound to another node, once no run of it has a lease any more. The
     /// [rule](crate::Builder::binding) chooses the node. Default: none, so any node with a free
     /// place runs the job.
     ///
-    /// A new node may take affinities over, as its rule says. Each moves when no run of it is under
-    /// way. An affinity without jobs is forgotten after an hour. The runs of a recurring job have
-    /// its affinity.
+    /// A new node may take groups over, as its rule says. Each moves when no run of it is under
+    /// way. A group without jobs is forgotten after an hour. The runs of a recurring job have
+    /// its group.
     ///
     /// # Examples
     ///
@@ -132,15 +132,15 @@ impl<'a> Put<'a> {
     /// let nodes = [node("a")?, node("b")?];
     /// for n in 0..100 {
     ///     let customer = n % 10;
-    ///     let put = nodes[0].put_to("book", &customer).affinity(&format!("customer/{customer}"));
+    ///     let put = nodes[0].put_to("book", &customer).group(&format!("customer/{customer}"));
     ///     let _ = put.send().wait()?;
     /// }
     /// clock.advance(std::time::Duration::ZERO);
     /// assert_eq!(seen.lock().unwrap().len(), 10); // one node for each customer
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn affinity(mut self, affinity: &str) -> Self {
-        self.affinity = Some(affinity.into());
+    pub fn group(mut self, group: &str) -> Self {
+        self.group = Some(group.into());
         self
     }
 
@@ -150,7 +150,7 @@ impl<'a> Put<'a> {
     /// behind others, however many come with a higher priority.
     ///
     /// It counts among jobs that wait for a place of one handler, and takes no place from a run.
-    /// Among the jobs of an [affinity](Self::affinity) the due time alone counts; the first of them
+    /// Among the jobs of a [group](Self::group) the due time alone counts; the first of them
     /// has its priority among the other jobs of the handler. The runs of a recurring job have its
     /// priority. On a server, nodes of version 0.1.0 and before do not find jobs with a priority.
     ///
@@ -314,7 +314,7 @@ impl<'a> Put<'a> {
             key: self.key.unwrap_or_else(|| core.new_key()),
             name: self.name,
             payload: payload.into(),
-            affinity: self.affinity,
+            group: self.group,
             priority: self.priority,
             expires: match self.expires {
                 None => None,

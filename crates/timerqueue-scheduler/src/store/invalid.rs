@@ -45,15 +45,15 @@ pub enum Invalid {
     },
     /// The name of the handler has a NUL character.
     NulInName,
-    /// The affinity has no byte.
-    EmptyAffinity,
-    /// The affinity has more than [`MAX_KEY_BYTES`].
-    AffinityTooLong {
+    /// The group has no byte.
+    EmptyGroup,
+    /// The group has more than [`MAX_KEY_BYTES`].
+    GroupTooLong {
         /// The length in bytes.
         bytes: usize,
     },
-    /// The affinity has a NUL character.
-    NulInAffinity,
+    /// The group has a NUL character.
+    NulInGroup,
     /// The priority is beyond [`MAX_PRIORITY`].
     PriorityOutOfRange {
         /// The priority.
@@ -89,11 +89,11 @@ impl fmt::Display for Invalid {
                 write!(f, "the name of the handler has {bytes} bytes, and the most is {MAX_KEY_BYTES}")
             }
             Self::NulInName => f.write_str("the name of the handler has a NUL character"),
-            Self::EmptyAffinity => f.write_str("the affinity is empty"),
-            Self::AffinityTooLong { bytes } => {
-                write!(f, "the affinity has {bytes} bytes, and the most is {MAX_KEY_BYTES}")
+            Self::EmptyGroup => f.write_str("the group is empty"),
+            Self::GroupTooLong { bytes } => {
+                write!(f, "the group has {bytes} bytes, and the most is {MAX_KEY_BYTES}")
             }
-            Self::NulInAffinity => f.write_str("the affinity has a NUL character"),
+            Self::NulInGroup => f.write_str("the group has a NUL character"),
             Self::PriorityOutOfRange { priority } => {
                 write!(
                     f,

@@ -34,16 +34,16 @@ pub fn check_name(name: &str) -> Result<(), Invalid> {
     }
 }
 
-/// Whether a store accepts the affinity of a job.
+/// Whether a store accepts the group of a job.
 ///
 /// # Errors
 ///
 /// [`Invalid`], with the reason.
-pub fn check_affinity(affinity: &str) -> Result<(), Invalid> {
-    match affinity.len() {
-        0 => Err(Invalid::EmptyAffinity),
-        bytes if bytes > MAX_KEY_BYTES => Err(Invalid::AffinityTooLong { bytes }),
-        _ if affinity.contains('\0') => Err(Invalid::NulInAffinity),
+pub fn check_group(group: &str) -> Result<(), Invalid> {
+    match group.len() {
+        0 => Err(Invalid::EmptyGroup),
+        bytes if bytes > MAX_KEY_BYTES => Err(Invalid::GroupTooLong { bytes }),
+        _ if group.contains('\0') => Err(Invalid::NulInGroup),
         _ => Ok(()),
     }
 }
@@ -84,7 +84,7 @@ pub(crate) fn check(op: &Op) -> Result<(), Invalid> {
             check_key(&new.key)?;
             check_name(&new.name)?;
             check_payload(&new.payload)?;
-            new.affinity.as_deref().map_or(Ok(()), check_affinity)?;
+            new.group.as_deref().map_or(Ok(()), check_group)?;
             if new.priority.unsigned_abs() > MAX_PRIORITY.unsigned_abs() {
                 return Err(Invalid::PriorityOutOfRange { priority: new.priority });
             }

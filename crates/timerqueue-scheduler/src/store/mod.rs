@@ -51,14 +51,14 @@ use std::time::Duration;
 pub use self::error::Error;
 pub use self::fault::Fault;
 pub use self::invalid::{Invalid, MAX_ERROR_BYTES, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_PRIORITY};
-pub use self::limits::{check_affinity, check_key, check_name, check_payload};
+pub use self::limits::{check_group, check_key, check_name, check_payload};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use self::look::{CheckStep, Hold};
 pub use self::memory::MemoryStore;
 pub use self::micros::Micros;
 pub use self::minutes::Activity;
 pub use self::node::{
-    AffinityId, Bound, Candidate, Entry, EntryHandler, Limits, Node, NodeHandler, NodeId, Rate, Unbound,
+    Bound, Candidate, Entry, EntryHandler, GroupId, Limits, Node, NodeHandler, NodeId, Rate, Unbound,
 };
 pub use self::op::{
     Advance, Applied, Bind, Cancel, Change, Clash, Expiry, Mutation, NewJob, Op, Placed, Revive, Settle, Step, Verdict,
@@ -109,7 +109,7 @@ pub struct Claimed {
     /// Due jobs, in the order of their due times less an hour for each step of the priority, ties
     /// in order of their numbers. They are running now.
     pub jobs: Vec<ClaimedJob>,
-    /// Affinities without a member, whose jobs are due: the caller chooses a member, and answers by
+    /// Groups without a member, whose jobs are due: the caller chooses a member, and answers by
     /// [`Op::Bind`].
     pub unbound: Vec<Unbound>,
     /// Recurring jobs to be looked at, the first to be due first. A store may leave some for the
@@ -161,10 +161,10 @@ pub enum Scan {
         /// The length of a window, rounded up to whole minutes.
         window: Duration,
     },
-    /// The affinities, with the members that have their handlers.
-    Affinities {
+    /// The groups, with the members that have their handlers.
+    Groups {
         /// Behind this one.
-        after: AffinityId,
+        after: GroupId,
         /// At most this number.
         limit: usize,
     },
@@ -188,8 +188,8 @@ pub enum Scanned {
     /// To [`Scan::Activity`]: in the order of the windows, and then of the names. What has no end
     /// of a run is left out.
     Activity(Vec<Activity>),
-    /// To [`Scan::Affinities`]: in the order of their numbers.
-    Affinities(Vec<Bound>),
+    /// To [`Scan::Groups`]: in the order of their numbers.
+    Groups(Vec<Bound>),
     /// To [`Scan::Nodes`]: in the order of their numbers.
     Nodes(Vec<Node>),
 }
@@ -208,7 +208,7 @@ pub enum Notice {
     /// A day has passed: there may be new zone data.
     Day,
     /// The scheduler with this number was taken for dead, and is a member again: it looks for its
-    /// share of the affinities.
+    /// share of the groups.
     Joined(u64),
 }
 

@@ -57,8 +57,8 @@ impl Entry {
 pub struct Limits {
     /// The most runs at a time.
     pub everywhere: Option<u64>,
-    /// The most runs at a time of each affinity.
-    pub affinity: Option<u64>,
+    /// The most runs at a time of each group.
+    pub group: Option<u64>,
     /// How often a run may begin.
     pub rate: Option<Rate>,
 }
@@ -72,11 +72,11 @@ pub struct Rate {
     pub per: Duration,
 }
 
-/// An affinity of a handler in its store. Numbers grow, and are not used again.
+/// A group of a handler in its store. Numbers grow, and are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AffinityId(pub u64);
+pub struct GroupId(pub u64);
 
-/// A live member that has the handler of an affinity: what a [`Binding`](crate::Binding) chooses
+/// A live member that has the handler of a group: what a [`Binding`](crate::Binding) chooses
 /// from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -87,7 +87,7 @@ pub struct Candidate {
     pub name: Arc<str>,
     /// The most runs of the handler at a time on the node.
     pub parallel: usize,
-    /// How many affinities are bound to the node, of all handlers.
+    /// How many groups are bound to the node, of all handlers.
     pub bound: u64,
 }
 
@@ -99,29 +99,29 @@ impl Candidate {
     }
 }
 
-/// An affinity without a member.
+/// A group without a member.
 #[derive(Clone, Debug)]
 pub struct Unbound {
-    /// The affinity.
-    pub id: AffinityId,
+    /// The group.
+    pub id: GroupId,
     /// Counts the changes of its binding.
     pub version: u64,
     /// The text.
-    pub affinity: Arc<str>,
+    pub group: Arc<str>,
     /// The live members that have the handler, in the order of their numbers.
     pub candidates: Arc<[Candidate]>,
     pub(crate) kind: usize,
 }
 
-/// An affinity as a scan has it.
+/// A group as a scan has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The affinity.
-    pub id: AffinityId,
+    /// The group.
+    pub id: GroupId,
     /// Counts the changes of its binding.
     pub version: u64,
     /// The text.
-    pub affinity: Arc<str>,
+    pub group: Arc<str>,
     /// The name of the handler.
     pub name: Arc<str>,
     /// The member that runs its jobs.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{AffinityId, Held, Invalid, JobId, LastRun, Micros, NodeId, Occurrence, Recurrence};
+use super::{GroupId, Held, Invalid, JobId, LastRun, Micros, NodeId, Occurrence, Recurrence};
 
 /// When a job is due: an instant, or a time that the store adds to its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +79,8 @@ pub struct NewJob {
     pub name: Arc<str>,
     /// JSON text.
     pub payload: Arc<str>,
-    /// The affinity: one member runs all jobs of the handler with this text.
-    pub affinity: Option<Arc<str>>,
+    /// The group: one member runs all jobs of the handler with this text.
+    pub group: Option<Arc<str>>,
     /// Of a recurring job, that of its runs.
     pub priority: i8,
     /// The last instant at which a run of the job begins.
@@ -168,11 +168,11 @@ pub struct Advance {
     pub missed: u64,
 }
 
-/// Binds an affinity to a member.
+/// Binds a group to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The affinity.
-    pub affinity: AffinityId,
+    /// The group.
+    pub group: GroupId,
     /// The condition: [`Unbound::version`](super::Unbound::version).
     pub version: u64,
     /// The member.
@@ -231,7 +231,7 @@ pub enum Op {
     Revive(JobId),
     /// A dead job leaves the store. Answer: [`Applied::Held`].
     Discard(JobId),
-    /// An affinity is a member's from now on, or once its runs under way have ended. Answer:
+    /// A group is a member's from now on, or once its runs under way have ended. Answer:
     /// [`Applied::Held`].
     Bind(Bind),
 }

@@ -222,8 +222,8 @@ pub struct JobInfo {
     /// The name of the handler.
     #[serde(rename = "handler")]
     pub name: Arc<str>,
-    /// The [affinity](crate::Put::affinity).
-    pub affinity: Option<Arc<str>>,
+    /// The [group](crate::Put::group).
+    pub group: Option<Arc<str>>,
     /// The [priority](crate::Put::priority).
     #[serde(skip_serializing_if = "is_zero")]
     pub priority: i8,

@@ -211,8 +211,8 @@ pub(crate) fn lists_begin_with_the_soonest_on_request<R: Rig>() {
     let one = |n: i64| {
         let new = new_job(&n.to_string(), When::At(at(n % 7)));
         let name = if n % 3 == 0 { "other" } else { "h" };
-        let affinity = (n % 5 == 0).then(|| format!("{}", n % 4).into());
-        Op::Put(Box::new(NewJob { affinity, name: name.into(), ..new }))
+        let group = (n % 5 == 0).then(|| format!("{}", n % 4).into());
+        Op::Put(Box::new(NewJob { group, name: name.into(), ..new }))
     };
     let _ = store.apply((0..700).map(one).collect());
     // Jobs of each kind, some of them without a due time.

@@ -35,7 +35,7 @@ pub(crate) fn a_due_time_that_has_passed_means_now<R: Rig>() {
     let _ = store.put("moved", When::At(at(2_000)));
     assert_eq!(store.change("moved", Mutation::Move(When::At(at(0)))), Applied::Change(Change::Changed));
     let mut tied = new_job("tied", When::At(at(0)));
-    tied.affinity = Some("x".into());
+    tied.group = Some("x".into());
     let _ = store.one(Op::Put(Box::new(tied)));
     for key in ["put", "moved", "tied"] {
         assert_eq!(store.get(key).unwrap().due, Some(at(1_000).to_system()), "{key}");

@@ -166,7 +166,7 @@ fn new_job(key: &str, when: When) -> NewJob {
         key: key.into(),
         name: "h".into(),
         payload: "null".into(),
-        affinity: None,
+        group: None,
         priority: 0,
         expires: None,
         when,
@@ -210,10 +210,10 @@ fn placed(applied: Applied) -> Placed {
 const ADDED: fn(Applied) -> JobId = |applied| placed(applied).added().expect("added");
 
 mod activity;
-mod affinities;
 mod claims;
 #[cfg(feature = "sqlite")]
 mod differential;
+mod groups;
 mod keys;
 mod limits;
 mod nodes;
@@ -221,10 +221,10 @@ mod priorities;
 mod recurring;
 
 pub(crate) use activity::*;
-pub(crate) use affinities::*;
 pub(crate) use claims::*;
 #[cfg(feature = "sqlite")]
 pub(crate) use differential::random_programs;
+pub(crate) use groups::*;
 pub(crate) use keys::*;
 pub(crate) use limits::*;
 pub(crate) use nodes::*;
@@ -299,23 +299,23 @@ macro_rules! conformance {
             j18_the_last_failed_attempts_are_kept
             j18_a_recurring_job_keeps_the_failures_of_its_runs
             m1_a_node_lives_from_its_start_to_its_end
-            m2_jobs_of_an_affinity_go_to_one_member
-            m2_a_member_without_the_handler_gets_no_affinity
-            m2_no_place_is_given_on_while_an_affinity_waits_for_a_member
-            m4_no_place_is_given_on_while_affinities_of_a_gone_member_are_left
-            m6_no_place_of_all_members_is_given_on_while_a_job_of_an_affinity_is_due
-            m3_jobs_of_other_members_and_of_full_affinities_are_in_no_ones_way
-            m3_a_retry_and_a_move_keep_the_affinity
+            m2_jobs_of_a_group_go_to_one_member
+            m2_a_member_without_the_handler_gets_no_group
+            m2_no_place_is_given_on_while_a_group_waits_for_a_member
+            m4_no_place_is_given_on_while_groups_of_a_gone_member_are_left
+            m6_no_place_of_all_members_is_given_on_while_a_job_of_a_group_is_due
+            m3_jobs_of_other_members_and_of_full_groups_are_in_no_ones_way
+            m3_a_retry_and_a_move_keep_the_group
             m4_the_share_of_a_member_that_leaves_is_bound_again
-            m5_an_affinity_moves_when_its_runs_have_ended
-            m5_an_idle_affinity_is_forgotten_after_an_hour
-            m5_an_affinity_is_not_forgotten_in_the_commit_that_puts_a_job_to_it
-            m2_runs_of_a_recurring_job_have_its_affinity
+            m5_a_group_moves_when_its_runs_have_ended
+            m5_an_idle_group_is_forgotten_after_an_hour
+            m5_a_group_is_not_forgotten_in_the_commit_that_puts_a_job_to_it
+            m2_runs_of_a_recurring_job_have_its_group
             m6_runs_of_all_members_are_limited
-            m7_jobs_of_an_affinity_run_one_after_another
+            m7_jobs_of_a_group_run_one_after_another
             m8_a_rate_is_kept_over_all_members
             m6_m7_m8_limits_hold_where_places_are_given_on
-            limits_of_affinities
+            limits_of_groups
             j20_a_higher_priority_goes_before_the_due_time
             j20_a_step_of_priority_is_worth_an_hour
             j20_a_job_with_a_priority_waits_as_any_other

@@ -251,12 +251,12 @@ pub(crate) fn the_same_schedule_again_changes_nothing<R: Rig>() {
 
 pub(crate) fn an_update_keeps_cursor_and_runs<R: Rig>() {
     let store = Bench::<R>::new();
-    let stated = |period: u64, payload: &str, affinity: Option<&str>| {
+    let stated = |period: u64, payload: &str, group: Option<&str>| {
         let schedule = Schedule::every(secs(period)).build().unwrap();
         let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Overlap::Skip };
         let mut new = new_job("r", When::At(at(100)));
         (new.recurrence, new.first, new.clash) = (Some(Box::new(recurrence)), Some(occurrence(100)), Clash::Update);
-        (new.payload, new.affinity) = (payload.into(), affinity.map(Into::into));
+        (new.payload, new.group) = (payload.into(), group.map(Into::into));
         placed(store.one(Op::Put(Box::new(new))))
     };
     let id = stated(10, "null", None).added().unwrap();
@@ -274,9 +274,9 @@ pub(crate) fn an_update_keeps_cursor_and_runs<R: Rig>() {
     let look = store.claim().schedules.remove(0);
     assert_eq!((look.next, look.last), (None, Some(at(100))), "from now on");
     let info = store.get("r").unwrap();
-    assert_eq!((&*info.payload, info.affinity.as_deref(), info.tally.runs), ("1", Some("x"), 1));
+    assert_eq!((&*info.payload, info.group.as_deref(), info.tally.runs), ("1", Some("x"), 1));
     let _ = store.one(advance(look.id, look.version, &[119], Some(126)));
-    assert_eq!(store.list(Query::new().state(State::Waiting))[0].affinity.as_deref(), Some("x"));
+    assert_eq!(store.list(Query::new().state(State::Waiting))[0].group.as_deref(), Some("x"));
     // To another handler, and back.
     for name in ["other", "h"] {
         let recurrence = store.get("r").unwrap().recurrence;
@@ -304,7 +304,7 @@ fn goes_on_from_now<R: Rig>(schedule: Schedule) {
     let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Overlap::Skip };
     let mut new = new_job("r", When::At(at(60)));
     (new.recurrence, new.first) = (Some(Box::new(recurrence)), Some(occurrence(60)));
-    (new.span, new.affinity) = (Some(secs(10_000)), Some("x".into()));
+    (new.span, new.group) = (Some(secs(10_000)), Some("x".into()));
     let _ = store.one(Op::Put(Box::new(new)));
     store.clock(7_200);
     let look = store.claim().schedules.remove(0);

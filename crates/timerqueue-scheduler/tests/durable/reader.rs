@@ -100,12 +100,12 @@ fn k8_a_check_from_outside_tells_its_parts() {
 /// Each change of a row by hand that would keep a job from running, or a binding from holding, is
 /// found.
 #[test]
-fn k8_a_check_finds_what_is_wrong_in_rows_members_and_affinities() {
+fn k8_a_check_finds_what_is_wrong_in_rows_members_and_groups() {
     let folder = Folder::new();
     let scheduler = folder.scheduler(&Log::default());
-    for (key, affinity) in [("a", Some("room 1")), ("b", None)] {
+    for (key, group) in [("a", Some("room 1")), ("b", None)] {
         let put = scheduler.put_to("log", &()).key(key).due(HOUR);
-        let put = if let Some(affinity) = affinity { put.affinity(affinity) } else { put };
+        let put = if let Some(group) = group { put.group(group) } else { put };
         let _ = put.send().wait().unwrap();
     }
     let file = Connection::open(folder.file()).unwrap();

@@ -87,9 +87,9 @@ impl Ledger {
         self.runs.get(&(key.to_owned(), 0)).into_iter().flatten().map(|run| &*run.host).collect()
     }
 
-    /// The processes that ran jobs of an affinity, in the order of the begins, each once in a row.
-    pub(crate) fn hosts_of(&self, affinity: &str) -> Vec<&str> {
-        let runs = self.runs.iter().filter(|((key, _), _)| key.rsplit('/').next() == Some(affinity));
+    /// The processes that ran jobs of a group, in the order of the begins, each once in a row.
+    pub(crate) fn hosts_of(&self, group: &str) -> Vec<&str> {
+        let runs = self.runs.iter().filter(|((key, _), _)| key.rsplit('/').next() == Some(group));
         let mut runs: Vec<&Ran> = runs.flat_map(|(_, runs)| runs).collect();
         runs.sort_by_key(|run| run.begun);
         let mut hosts: Vec<&str> = runs.into_iter().map(|run| &*run.host).collect();
@@ -97,15 +97,15 @@ impl Ledger {
         hosts
     }
 
-    /// The runs of an affinity that began while another process ran one.
-    pub(crate) fn overlaps(&self, affinities: &[String]) -> Vec<String> {
+    /// The runs of a group that began while another process ran one.
+    pub(crate) fn overlaps(&self, groups: &[String]) -> Vec<String> {
         let mut overlaps = Vec::new();
-        for affinity in affinities {
-            let runs = self.runs.iter().filter(|((key, _), _)| key.rsplit('/').next() == Some(affinity));
+        for group in groups {
+            let runs = self.runs.iter().filter(|((key, _), _)| key.rsplit('/').next() == Some(group));
             let mut runs: Vec<&Ran> = runs.flat_map(|(_, runs)| runs).collect();
             runs.sort_by_key(|run| run.begun);
             let is_overlap = |pair: &&[&Ran]| pair[0].host != pair[1].host && pair[0].ended > pair[1].begun;
-            overlaps.extend(runs.windows(2).filter(is_overlap).map(|pair| format!("{affinity}: {pair:?}")));
+            overlaps.extend(runs.windows(2).filter(is_overlap).map(|pair| format!("{group}: {pair:?}")));
         }
         overlaps
     }

@@ -180,15 +180,15 @@ fn l5_a_process_is_stopped_for_longer_than_its_lease_and_its_late_settle_is_refu
     }
 }
 
-/// The affinities of the stopped process are bound elsewhere. When it goes on, it is a member
-/// again, takes a share, and its runs are those of jobs that it claims then: no affinity has two
+/// The groups of the stopped process are bound elsewhere. When it goes on, it is a member
+/// again, takes a share, and its runs are those of jobs that it claims then: no group has two
 /// processes at a time.
 #[test]
 fn m4_a_process_with_bound_jobs_is_stopped_for_longer_than_its_lease_and_goes_on() {
-    let affinities: Vec<String> = (0..12).map(|n| format!("x{n}")).collect();
+    let groups: Vec<String> = (0..12).map(|n| format!("x{n}")).collect();
     let put = |history: &mut History<'_>, by: &str| {
         let by = history.nodes.iter().position(|node| node.host == by).unwrap();
-        affinities.iter().for_each(|affinity| history.nodes[by].say(&format!("bound {affinity} 3")));
+        groups.iter().for_each(|group| history.nodes[by].say(&format!("bound {group} 3")));
     };
     let ledgers = history("stop of a node with bound jobs", [""; 3], |history| {
         put(history, "n2");
@@ -197,7 +197,7 @@ fn m4_a_process_with_bound_jobs_is_stopped_for_longer_than_its_lease_and_goes_on
         };
         ran(history, 36);
         let held = Ledger::read(&history.folder);
-        let share: Vec<&String> = affinities.iter().filter(|affinity| held.hosts_of(affinity) == ["n1"]).collect();
+        let share: Vec<&String> = groups.iter().filter(|group| held.hosts_of(group) == ["n1"]).collect();
         println!("the share of the process that is stopped: {share:?}");
         history.trouble("n1", |history| {
             history.nodes[0].signal("-STOP");
@@ -214,9 +214,9 @@ fn m4_a_process_with_bound_jobs_is_stopped_for_longer_than_its_lease_and_goes_on
         ran(history, 108);
     });
     for ledger in ledgers {
-        let moved = affinities.iter().filter(|affinity| ledger.hosts_of(affinity).len() > 1).count();
-        assert!(moved > 0, "no affinity has moved");
-        assert_eq!(ledger.overlaps(&affinities), Vec::<String>::new());
+        let moved = groups.iter().filter(|group| ledger.hosts_of(group).len() > 1).count();
+        assert!(moved > 0, "no group has moved");
+        assert_eq!(ledger.overlaps(&groups), Vec::<String>::new());
     }
 }
 

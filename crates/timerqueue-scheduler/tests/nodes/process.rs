@@ -134,7 +134,7 @@ fn hold(file: &File) -> Handler {
     Handler::new("hold", handler).parallel(1)
 }
 
-/// A brief job of an affinity. Its key ends with the affinity.
+/// A brief job of a group. Its key ends with the group.
 fn bound(file: &File) -> Handler {
     let file = file.clone();
     let handler = move |_: u64, run: &Run| {
@@ -142,7 +142,7 @@ fn bound(file: &File) -> Handler {
         std::thread::sleep(Duration::from_millis(20));
         file.end(run, true);
     };
-    Handler::new("bound", handler).parallel_per_affinity(1)
+    Handler::new("bound", handler).parallel_per_group(1)
 }
 
 fn tick(file: &File) -> Handler {
@@ -209,10 +209,10 @@ fn node() {
                 let placed = scheduler.put_to("hold", &millis).key(key).send().wait();
                 file.say(format!("accepted {key} {placed:?}"));
             }
-            ["bound", affinity, count] => {
+            ["bound", group, count] => {
                 for n in 0..count.parse::<u64>().unwrap() {
-                    let key = format!("bound-{}-{n}/{affinity}", machine_now());
-                    let placed = scheduler.put_to("bound", &n).key(&key).affinity(affinity).send().wait();
+                    let key = format!("bound-{}-{n}/{group}", machine_now());
+                    let placed = scheduler.put_to("bound", &n).key(&key).group(group).send().wait();
                     file.say(format!("accepted {key} {placed:?}"));
                 }
             }

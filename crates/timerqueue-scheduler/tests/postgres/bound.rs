@@ -58,11 +58,11 @@ fn m6_m7_limits_hold_with_eight_threads() {
 /// A put by SQL, and a statement of a node of an older version, which knows no other column than
 /// `wake`.
 #[test]
-fn m2_sql_and_older_nodes_keep_the_affinity() {
+fn m2_sql_and_older_nodes_keep_the_group() {
     let Some(server) = Server::shared() else { return };
     let schema = new_schema();
     let store = connect(server, &options(&schema));
-    server.psql(&format!("SELECT {schema}.put('h', 'a', affinity => 'x')"));
+    server.psql(&format!("SELECT {schema}.put('h', 'a', in_group => 'x')"));
     let row = || server.psql(&format!("SELECT wake IS NULL, apart = due, affinity FROM {schema}.jobs"));
     assert_eq!(row(), "t|t|x");
     let head = |of: &str| server.psql(&format!("SELECT {of} FROM {schema}.affinities"));
@@ -77,16 +77,16 @@ fn m2_sql_and_older_nodes_keep_the_affinity() {
     };
     let node = Scheduler::builder().store(store).handler("h", handler).start().unwrap();
     until("the job has run", || log.lock().unwrap().len() == 1);
-    server.psql(&format!("SELECT {schema}.put('h', 'b', affinity => 'x')"));
+    server.psql(&format!("SELECT {schema}.put('h', 'b', in_group => 'x')"));
     until("the second job has run", || log.lock().unwrap().len() == 2);
-    until("the affinity is idle", || head("idle IS NOT NULL AND head IS NULL AND member > 0") == "t");
+    until("the group is idle", || head("idle IS NOT NULL AND head IS NULL AND member > 0") == "t");
     drop(node);
 }
 
-/// The job of the affinity is not the first of its commit, and the node of the affinity has no
+/// The job of the group is not the first of its commit, and the node of the group has no
 /// place for the first one.
 #[test]
-fn l18_m2_the_node_of_an_affinity_is_told_beside_an_earlier_job() {
+fn l18_m2_the_node_of_a_group_is_told_beside_an_earlier_job() {
     let Some(server) = Server::shared() else { return };
     let schema = new_schema();
     let options = options(&schema).safety_look(HOUR);
@@ -100,18 +100,18 @@ fn l18_m2_the_node_of_an_affinity_is_told_beside_an_earlier_job() {
     let other = other.start().unwrap();
     let put = |key: &str| {
         let first = other.put_to("other", &0).key(&format!("{key}-other"));
-        let second = other.put_to("bound", &0).affinity("x").key(key).due(Duration::from_millis(1));
+        let second = other.put_to("bound", &0).group("x").key(key).due(Duration::from_millis(1));
         other.put_many([first, second]).wait().unwrap();
     };
     for (n, key) in ["a", "b", "c"].into_iter().enumerate() {
         put(key);
-        until("the job of the affinity has run", || log.lock().unwrap().len() == n + 1);
+        until("the job of the group has run", || log.lock().unwrap().len() == n + 1);
         std::thread::sleep(Duration::from_millis(300)); // both nodes sleep again
     }
     drop(bound);
 }
 
-/// All affinities are on the other node. The one that comes back looks for its share at once, and
+/// All groups are on the other node. The one that comes back looks for its share at once, and
 /// not at its safety look.
 #[test]
 fn m5_a_node_that_was_taken_for_dead_takes_its_share_when_it_is_back() {
@@ -125,8 +125,8 @@ fn m5_a_node_that_was_taken_for_dead_takes_its_share_when_it_is_back() {
     let nodes = [node("one"), node("two")];
     until("two members", || nodes[0].nodes().wait().unwrap().len() == 2);
     for n in 0..32u32 {
-        let affinity = format!("x{n}");
-        let _ = nodes[0].put_to("h", &n).key(&affinity).affinity(&affinity).send().wait().unwrap();
+        let group = format!("x{n}");
+        let _ = nodes[0].put_to("h", &n).key(&group).group(&group).send().wait().unwrap();
     }
     let held = |name: &str| {
         let sql = format!(
@@ -156,19 +156,19 @@ fn m4_jobs_taken_away_by_statements_are_in_no_other_jobs_way() {
     let handler = move |_: u32, run: &Run| ran.lock().unwrap().push(run.key().to_owned());
     let builder = Scheduler::builder().store(connect(server, &options(&schema))).parallel(1);
     let node = builder.handler("h", handler).start().unwrap();
-    let affinities = ["a", "b", "c"];
-    for affinity in affinities {
+    let groups = ["a", "b", "c"];
+    for group in groups {
         // binds it
-        let _ = node.put_to("h", &1).key(affinity).affinity(affinity).send().wait().unwrap();
+        let _ = node.put_to("h", &1).key(group).group(group).send().wait().unwrap();
     }
     until("all are bound", || log.lock().unwrap().len() == 3);
-    for (n, affinity) in affinities.into_iter().enumerate() {
+    for (n, group) in groups.into_iter().enumerate() {
         let due = Duration::from_millis(800 + 50 * n as u64);
-        let _ = node.put_to("h", &2).key(affinity).affinity(affinity).due(due).send().wait().unwrap();
+        let _ = node.put_to("h", &2).key(group).group(group).due(due).send().wait().unwrap();
     }
     server.psql(&format!("SELECT {schema}.put('h', 'a', due => now() + interval '1 day', clash => 'replace')"));
     server.psql(&format!("DELETE FROM {schema}.jobs WHERE key = 'b'"));
     until("the third one has run", || log.lock().unwrap().len() == 4);
     let heads = format!("SELECT count(*) FROM {schema}.affinities WHERE head IS NOT NULL");
-    until("no affinity is looked at again", || server.psql(&heads) == "0");
+    until("no group is looked at again", || server.psql(&heads) == "0");
 }

@@ -61,7 +61,7 @@ fn blocked(node: &Scheduler) -> Vec<(&'static str, Answer)> {
         ("a put", answer(put("other", "taken").send())),
         ("a put among others", answer(node.put_many(many))),
         ("the first put of a handler", answer(put("fresh", "second").send())),
-        ("a put with an affinity", answer(put("slow", "ours").affinity("a").send())),
+        ("a put with a group", answer(put("slow", "ours").group("a").send())),
         ("a cancel", answer(node.cancel("cancelled"))),
         ("a move", answer(node.move_to("moved", HOUR * 2))),
         ("a run by hand", answer(node.run_now("hurried"))),
@@ -96,7 +96,7 @@ fn others_go_on(server: &Server, schema: &str, options: PostgresOptions, address
         let _ = put("other", key, HOUR).send().wait().unwrap();
     }
     let _ = put("slow", "row", Duration::ZERO).send().wait().unwrap();
-    let _ = put("slow", "bound", Duration::ZERO).affinity("a").send().wait().unwrap();
+    let _ = put("slow", "bound", Duration::ZERO).group("a").send().wait().unwrap();
     let state = |key: &str| node.get(key).wait().unwrap().map(|job| job.state);
     until("both run", || ["row", "bound"].iter().all(|key| state(key) == Some(State::Running)));
     assert!(put("limited", "known", Duration::ZERO).send().wait().unwrap().added().is_some());
@@ -104,7 +104,7 @@ fn others_go_on(server: &Server, schema: &str, options: PostgresOptions, address
     let mut user = Open::new(server, schema);
     user.run("SELECT put('other', 'taken', '1', now() + interval '1 day')");
     user.run("SELECT put('fresh', 'first', '1', now() + interval '1 day')");
-    user.run("SELECT put('slow', 'theirs', '1', now() + interval '1 day', affinity => 'a')");
+    user.run("SELECT put('slow', 'theirs', '1', now() + interval '1 day', in_group => 'a')");
     user.run("SELECT FROM jobs WHERE key IN ('cancelled', 'moved', 'hurried', 'paused', 'row') FOR UPDATE");
     user.run("SELECT FROM handlers WHERE name = 'limited' FOR UPDATE");
     assert!(put("limited", "unclaimed", Duration::ZERO).send().wait().unwrap().added().is_some());

@@ -84,7 +84,7 @@ fn try_put(store: &PostgresStore, key: &str) -> Result<Applied, Error> {
         key: key.into(),
         name: "h".into(),
         payload: "null".into(),
-        affinity: None,
+        group: None,
         priority: 0,
         expires: None,
         when: When::After(Duration::ZERO),
@@ -340,6 +340,9 @@ fn l8_a_put_in_a_transaction_of_the_users() {
         let refused = "EXCEPTION WHEN untranslatable_character THEN RETURN";
         server.psql(&format!("DO $$ BEGIN {put}; RAISE 'put'; {refused}; END $$"));
     }
+    // The former name of `in_group`.
+    let put = format!("PERFORM {schema}.put('log', 'former', affinity => 'x')");
+    server.psql(&format!("DO $$ BEGIN {put}; RAISE 'put'; EXCEPTION WHEN undefined_function THEN RETURN; END $$"));
     server.psql(&format!("SELECT {schema}.put('log', 'none', '\"\\\\u0000\"', now() + interval '1 day')"));
     drop(node);
 }

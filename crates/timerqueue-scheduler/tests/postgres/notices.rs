@@ -58,7 +58,7 @@ fn l2_a_notice_that_waits_holds_up_neither_puts_nor_claims_nor_settles() {
 #[test]
 fn l2_a_put_by_sql_is_told_however_late_it_is_due() {
     let Some(server) = Server::shared() else { return };
-    for more in ["", ", affinity => 'x'"] {
+    for more in ["", ", in_group => 'x'"] {
         let (schema, log) = (new_schema(), Log::default());
         let clock = ManualClock::new();
         clock.set_wall(std::time::SystemTime::now());
@@ -87,15 +87,15 @@ fn l2_a_put_by_sql_is_told_however_late_it_is_due() {
 #[test]
 fn l2_nodes_with_other_safety_looks_are_told() {
     let Some(server) = Server::shared() else { return };
-    for affinity in [None, Some("x")] {
+    for group in [None, Some("x")] {
         let (schema, log) = (new_schema(), Log::default());
         let worker = logging(connect(server, &options(&schema)), &log);
         until("the node sleeps", || server.psql(&format!("SELECT count(*) FROM {schema}.nodes")) == "1");
         let hasty = connect(server, &options(&schema).safety_look(Duration::from_millis(100)));
         let front = Scheduler::builder().store(hasty).start().unwrap();
         let put = front.put_to("log", &0).key("a").due(Duration::from_secs(2));
-        let put = match affinity {
-            Some(affinity) => put.affinity(affinity),
+        let put = match group {
+            Some(group) => put.group(group),
             None => put,
         };
         let _ = put.send().wait().unwrap();

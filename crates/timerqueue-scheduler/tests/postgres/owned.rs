@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use timerqueue_scheduler::store::{AffinityId, Bind, Scan, Scanned};
+use timerqueue_scheduler::store::{Bind, GroupId, Scan, Scanned};
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn l4_the_runs_of_a_member_that_has_ended_wait_again_and_their_tokens_fire() {
     let Some(server) = Server::shared() else { return };
     let (schema, begun) = (new_schema(), Arc::default());
     let node = holding(server, &schema, Duration::from_millis(900), &begun);
-    let put = node.put_to("hold", &1).key("a").affinity("x");
+    let put = node.put_to("hold", &1).key("a").group("x");
     assert!(put.send().wait().unwrap().added().is_some());
     until("it runs", || begun.load(Ordering::SeqCst) == 1);
     // Another node takes this one for dead: the job runs anew here, since the node comes back.
@@ -71,7 +71,7 @@ fn m1_a_node_that_closes_keeps_its_runs_for_longer_than_a_lease() {
     };
     let builder = Scheduler::builder().store(connect(server, &short)).node_name("closes");
     let closing = builder.handler("log", ignores).start().unwrap();
-    let _ = closing.put_to("log", &1).key("a").affinity("x").send().wait().unwrap();
+    let _ = closing.put_to("log", &1).key("a").group("x").send().wait().unwrap();
     until("it runs", || begun.load(Ordering::SeqCst) == 1);
     let other = logging(connect(server, &short), &log);
     let state = |of: &str| server.psql(&format!("SELECT {of} FROM {schema}.members WHERE name = 'closes'"));
@@ -79,7 +79,7 @@ fn m1_a_node_that_closes_keeps_its_runs_for_longer_than_a_lease() {
     until("it leaves", || state("leaving AND NOT dead AND handlers = '[]'") == "t");
     let nodes: Vec<_> = other.nodes().wait().unwrap().iter().map(|node| node.name.to_string()).collect();
     assert!(!nodes.contains(&"closes".to_owned()), "{nodes:?}");
-    let _ = other.put_to("log", &1).key("b").affinity("x").send().wait().unwrap();
+    let _ = other.put_to("log", &1).key("b").group("x").send().wait().unwrap();
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((state("leaving AND NOT dead"), log.lock().unwrap().len()), ("t".to_owned(), 0));
     assert_eq!(other.get("a").wait().unwrap().map(|job| (job.state, job.attempt)), Some((State::Running, 1)));
@@ -91,11 +91,11 @@ fn m1_a_node_that_closes_keeps_its_runs_for_longer_than_a_lease() {
 }
 
 #[test]
-fn m4_a_run_keeps_its_affinity_until_its_member_has_ended_and_a_late_holder_is_refused() {
+fn m4_a_run_keeps_its_group_until_its_member_has_ended_and_a_late_holder_is_refused() {
     let Some(server) = Server::shared() else { return };
     let schema = new_schema();
     let [one, two] = [(); 2].map(|()| connect(server, &options(&schema).lease(HOUR)));
-    let limits = Limits { affinity: Some(1), ..Limits::default() };
+    let limits = Limits { group: Some(1), ..Limits::default() };
     let members = |owner| {
         let (send, receive) = mpsc::channel();
         two.scan(Scan::Nodes { owner }, Reply::new(move |scanned| send.send(scanned).unwrap()));
@@ -108,13 +108,13 @@ fn m4_a_run_keeps_its_affinity_until_its_member_has_ended_and_a_late_holder_is_r
         let unbound = claim(store, owner).unbound;
         assert_eq!(unbound.len(), 1);
         let node = members(owner).unwrap().id;
-        let bind = Bind { affinity: AffinityId(1), version: unbound[0].version, node };
+        let bind = Bind { group: GroupId(1), version: unbound[0].version, node };
         assert_eq!(apply(store, Op::Bind(bind)), Ok(Applied::Held(true)));
     };
     enter_with(&one, 1, limits);
     enter_with(&two, 2, limits);
     for key in ["a0", "a1"] {
-        server.psql(&format!("SELECT {schema}.put('h', '{key}', affinity => 'a')"));
+        server.psql(&format!("SELECT {schema}.put('h', '{key}', in_group => 'a')"));
     }
     bind(&one, 1);
     let late = claim(&one, 1).jobs.remove(0);
@@ -189,7 +189,7 @@ fn l17_runs_of_older_nodes_come_back_after_their_own_leases() {
     let node = logging(connect(server, &options(&schema).lease(Duration::from_millis(900))), &log);
     let older = |key: &str, lease: &str| {
         server.psql(&format!(
-            "SELECT {schema}.put('none', '{key}', affinity => '{key}'); \
+            "SELECT {schema}.put('none', '{key}', in_group => '{key}'); \
              UPDATE {schema}.jobs SET state = 2, owner = 77, claims = 1, attempt = 1, counted = true, \
              lease = {schema}.clock() + {lease}, wake = {schema}.clock() + {lease} WHERE key = '{key}'"
         ));
@@ -213,7 +213,7 @@ fn l17_runs_of_older_nodes_come_back_after_their_own_leases() {
     drop(node);
 }
 
-/// Tables of version 5, dumped while a node had two runs, of which one has an affinity.
+/// Tables of version 5, dumped while a node had two runs, of which one has a group.
 #[test]
 fn l17_tables_of_version_5_are_brought_up_to_date_with_their_runs() {
     let Some(server) = Server::new() else { return };
@@ -226,5 +226,5 @@ fn l17_tables_of_version_5_are_brought_up_to_date_with_their_runs() {
     ran.sort();
     assert_eq!(ran, ["a#2", "b#2"], "the attempts count");
     until("two are left", || server.psql("SELECT count(*), max(state) FROM dumped.jobs") == "2|0");
-    assert_eq!(node.get("bound later").wait().unwrap().unwrap().affinity.as_deref(), Some("x"));
+    assert_eq!(node.get("bound later").wait().unwrap().unwrap().group.as_deref(), Some("x"));
 }

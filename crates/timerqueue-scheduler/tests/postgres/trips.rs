@@ -137,9 +137,9 @@ fn a_run_after_another_one_takes_two_round_trips() {
     println!("round trips of {JOBS} runs, one after another: {trips:?}");
     // Beside the put, and the claims at the begin and the end.
     assert!(trips[0] <= 2 * JOBS + 10, "{trips:?}");
-    // An affinity whose job is due later costs the claims some.
-    let _ = node.put_to("one", &()).key("later").affinity("a").due(HOUR).send().wait().unwrap();
+    // A group whose job is due later costs the claims some.
+    let _ = node.put_to("one", &()).key("later").group("a").due(HOUR).send().wait().unwrap();
     let fewest = (0..5).map(|_| counter.of(round)).min().unwrap();
-    println!("with an affinity: {fewest}");
+    println!("with a group: {fewest}");
     assert!(fewest <= 2 * JOBS + 40, "{fewest}");
 }

@@ -57,7 +57,7 @@ fn l17_a_step_may_take_longer_than_the_patience() {
     let schema = new_schema();
     drop(connect(&server, &options(&schema)));
     server.psql(&format!(
-        "UPDATE {schema}.store SET version = 2; \
+        "UPDATE {schema}.store SET version = 2; DROP FUNCTION {schema}.put; \
          CREATE FUNCTION slow() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(3); END'; \
          CREATE EVENT TRIGGER slow ON ddl_command_end WHEN TAG IN ('CREATE FUNCTION') EXECUTE FUNCTION slow()"
     ));

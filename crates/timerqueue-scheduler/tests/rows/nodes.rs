@@ -14,7 +14,7 @@ fn every(period: std::time::Duration) -> Schedule {
     Schedule::every(period).build().unwrap()
 }
 
-/// A node in memory whose handler writes down affinity and node.
+/// A node in memory whose handler writes down group and node.
 fn bound_node(
     runtime: &Runtime,
     store: &MemoryStore,
@@ -22,7 +22,7 @@ fn bound_node(
     seen: &Arc<Mutex<Vec<(String, &'static str)>>>,
 ) -> Builder {
     let seen = Arc::clone(seen);
-    let handler = move |affinity: String, _: &Run| seen.lock().unwrap().push((affinity, name));
+    let handler = move |group: String, _: &Run| seen.lock().unwrap().push((group, name));
     Scheduler::builder().runtime(runtime).store(store.clone()).node_name(name).handler("bound", handler)
 }
 
@@ -34,8 +34,8 @@ fn c8_tasks_are_bound_to_workers_and_those_of_a_dead_one_are_bound_again() {
     let mut nodes = vec![make("a"), make("b"), make("c")];
     let round = |nodes: &[Scheduler]| -> BTreeMap<String, &'static str> {
         for n in 0..60 {
-            let affinity = format!("task/{}", n % 30);
-            let _ = nodes[n % nodes.len()].put_to("bound", &affinity).affinity(&affinity).send().wait().unwrap();
+            let group = format!("task/{}", n % 30);
+            let _ = nodes[n % nodes.len()].put_to("bound", &group).group(&group).send().wait().unwrap();
         }
         clock.advance(secs(1));
         let ran: Vec<(String, &'static str)> = std::mem::take(&mut *seen.lock().unwrap());
@@ -77,8 +77,8 @@ fn c21_nodes_that_bind_by_different_rules_agree() {
     let make = |name, choice| bound_node(&runtime, &store, name, &seen).binding(Always(choice)).start().unwrap();
     let nodes = [make("a", 0), make("b", 1), make("c", 7)];
     for n in 0..90 {
-        let affinity = format!("task/{}", n % 10);
-        let _ = nodes[n % 3].put_to("bound", &affinity).affinity(&affinity).send().wait().unwrap();
+        let group = format!("task/{}", n % 10);
+        let _ = nodes[n % 3].put_to("bound", &group).group(&group).send().wait().unwrap();
         if n % 7 == 0 {
             clock.advance(secs(1));
         }
@@ -101,7 +101,7 @@ fn c21_no_occurrence_is_missed_or_doubled_while_nodes_come_and_go() {
         Scheduler::builder().runtime(&runtime).store(store.clone()).handler("h", handler).start().unwrap()
     };
     let mut nodes = vec![make(), make()];
-    let put = nodes[0].put_to("h", &()).key("r").affinity("task").schedule(every(secs(1)));
+    let put = nodes[0].put_to("h", &()).key("r").group("task").schedule(every(secs(1)));
     let _ = put.send().wait().unwrap();
     for n in 0..50 {
         clock.advance(secs(3));

@@ -15,7 +15,7 @@ fn jobs_and_counts_serialize_for_people_and_programs() {
     let scheduler = Scheduler::builder().runtime(&runtime).register(fails).start().unwrap();
     let hourly = Schedule::every(Duration::from_secs(3_600)).build().unwrap();
     let put = scheduler.put_to("mail", &json!({"to": "ann", "n": [1, null]})).key("a");
-    let _ = put.due(Duration::from_millis(1_500)).affinity("x").send().wait().unwrap();
+    let _ = put.due(Duration::from_millis(1_500)).group("x").send().wait().unwrap();
     let put = scheduler.put_to("mail", &()).key("r").schedule(hourly).catchup(Catchup::RunAll { at_most: 3 });
     let _ = put.overlap(Overlap::QueueOne).grace(Duration::from_millis(90_500)).send().wait().unwrap();
     clock.advance(Duration::from_secs(2));
@@ -25,7 +25,7 @@ fn jobs_and_counts_serialize_for_people_and_programs() {
         "attempt": 1, "end": "failed", "error": "away",
     });
     let failing = json!({
-        "id": 1, "key": "a", "handler": "mail", "affinity": "x", "payload": {"to": "ann", "n": [1, null]},
+        "id": 1, "key": "a", "handler": "mail", "group": "x", "payload": {"to": "ann", "n": [1, null]},
         "state": "waiting", "paused": false, "due": "2026-01-01T00:00:02.5Z", "nominal": null, "parent": null,
         "attempt": 1, "error": "away", "last": run, "failures": [run],
     });

@@ -11,26 +11,26 @@ use std::time::{Duration, Instant};
 
 use timerqueue_scheduler::{Builder, Handler, Run, Scheduler, State};
 
-const AFFINITIES: usize = 24;
+const GROUPS: usize = 24;
 const JOBS: usize = 4;
 
-/// A node whose runs are lines of a file: affinity, key, attempt, node. `stays`: its runs do not
+/// A node whose runs are lines of a file: group, key, attempt, node. `stays`: its runs do not
 /// end.
 pub(crate) fn node(builder: Builder, name: &'static str, ledger: &Path, stays: bool) -> Scheduler {
     let ledger = ledger.to_owned();
-    let handler = move |affinity: String, run: &Run| {
-        let line = format!("{affinity} {} {} {name}\n", run.key(), run.attempt());
+    let handler = move |group: String, run: &Run| {
+        let line = format!("{group} {} {} {name}\n", run.key(), run.attempt());
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&ledger).unwrap();
         file.write_all(line.as_bytes()).unwrap();
         if stays {
             std::thread::sleep(Duration::from_secs(3_600));
         }
     };
-    let handler = Handler::new("bound", handler).parallel_per_affinity(1);
+    let handler = Handler::new("bound", handler).parallel_per_group(1);
     builder.node_name(name).register(handler).start().unwrap()
 }
 
-/// Affinity, key, attempt, node.
+/// Group, key, attempt, node.
 fn lines(ledger: &Path) -> Vec<[String; 4]> {
     let text = std::fs::read_to_string(ledger).unwrap_or_default();
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>().try_into().unwrap();
@@ -51,19 +51,19 @@ fn until(what: &str, mut is_true: impl FnMut() -> bool) {
 pub(crate) fn the_share_of_a_killed_node_moves(nodes: &[Scheduler; 2], mut child: Child, ledger: &Path) {
     until("three nodes", || nodes[0].nodes().wait().unwrap().len() == 3);
     for n in 0..JOBS {
-        for affinity in 0..AFFINITIES {
-            let affinity = format!("affinity/{affinity:02}");
-            let put = nodes[n % 2].put_to("bound", &affinity).affinity(&affinity).key(&format!("{affinity}/{n}"));
+        for group in 0..GROUPS {
+            let group = format!("group/{group:02}");
+            let put = nodes[n % 2].put_to("bound", &group).group(&group).key(&format!("{group}/{n}"));
             assert!(put.send().wait().unwrap().added().is_some());
         }
     }
     let by_child = || lines(ledger).into_iter().filter(|line| line[3] == "child").collect::<Vec<_>>();
-    until("each affinity is on a node", || {
+    until("each group is on a node", || {
         let held = by_child().len();
-        held + (lines(ledger).len() - held) / JOBS == AFFINITIES
+        held + (lines(ledger).len() - held) / JOBS == GROUPS
     });
-    let held: BTreeSet<String> = by_child().into_iter().map(|[affinity, ..]| affinity).collect();
-    assert!(!held.is_empty() && held.len() < AFFINITIES, "each node has a share: {held:?}");
+    let held: BTreeSet<String> = by_child().into_iter().map(|[group, ..]| group).collect();
+    assert!(!held.is_empty() && held.len() < GROUPS, "each node has a share: {held:?}");
     child.kill().unwrap();
     child.wait().unwrap();
     until("all jobs are done", || {
@@ -73,16 +73,16 @@ pub(crate) fn the_share_of_a_killed_node_moves(nodes: &[Scheduler; 2], mut child
     let lines = lines(ledger);
     let attempts: BTreeSet<_> = lines.iter().map(|[_, key, attempt, _]| (key, attempt)).collect();
     assert_eq!(attempts.len(), lines.len(), "no attempt runs twice");
-    assert_eq!(lines.len(), AFFINITIES * JOBS + held.len(), "what the child had begun runs again");
+    assert_eq!(lines.len(), GROUPS * JOBS + held.len(), "what the child had begun runs again");
     let mut runs: BTreeMap<&str, Vec<&[String; 4]>> = BTreeMap::new();
     for line in lines.iter().filter(|line| line[3] != "child") {
         runs.entry(&line[0]).or_default().push(line);
     }
-    for (affinity, runs) in runs {
+    for (group, runs) in runs {
         assert!(runs.iter().all(|run| run[3] == runs[0][3]), "on one node: {runs:?}");
         let keys: Vec<&str> = runs.iter().map(|run| run[1].as_str()).collect();
-        assert_eq!(keys, (0..JOBS).map(|n| format!("{affinity}/{n}")).collect::<Vec<_>>(), "in order");
-        assert_eq!(runs[0][2], if held.contains(affinity) { "2" } else { "1" });
+        assert_eq!(keys, (0..JOBS).map(|n| format!("{group}/{n}")).collect::<Vec<_>>(), "in order");
+        assert_eq!(runs[0][2], if held.contains(group) { "2" } else { "1" });
     }
     until("the dead node is gone", || nodes[1].nodes().wait().unwrap().len() == 2);
 }
@@ -112,18 +112,18 @@ pub(crate) fn limits_hold_with_eight_threads(mut builder: impl FnMut() -> Builde
     let done = Arc::new(AtomicUsize::new(0));
     let nodes: Vec<Scheduler> = (0..3)
         .map(|_| {
-            let (everywhere, per_affinity, done) = (Arc::clone(&all), Arc::clone(&each), Arc::clone(&done));
+            let (everywhere, per_group, done) = (Arc::clone(&all), Arc::clone(&each), Arc::clone(&done));
             let ended = Arc::clone(&done);
             let limited = Handler::new("limited", move |_: usize, _: &Run| {
                 everywhere.visit(Duration::from_micros(500));
                 done.fetch_add(1, Ordering::SeqCst);
             });
-            let bound = Handler::new("bound", move |affinity: usize, _: &Run| {
-                per_affinity[affinity].visit(Duration::from_micros(500));
+            let bound = Handler::new("bound", move |group: usize, _: &Run| {
+                per_group[group].visit(Duration::from_micros(500));
                 ended.fetch_add(1, Ordering::SeqCst);
             });
             let builder = builder().register(limited.parallel_everywhere(EVERYWHERE as u64));
-            builder.register(bound.parallel_per_affinity(1)).start().unwrap()
+            builder.register(bound.parallel_per_group(1)).start().unwrap()
         })
         .collect();
     std::thread::scope(|scope| {
@@ -134,8 +134,8 @@ pub(crate) fn limits_hold_with_eight_threads(mut builder: impl FnMut() -> Builde
                     let put = if n % 2 == 0 {
                         node.put_to("limited", &n)
                     } else {
-                        let affinity = n / 2 % 4;
-                        node.put_to("bound", &affinity).affinity(&format!("affinity/{affinity}"))
+                        let group = n / 2 % 4;
+                        node.put_to("bound", &group).group(&format!("group/{group}"))
                     };
                     let _ = put.send().wait().unwrap();
                 }

@@ -64,7 +64,7 @@ impl Program {
                     key,
                     name,
                     payload,
-                    affinity: (self.below(3) == 0).then(|| format!("x{}", self.below(3)).into()),
+                    group: (self.below(3) == 0).then(|| format!("x{}", self.below(3)).into()),
                     priority: [0, 0, -2, 1][self.below(4) as usize],
                     expires: None,
                     when: after,
@@ -142,7 +142,7 @@ impl Program {
         let some = |number: u64| (number > 0).then_some(number);
         let limits = Limits {
             everywhere: some(self.below(3)),
-            affinity: some(self.below(3)),
+            group: some(self.below(3)),
             rate: some(self.below(2)).map(|_| Rate { runs: 3, per: Duration::from_secs(2) }),
         };
         let handler = |name: &str| EntryHandler { name: name.into(), parallel: 3, limits };
@@ -165,7 +165,7 @@ impl Program {
         let Claimed { jobs, schedules, now, unbound, .. } = receive.recv().unwrap().unwrap();
         for one in unbound {
             let (version, at) = (one.version, self.below(one.candidates.len() as u64) as usize);
-            let bind = Bind { affinity: one.id, version, node: one.candidates[at].id };
+            let bind = Bind { group: one.id, version, node: one.candidates[at].id };
             self.store.apply(vec![Op::Bind(bind)], Reply::new(|_| {}));
         }
         assert!(jobs.iter().all(|job| job.due <= now));
@@ -223,7 +223,7 @@ fn a_claim_looks_at_a_bounded_number_of_recurring_jobs_and_asks_for_another() {
             key: format!("k{n}").into(),
             name: ["a", "b"][usize::from(n >= 500)].into(),
             payload: "null".into(),
-            affinity: None,
+            group: None,
             priority: 0,
             expires: None,
             when: When::At(now),

@@ -137,6 +137,10 @@ fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
                 dt { "Attempts begun" }
                 dd { (job.attempt) @if job.crashes > 0 { ", of which the end of their process has cut off " (job.crashes) } }
             }
+            @if let Some(group) = &job.group {
+                dt { "Group" }
+                dd { bdi { (text::visible(group)) } }
+            }
             @if let Some(JobId(parent)) = job.parent {
                 dt { "Schedule" }
                 dd { a href=(frame.link(&format!("/job/{parent}"))) { "job " (parent) } }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::table::Table;
 use crate::store::rules::{Affinity, KEPT_MICROS, Lane, Member, Row};
-use crate::store::{AffinityId, Bound, Entry, JobId, Micros, Node, NodeId, State};
+use crate::store::{Bound, Entry, GroupId, JobId, Micros, Node, NodeId, State};
 
 /// The most affinities of dead members that a claim settles.
 const UNBOUND_AT_ONCE: usize = 256;
@@ -284,11 +284,11 @@ impl Table {
     }
 
     /// The affinities behind one, in the order of their numbers.
-    pub(super) fn affinities(&self, after: AffinityId, limit: usize) -> Vec<Bound> {
+    pub(super) fn affinities(&self, after: GroupId, limit: usize) -> Vec<Bound> {
         let bound = |(&id, jobs): (&u64, &Jobs)| Bound {
-            id: AffinityId(id),
+            id: GroupId(id),
             version: jobs.affinity.version,
-            affinity: Arc::clone(&jobs.affinity.text),
+            group: Arc::clone(&jobs.affinity.text),
             name: Arc::clone(&self.kinds[jobs.affinity.kind].name),
             node: (jobs.affinity.member != 0).then_some(NodeId(jobs.affinity.member)),
         };

@@ -282,7 +282,7 @@ impl Store for MemoryStore {
             Scan::Zoned { .. } => Scanned::Jobs(Vec::new()),
             Scan::Counts => Scanned::Counts(self.counts()),
             Scan::Activity { since, window } => Scanned::Activity(self.inner.table.lock().activity(since, window)),
-            Scan::Affinities { after, limit } => Scanned::Affinities(self.inner.table.lock().affinities(after, limit)),
+            Scan::Groups { after, limit } => Scanned::Groups(self.inner.table.lock().affinities(after, limit)),
             Scan::Nodes { owner } => Scanned::Nodes(self.inner.table.lock().nodes(owner)),
         }));
     }

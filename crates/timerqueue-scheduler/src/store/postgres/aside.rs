@@ -41,7 +41,7 @@ fn names(write: &Write, has_row: impl Fn(&Arc<str>) -> bool) -> HashSet<Name> {
         match op {
             Op::Put(new) => {
                 names.insert(Name::Key(Arc::clone(&new.key)));
-                names.extend(new.affinity.iter().map(|text| Name::Affinity(Arc::clone(&new.name), Arc::clone(text))));
+                names.extend(new.group.iter().map(|text| Name::Affinity(Arc::clone(&new.name), Arc::clone(text))));
                 names.extend((!has_row(&new.name)).then(|| Name::Handler(Arc::clone(&new.name))));
             }
             Op::Key { key, .. } => _ = names.insert(Name::Key(Arc::clone(key))),
@@ -49,7 +49,7 @@ fn names(write: &Write, has_row: impl Fn(&Arc<str>) -> bool) -> HashSet<Name> {
             Op::Settle(settle) => _ = names.insert(Name::Job(settle.held.id)),
             Op::Advance(advance) => _ = names.insert(Name::Job(advance.id)),
             Op::Revive(id) | Op::Discard(id) => _ = names.insert(Name::Job(*id)),
-            Op::Bind(bind) => _ = names.insert(Name::Bound(bind.affinity.0)),
+            Op::Bind(bind) => _ = names.insert(Name::Bound(bind.group.0)),
         }
     }
     names

@@ -102,7 +102,7 @@ impl Work<'_> {
         // What the rules refuse is asked of no server.
         for op in ops.filter(|op| limits::check(op).is_ok()) {
             if let Op::Put(new) = op {
-                wanted.extend(new.affinity.as_ref().map(|text| (Arc::clone(&new.name), Arc::clone(text))));
+                wanted.extend(new.group.as_ref().map(|text| (Arc::clone(&new.name), Arc::clone(text))));
             }
         }
         wanted.sort();

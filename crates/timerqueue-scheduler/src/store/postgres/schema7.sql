@@ -43,7 +43,7 @@ WHEN (NEW.affinity_id IS NOT NULL OR NEW.priority <> 0 OR NEW.counted OR (NEW.st
 DROP FUNCTION IF EXISTS put(text, text, text, timestamptz, text, text);
 
 -- Puts a job in the caller's own transaction. Returns its number; none if another job has the key and stays.
--- `affinity`: one member runs all jobs of the handler with this text. `clash`: `refuse` and `keep` let the other job stay, `replace` lets it make way.
+-- `in_group`, which was `affinity`: one member runs all jobs of the handler with this text. `clash`: `refuse` and `keep` let the other job stay, `replace` lets it make way.
 -- `priority`: from -9 to 9, and each step is worth an hour. `expires`: the last instant at which a run begins.
 CREATE OR REPLACE FUNCTION put(
     handler text,
@@ -51,7 +51,7 @@ CREATE OR REPLACE FUNCTION put(
     payload text DEFAULT 'null',
     due timestamptz DEFAULT NULL,
     clash text DEFAULT 'refuse',
-    affinity text DEFAULT NULL,
+    in_group text DEFAULT NULL,
     priority bigint DEFAULT 0,
     expires timestamptz DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
@@ -78,8 +78,8 @@ BEGIN
     IF put.clash NOT IN ('refuse', 'keep', 'replace') THEN
         RAISE EXCEPTION 'clash is refuse, keep or replace';
     END IF;
-    IF octet_length(put.affinity) NOT BETWEEN 1 AND 512 THEN
-        RAISE EXCEPTION 'an affinity has 1 to 512 bytes';
+    IF octet_length(put.in_group) NOT BETWEEN 1 AND 512 THEN
+        RAISE EXCEPTION 'a group has 1 to 512 bytes';
     END IF;
     IF coalesce(put.priority, 10) NOT BETWEEN -9 AND 9 THEN
         RAISE EXCEPTION 'a priority lies between -9 and 9';
@@ -92,14 +92,14 @@ BEGIN
         INSERT INTO handlers (name) VALUES (put.handler) ON CONFLICT (name) DO UPDATE SET name = excluded.name
         RETURNING id INTO kind;
     END IF;
-    IF put.affinity IS NOT NULL THEN
-        INSERT INTO affinities (handler, affinity, idle) VALUES (kind, put.affinity, clock())
+    IF put.in_group IS NOT NULL THEN
+        INSERT INTO affinities (handler, affinity, idle) VALUES (kind, put.in_group, clock())
         ON CONFLICT (handler, affinity) DO UPDATE SET affinity = excluded.affinity
         RETURNING id INTO tie;
     END IF;
     LOOP
         INSERT INTO jobs (id, key, handler, payload, due, wake, affinity, affinity_id, priority, expires)
-        VALUES (nextval('ids'), put.key, kind, put.payload, at, at, put.affinity, tie, put.priority, last)
+        VALUES (nextval('ids'), put.key, kind, put.payload, at, at, put.in_group, tie, put.priority, last)
         ON CONFLICT (key) WHERE holds_key DO NOTHING
         RETURNING id INTO new_id;
         EXIT WHEN new_id IS NOT NULL OR put.clash <> 'replace';
@@ -114,7 +114,7 @@ BEGIN
             DELETE FROM jobs WHERE id = old.id;
         END IF;
     END LOOP;
-    -- The row of the affinity is locked, so its head is that of all commits.
+    -- The row of the group is locked, so its head is that of all commits.
     IF new_id IS NOT NULL AND tie IS NOT NULL THEN
         UPDATE affinities a SET idle = NULL, head = CASE WHEN a.next = 0 AND (a.most = 0 OR a.most >
             (SELECT count(*) FROM jobs j WHERE j.affinity_id = tie AND j.state = 2))
@@ -122,7 +122,7 @@ BEGIN
         WHERE a.id = tie;
     END IF;
     -- A node that sleeps longer is told, however late the job is due: its safety look may come later. A notice takes a lock over the whole server at the
-    -- commit. One node that has a place is named, and the others look a little later. A job with an affinity is told to all: one of them alone may run it.
+    -- commit. One node that has a place is named, and the others look a little later. A job with a group is told to all: one of them alone may run it.
     IF new_id IS NOT NULL AND tie IS NULL THEN
         PERFORM pg_notify($CHANNEL$, 'w' || at || ' ' || kind || ' ' || n.owner)
         FROM nodes n WHERE n.wakes > at AND n.handlers && ARRAY[kind, 0]

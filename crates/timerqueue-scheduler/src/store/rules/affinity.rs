@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::{Rows, Runs};
 use crate::store::gate::SUSPECT;
-use crate::store::{AffinityId, Bind, Candidate, EntryHandler, JobId, Micros, NodeId, State, Unbound};
+use crate::store::{Bind, Candidate, EntryHandler, GroupId, JobId, Micros, NodeId, State, Unbound};
 
 /// How long a binding lasts without jobs.
 pub(crate) const KEPT_MICROS: i64 = 3_600_000_000;
@@ -87,8 +87,8 @@ pub(crate) trait Bindings: Rows + Sized {
     /// Binds an affinity to a member. False: it has changed since the caller saw it, or the member
     /// is dead or lacks the handler.
     fn bind(&mut self, bind: &Bind) -> bool {
-        let Bind { affinity, version, node: NodeId(node) } = *bind;
-        let Some(found) = self.affinity(affinity.0).filter(|found| found.version == version) else { return false };
+        let Bind { group, version, node: NodeId(node) } = *bind;
+        let Some(found) = self.affinity(group.0).filter(|found| found.version == version) else { return false };
         let name = self.name_of(found.kind);
         let serves = |member: &Member| member.id == node && !member.dead && member.handler(&name).is_some();
         if !self.members().iter().any(serves) {
@@ -170,6 +170,6 @@ impl<T: Rows> Bindings for T {}
 impl Unbound {
     pub(crate) fn new(affinity: &Affinity, candidates: Arc<[Candidate]>) -> Self {
         let Affinity { id, kind, version, .. } = *affinity;
-        Self { id: AffinityId(id), version, affinity: Arc::clone(&affinity.text), candidates, kind }
+        Self { id: GroupId(id), version, group: Arc::clone(&affinity.text), candidates, kind }
     }
 }

@@ -146,7 +146,7 @@ pub(crate) trait Claims: Rows + Sized {
                 jobs.push(job);
                 (room.places, room.taken) = (room.places - 1, room.taken + 1);
             }
-            let (kind, most, is_full) = (room.kind, room.limits.affinity, room.places == 0);
+            let (kind, most, is_full) = (room.kind, room.limits.group, room.places == 0);
             let next = match lane {
                 _ if is_full => None,
                 Lane::Priority(priority) => self.first_job(kind, priority),
@@ -218,7 +218,7 @@ pub(crate) trait Claims: Rows + Sized {
         let Some(member) = member else { return heads };
         for (_, affinity, kind) in self.due_affinities(free, member, now, at_most.saturating_add(1)) {
             let Some(at) = rooms.iter().position(|room| room.kind == kind) else { continue };
-            if let Some(next) = self.next_of(affinity, rooms[at].limits.affinity) {
+            if let Some(next) = self.next_of(affinity, rooms[at].limits.group) {
                 let lane = Lane::Affinity(affinity);
                 heads.add(at, lane, self.priority_of(lane, next.1), next);
             }

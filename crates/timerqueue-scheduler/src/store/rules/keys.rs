@@ -88,7 +88,7 @@ pub(crate) trait Changes: Rows + Sized {
         if row.recurring.as_ref().is_some_and(|recurring| recurring.look.is_some()) {
             row.span = Some(0);
         }
-        row.tie = new.affinity.map(|text| Box::new(Tie { affinity: self.affinity_of(kind, &text, now), text }));
+        row.tie = new.group.map(|text| Box::new(Tie { affinity: self.affinity_of(kind, &text, now), text }));
         row.priority = new.priority;
         row.expires = match new.expires {
             Some(Expiry::AfterDue(after)) if row.recurring.is_some() => Some(span_of(after)),
@@ -119,7 +119,7 @@ pub(crate) trait Changes: Rows + Sized {
         });
         let compared = self.row(old).and_then(|row| {
             let recurring = row.recurring.as_deref().filter(|recurring| !recurring.ending)?;
-            let is_same = row.kind == kind && row.payload == new.payload && tie(row) == new.affinity;
+            let is_same = row.kind == kind && row.payload == new.payload && tie(row) == new.group;
             let is_same = is_same && (row.priority, row.expires) == (priority, expires);
             Some((is_same, *recurring.recurrence == *recurrence))
         });
@@ -129,7 +129,7 @@ pub(crate) trait Changes: Rows + Sized {
             return None;
         };
         if !is_same {
-            let tie = new.affinity.take();
+            let tie = new.group.take();
             let tie = tie.map(|text| Box::new(Tie { affinity: self.affinity_of(kind, &text, now), text }));
             self.rewrite(old, kind, &new.payload, tie);
         }

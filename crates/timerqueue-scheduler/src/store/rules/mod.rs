@@ -388,7 +388,7 @@ impl Row {
         JobInfo {
             id: self.id,
             key: Arc::clone(&self.key),
-            affinity: self.tie.as_ref().map(|tie| Arc::clone(&tie.text)),
+            group: self.tie.as_ref().map(|tie| Arc::clone(&tie.text)),
             priority: self.priority,
             expires: self.expires.filter(|_| recurring.is_none()).map(|at| Micros::new(at).to_system()),
             expires_after: self

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Answer, Texts, Value, values};
 use crate::store::minutes::{self, Activity, minute_of, minutes_of};
 use crate::store::rules::{WRONG_BY, span_of};
-use crate::store::{AffinityId, Bound, Counts, Entry, KindCounts, Micros, Node, NodeId, text};
+use crate::store::{Bound, Counts, Entry, GroupId, KindCounts, Micros, Node, NodeId, text};
 
 /// A connection that looks.
 pub(in crate::store) trait Look {
@@ -44,12 +44,12 @@ pub(in crate::store) fn nodes<L: Look>(db: &L, owner: u64) -> Result<Vec<Node>, 
 }
 
 /// The affinities behind one, in the order of their numbers.
-pub(in crate::store) fn affinities<L: Look>(db: &L, after: AffinityId, limit: usize) -> Result<Vec<Bound>, L::Failure> {
+pub(in crate::store) fn affinities<L: Look>(db: &L, after: GroupId, limit: usize) -> Result<Vec<Bound>, L::Failure> {
     let (after, limit) = (i64::try_from(after.0).unwrap_or(i64::MAX), i64::try_from(limit).unwrap_or(i64::MAX));
     let bound = |row: &L::Answer| Bound {
-        id: AffinityId(row.count(0)),
+        id: GroupId(row.count(0)),
         version: row.count(1),
-        affinity: named(row, 2),
+        group: named(row, 2),
         name: named(row, 3),
         node: Some(NodeId(row.count(4))).filter(|&NodeId(member)| member != 0),
     };

@@ -99,7 +99,7 @@ impl Reader {
             Scan::Zoned { name, after, limit } => zoned(db, name, *after, *limit).map(Scanned::Jobs),
             Scan::Counts => counts(db, Micros::floor(self.runtime.wall_now())).map(Scanned::Counts),
             Scan::Activity { since, window } => looks::activity(db, *since, *window).map(Scanned::Activity),
-            Scan::Affinities { after, limit } => looks::affinities(db, *after, *limit).map(Scanned::Affinities),
+            Scan::Groups { after, limit } => looks::affinities(db, *after, *limit).map(Scanned::Groups),
             Scan::Nodes { owner } => looks::nodes(db, *owner).map(Scanned::Nodes),
         }
     }

@@ -221,7 +221,7 @@ impl Dialect for File<'_> {
     fn insert_plain(work: &mut Work<'_>, new: &NewJob, due: Micros) -> Option<JobId> {
         // What the row of a plain job has not.
         let NewJob {
-            affinity: None,
+            group: None,
             recurrence: None,
             span: None,
             priority: 0,

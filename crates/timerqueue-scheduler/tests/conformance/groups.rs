@@ -1,17 +1,17 @@
-//! Affinities: which member runs their jobs, and how many at a time.
+//! Groups: which member runs their jobs, and how many at a time.
 
 use timerqueue_scheduler::NodeId;
-use timerqueue_scheduler::store::{AffinityId, Bind, Bound, Limits, Unbound};
+use timerqueue_scheduler::store::{Bind, Bound, GroupId, Limits, Unbound};
 
 use super::*;
 
-fn job(key: &str, affinity: &str, when: When) -> Op {
-    Op::Put(Box::new(NewJob { affinity: Some(affinity.into()), ..new_job(key, when) }))
+fn job(key: &str, group: &str, when: When) -> Op {
+    Op::Put(Box::new(NewJob { group: Some(group.into()), ..new_job(key, when) }))
 }
 
 impl<R: Rig> Bench<R> {
-    fn put_to(&self, key: &str, affinity: &str, second: i64) {
-        let _ = ADDED(self.one(job(key, affinity, When::At(at(second)))));
+    fn put_to(&self, key: &str, group: &str, second: i64) {
+        let _ = ADDED(self.one(job(key, group, When::At(at(second)))));
     }
 
     /// The jobs that a node claims.
@@ -23,15 +23,15 @@ impl<R: Rig> Bench<R> {
         keys(&self.take(owner).jobs)
     }
 
-    fn affinities(&self) -> Vec<Bound> {
-        match self.scan(Scan::Affinities { after: AffinityId(0), limit: 1_000 }) {
-            Scanned::Affinities(affinities) => affinities,
-            _ => panic!("affinities"),
+    fn groups(&self) -> Vec<Bound> {
+        match self.scan(Scan::Groups { after: GroupId(0), limit: 1_000 }) {
+            Scanned::Groups(groups) => groups,
+            _ => panic!("groups"),
         }
     }
 
-    fn affinity(&self, affinity: &str) -> Bound {
-        self.affinities().into_iter().find(|bound| &*bound.affinity == affinity).expect("an affinity")
+    fn group(&self, group: &str) -> Bound {
+        self.groups().into_iter().find(|bound| &*bound.group == group).expect("a group")
     }
 
     fn node(&self, owner: u64) -> NodeId {
@@ -40,13 +40,13 @@ impl<R: Rig> Bench<R> {
     }
 
     fn bind(&self, one: &Unbound, owner: u64) -> Applied {
-        self.one(Op::Bind(Bind { affinity: one.id, version: one.version, node: self.node(owner) }))
+        self.one(Op::Bind(Bind { group: one.id, version: one.version, node: self.node(owner) }))
     }
 
-    /// Moves an affinity, as a new node does.
-    fn move_to(&self, affinity: &str, owner: u64) -> Applied {
-        let Bound { id, version, .. } = self.affinity(affinity);
-        self.one(Op::Bind(Bind { affinity: id, version, node: self.node(owner) }))
+    /// Moves a group, as a new node does.
+    fn move_to(&self, group: &str, owner: u64) -> Applied {
+        let Bound { id, version, .. } = self.group(group);
+        self.one(Op::Bind(Bind { group: id, version, node: self.node(owner) }))
     }
 
     /// This claimer is one of several.
@@ -55,7 +55,7 @@ impl<R: Rig> Bench<R> {
         assert!((at..=at.saturating_add(R::APART)).contains(&next), "{next:?} instead of {at:?}");
     }
 
-    /// Binds all affinities whose jobs are due.
+    /// Binds all groups whose jobs are due.
     fn bind_due(&self, owner: u64) {
         for one in self.claim_as(owner, &[("h", 100)], 0).unbound {
             assert_eq!(self.bind(&one, owner), Applied::Held(true));
@@ -63,7 +63,7 @@ impl<R: Rig> Bench<R> {
     }
 }
 
-pub(crate) fn m2_jobs_of_an_affinity_go_to_one_member<R: Rig>() {
+pub(crate) fn m2_jobs_of_a_group_go_to_one_member<R: Rig>() {
     let store = Bench::<R>::new();
     store.enter(1);
     store.enter(2);
@@ -72,11 +72,11 @@ pub(crate) fn m2_jobs_of_an_affinity_go_to_one_member<R: Rig>() {
     store.put_to("a2", "a", 5);
     let _ = store.put("free", When::At(at(3)));
     store.clock(1);
-    // A claim by no member knows of no affinity.
+    // A claim by no member knows of no group.
     assert!(store.taken(9).is_empty());
     let claimed = store.take(1);
     assert!(claimed.jobs.is_empty());
-    let texts: Vec<&str> = claimed.unbound.iter().map(|one| &*one.affinity).collect();
+    let texts: Vec<&str> = claimed.unbound.iter().map(|one| &*one.group).collect();
     assert_eq!(texts, ["a", "b"]);
     store.is_next(&claimed, at(3));
     let names: Vec<&str> = claimed.unbound[0].candidates.iter().map(|node| &*node.name).collect();
@@ -88,7 +88,7 @@ pub(crate) fn m2_jobs_of_an_affinity_go_to_one_member<R: Rig>() {
     let second = store.take(2);
     assert_eq!((keys(&second.jobs), second.unbound.len()), (vec!["b1".into(), "free".into()], 0));
     assert_eq!(store.taken(1), ["a1", "a2"]);
-    assert_eq!(store.get("a1").unwrap().affinity.as_deref(), Some("a"));
+    assert_eq!(store.get("a1").unwrap().group.as_deref(), Some("a"));
     // Later jobs too: the claim of another member is not told of them.
     store.put_to("a3", "a", 20);
     assert_eq!(store.take(2).next_job, None);
@@ -97,10 +97,10 @@ pub(crate) fn m2_jobs_of_an_affinity_go_to_one_member<R: Rig>() {
     assert_eq!(store.taken(1), ["a3"]);
 }
 
-pub(crate) fn m2_a_member_without_the_handler_gets_no_affinity<R: Rig>() {
+pub(crate) fn m2_a_member_without_the_handler_gets_no_group<R: Rig>() {
     let store = Bench::<R>::new();
     store.enter(1);
-    let new = NewJob { name: "other".into(), affinity: Some("a".into()), ..new_job("a1", When::At(at(0))) };
+    let new = NewJob { name: "other".into(), group: Some("a".into()), ..new_job("a1", When::At(at(0))) };
     let _ = store.one(Op::Put(Box::new(new)));
     assert!(store.take(1).unbound.is_empty());
     assert_eq!(store.move_to("a", 1), Applied::Held(false));
@@ -109,7 +109,7 @@ pub(crate) fn m2_a_member_without_the_handler_gets_no_affinity<R: Rig>() {
     assert_eq!((unbound.len(), unbound[0].candidates.len()), (1, 1));
 }
 
-pub(crate) fn m2_no_place_is_given_on_while_an_affinity_waits_for_a_member<R: Rig>() {
+pub(crate) fn m2_no_place_is_given_on_while_a_group_waits_for_a_member<R: Rig>() {
     let store = Bench::<R>::new();
     store.enter(1);
     for (key, second) in [("a", 1), ("b", 6), ("c", 6)] {
@@ -125,7 +125,7 @@ pub(crate) fn m2_no_place_is_given_on_while_an_affinity_waits_for_a_member<R: Ri
     assert_eq!(store.taken(1)[0], "bound");
 }
 
-pub(crate) fn m6_no_place_of_all_members_is_given_on_while_a_job_of_an_affinity_is_due<R: Rig>() {
+pub(crate) fn m6_no_place_of_all_members_is_given_on_while_a_job_of_a_group_is_due<R: Rig>() {
     let store = Bench::<R>::new();
     let limits = Limits { everywhere: Some(1), ..Limits::default() };
     store.enter_with(1, limits);
@@ -142,7 +142,7 @@ pub(crate) fn m6_no_place_of_all_members_is_given_on_while_a_job_of_an_affinity_
     assert_eq!(store.taken(2)[0], "bound");
 }
 
-pub(crate) fn m4_no_place_is_given_on_while_affinities_of_a_gone_member_are_left<R: Rig>() {
+pub(crate) fn m4_no_place_is_given_on_while_groups_of_a_gone_member_are_left<R: Rig>() {
     let store = Bench::<R>::new();
     store.enter(1);
     store.enter(2);
@@ -176,7 +176,7 @@ pub(crate) fn m6_m7_m8_limits_hold_where_places_are_given_on<R: Rig>() {
 fn limits_hold_where_places_are_given_on<R: Rig>(everywhere: Option<u64>) {
     let store = Bench::<R>::new();
     let rate = timerqueue_scheduler::store::Rate { runs: 3, per: secs(3) };
-    let limits = Limits { everywhere, affinity: Some(1), rate: Some(rate) };
+    let limits = Limits { everywhere, group: Some(1), rate: Some(rate) };
     store.enter_with(1, limits);
     store.enter_with(2, limits);
     for n in 0..6 {
@@ -200,9 +200,9 @@ fn limits_hold_where_places_are_given_on<R: Rig>(everywhere: Option<u64>) {
     assert_eq!(store.take(1).next_job, Some(at(10)));
 }
 
-pub(crate) fn m3_jobs_of_other_members_and_of_full_affinities_are_in_no_ones_way<R: Rig>() {
+pub(crate) fn m3_jobs_of_other_members_and_of_full_groups_are_in_no_ones_way<R: Rig>() {
     let store = Bench::<R>::new();
-    store.enter_with(1, Limits { affinity: Some(1), ..Limits::default() });
+    store.enter_with(1, Limits { group: Some(1), ..Limits::default() });
     store.enter(2);
     for n in 0..5 {
         store.put_to(&format!("a{n}"), "a", n);
@@ -224,7 +224,7 @@ pub(crate) fn m3_jobs_of_other_members_and_of_full_affinities_are_in_no_ones_way
     }
 }
 
-pub(crate) fn m3_a_retry_and_a_move_keep_the_affinity<R: Rig>() {
+pub(crate) fn m3_a_retry_and_a_move_keep_the_group<R: Rig>() {
     let store = Bench::<R>::new();
     store.enter(1);
     store.enter(2);
@@ -271,16 +271,16 @@ pub(crate) fn m4_the_share_of_a_member_that_leaves_is_bound_again<R: Rig>() {
     store.leave(1);
     // No run of `a` is under way, one of `b` is.
     let unbound = store.take(2).unbound;
-    assert_eq!(unbound.iter().map(|one| &*one.affinity).collect::<Vec<_>>(), ["a"]);
+    assert_eq!(unbound.iter().map(|one| &*one.group).collect::<Vec<_>>(), ["a"]);
     store.bind_due(2);
     assert_eq!(store.taken(2), ["a1", "a2"]);
-    assert_eq!(store.affinity("b").node, Some(NodeId(store.node(2).0 - 1)), "until the run has ended");
+    assert_eq!(store.group("b").node, Some(NodeId(store.node(2).0 - 1)), "until the run has ended");
     assert_eq!(store.settle(&begun[1], Verdict::Done), Applied::Held(true));
     store.bind_due(2);
     assert_eq!(store.taken(2), ["b1", "b2"]);
 }
 
-pub(crate) fn m5_an_affinity_moves_when_its_runs_have_ended<R: Rig>() {
+pub(crate) fn m5_a_group_moves_when_its_runs_have_ended<R: Rig>() {
     let store = Bench::<R>::new();
     store.enter(1);
     store.put_to("a0", "a", 0);
@@ -307,10 +307,10 @@ pub(crate) fn m5_an_affinity_moves_when_its_runs_have_ended<R: Rig>() {
     assert_eq!(store.move_to("b", 2), Applied::Held(true));
     store.leave(2);
     assert_eq!(store.settle(&begun[1], Verdict::Done), Applied::Held(true));
-    assert_eq!(store.affinity("b").node, Some(store.node(1)), "another run is under way");
+    assert_eq!(store.group("b").node, Some(store.node(1)), "another run is under way");
 }
 
-pub(crate) fn m5_an_idle_affinity_is_forgotten_after_an_hour<R: Rig>() {
+pub(crate) fn m5_an_idle_group_is_forgotten_after_an_hour<R: Rig>() {
     let store = Bench::<R>::new();
     store.enter(1);
     store.put_to("a", "a", 0);
@@ -319,10 +319,10 @@ pub(crate) fn m5_an_idle_affinity_is_forgotten_after_an_hour<R: Rig>() {
     let _ = store.settle(&job, Verdict::Done);
     store.clock(3_000);
     store.put_to("b", "b", 9_000);
-    assert_eq!(store.affinity("a").node, Some(store.node(1)), "the binding lasts");
+    assert_eq!(store.group("a").node, Some(store.node(1)), "the binding lasts");
     store.clock(3_700);
-    // No further affinity comes: a claim forgets it, or the store at its own time.
-    let texts = || store.affinities().iter().map(|bound| bound.affinity.to_string()).collect::<Vec<_>>();
+    // No further group comes: a claim forgets it, or the store at its own time.
+    let texts = || store.groups().iter().map(|bound| bound.group.to_string()).collect::<Vec<_>>();
     let begun = std::time::Instant::now();
     while texts() != ["b"] {
         assert!(begun.elapsed() < secs(30), "{:?}", texts());
@@ -331,7 +331,7 @@ pub(crate) fn m5_an_idle_affinity_is_forgotten_after_an_hour<R: Rig>() {
     }
 }
 
-pub(crate) fn m5_an_affinity_is_not_forgotten_in_the_commit_that_puts_a_job_to_it<R: Rig>() {
+pub(crate) fn m5_a_group_is_not_forgotten_in_the_commit_that_puts_a_job_to_it<R: Rig>() {
     let store = Bench::<R>::new();
     store.enter(1);
     store.put_to("a", "a", 0);
@@ -339,19 +339,19 @@ pub(crate) fn m5_an_affinity_is_not_forgotten_in_the_commit_that_puts_a_job_to_i
     let first = store.take(1).jobs.remove(0);
     let _ = store.settle(&first, Verdict::Done);
     store.clock(3_700);
-    // The further affinity of the same commit makes a store forget those whose time is over.
+    // The further group of the same commit makes a store forget those whose time is over.
     store.apply(["a", "b"].map(|key| job(key, key, When::At(at(3_700)))).into());
     store.bind_due(1);
     assert_eq!(store.taken(1), ["a", "b"]);
 }
 
-pub(crate) fn m2_runs_of_a_recurring_job_have_its_affinity<R: Rig>() {
+pub(crate) fn m2_runs_of_a_recurring_job_have_its_group<R: Rig>() {
     let store = Bench::<R>::new();
     store.enter(1);
     store.enter(2);
     let schedule = Schedule::every(secs(10)).build().unwrap();
     let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Overlap::Allow };
-    let mut new = NewJob { affinity: Some("a".into()), ..new_job("r", When::At(at(10))) };
+    let mut new = NewJob { group: Some("a".into()), ..new_job("r", When::At(at(10))) };
     (new.recurrence, new.first) = (Some(Box::new(recurrence)), Some(occurrence(10)));
     let _ = store.one(Op::Put(Box::new(new)));
     store.clock(10);
@@ -381,9 +381,9 @@ pub(crate) fn m6_runs_of_all_members_are_limited<R: Rig>() {
     assert!(store.taken(2).is_empty());
 }
 
-pub(crate) fn m7_jobs_of_an_affinity_run_one_after_another<R: Rig>() {
+pub(crate) fn m7_jobs_of_a_group_run_one_after_another<R: Rig>() {
     let store = Bench::<R>::new();
-    store.enter_with(1, Limits { affinity: Some(2), ..Limits::default() });
+    store.enter_with(1, Limits { group: Some(2), ..Limits::default() });
     for n in 0..5 {
         store.put_to(&format!("a{n}"), "a", n);
     }
@@ -429,14 +429,14 @@ pub(crate) fn m8_a_rate_is_kept_over_all_members<R: Rig>() {
     assert_eq!(store.claim_as(2, &[("h", 9)], 9).jobs.len(), 1);
 }
 
-pub(crate) fn limits_of_affinities<R: Rig>() {
+pub(crate) fn limits_of_groups<R: Rig>() {
     use timerqueue_scheduler::store::Invalid;
     let store = Bench::<R>::new();
-    let refused = |affinity: &str| store.one(job("a", affinity, When::At(at(0))));
-    assert_eq!(refused(""), Applied::Invalid(Invalid::EmptyAffinity));
-    assert_eq!(refused("a\0"), Applied::Invalid(Invalid::NulInAffinity));
+    let refused = |group: &str| store.one(job("a", group, When::At(at(0))));
+    assert_eq!(refused(""), Applied::Invalid(Invalid::EmptyGroup));
+    assert_eq!(refused("a\0"), Applied::Invalid(Invalid::NulInGroup));
     let long = "x".repeat(MAX_KEY_BYTES + 1);
-    assert_eq!(refused(&long), Applied::Invalid(Invalid::AffinityTooLong { bytes: MAX_KEY_BYTES + 1 }));
+    assert_eq!(refused(&long), Applied::Invalid(Invalid::GroupTooLong { bytes: MAX_KEY_BYTES + 1 }));
     let _ = ADDED(store.one(job("a", &long[1..], When::At(at(0)))));
-    assert_eq!(store.get("a").unwrap().affinity.as_deref(), Some(&long[1..]));
+    assert_eq!(store.get("a").unwrap().group.as_deref(), Some(&long[1..]));
 }
