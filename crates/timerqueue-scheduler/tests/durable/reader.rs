@@ -91,7 +91,7 @@ fn k8_a_check_from_outside_tells_its_parts() {
     let reader = SqliteReader::open(folder.file()).unwrap();
     let mut parts = Vec::new();
     reader.check(|step| parts.push((step.number, step.of))).unwrap();
-    assert_eq!(parts, (1..=12).map(|number| (number, 12)).collect::<Vec<_>>());
+    assert_eq!(parts, (1..=13).map(|number| (number, 13)).collect::<Vec<_>>());
     let db = Connection::open(folder.file()).unwrap();
     db.execute("UPDATE timerqueue_jobs SET process = 99", []).unwrap();
     assert_eq!(fault(reader.check(|_| {})), Fault::Damaged);
