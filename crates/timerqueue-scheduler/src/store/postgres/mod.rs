@@ -107,7 +107,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// or `sslrootcert` of the address), or the system's.
 ///
 /// **Own transactions.** The SQL function `timerqueue.put(handler, key, payload, due, clash,
-/// affinity, priority, expires)` puts a job in a transaction of yours, from any language; all but
+/// in_group, priority, expires)` puts a job in a transaction of yours, from any language; all but
 /// the first two have defaults, as in `timerqueue.put('mail', 'key', priority => 5)`. The view
 /// `timerqueue.overview` is for people.
 ///

@@ -7,7 +7,6 @@
 //!
 //! Begin and commit, and what the server is asked with them, are in [`trips`].
 
-#[path = "trips.rs"]
 mod trips;
 
 use std::collections::{HashMap, VecDeque};
