@@ -24,7 +24,7 @@ use super::look::Looking;
 use super::retry::Retry;
 use super::runs::{self, Begun, Inside};
 use super::stats::Stats;
-use crate::store::gate::{Entered, Gate, Gated, Listener, MOST_CRASHES, SUSPECT};
+use crate::store::gate::{Entered, Gate, Gated, Listener, MOST_CRASHES, SUSPECT, alone_for};
 use crate::store::rules::look;
 use crate::store::{
     Applied, Claim, Claimed, ClaimedJob, Entry, EntryHandler, Error, Held, JobId, Limits, Micros, Notice, Op, Reply,
@@ -563,11 +563,25 @@ impl Core {
             return if self.gate.enter() { Ok(None) } else { Err(runs::unrun(job.held)) };
         }
         match self.gate.enter_alone(job.held.id, now) {
-            Entered::Begins => Ok(None),
+            Entered::Begins(ticket) => {
+                self.runs_alone(ticket, job.crashes);
+                Ok(None)
+            }
             Entered::Waits(ticket, patience) => Ok(Some((ticket, patience))),
             Entered::Back(wait) => Err(runs::put_back(job.held, wait)),
             Entered::Closed => Err(runs::unrun(job.held)),
         }
+    }
+
+    /// A suspect begins: when its time alone is over, others begin beside it.
+    fn runs_alone(&self, ticket: u64, crashes: u32) {
+        let gate = Arc::downgrade(&self.gate);
+        OnceTimer::on(&self.runtime, alone_for(crashes), move |_| {
+            if let Some(gate) = gate.upgrade() {
+                gate.let_others_in(ticket);
+            }
+        })
+        .detach();
     }
 
     /// A suspect waits for the end of all other runs.
@@ -629,6 +643,7 @@ impl Core {
                 if let Some(live) = self.state.lock().runs.get_mut(&run_key(run.job.held)) {
                     live.waits = false;
                 }
+                self.runs_alone(ticket, run.job.crashes);
                 self.run(run, false);
             }
         }

@@ -7,7 +7,8 @@
 //! 1. A job whose process has ended during its last two attempts is a *suspect*. A store gives a
 //!    suspect to a claim by itself, and to no place of a run that ends.
 //! 2. A suspect begins when no other run is under way, and closes the gate: nothing begins beside
-//!    it. The end of its run opens the gate.
+//!    it. The end of its run opens the gate, or the end of its time alone ([`alone_for`]). So a long
+//!    run whose process was killed twice holds up the others for a minute, not for its length.
 //! 3. With runs under way the gate closes at once, and the suspect waits inside until the last of
 //!    them has ended, up to the *patience*. Then it is put back, the gate is open for at least as
 //!    long, and the patience is twice as long.
@@ -35,6 +36,16 @@ pub(crate) const MOST_CRASHES: u32 = 5;
 const FIRST_PATIENCE: Duration = Duration::from_secs(1);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(3_600);
 
+/// How long others wait for a suspect that runs: twice as long after each further end.
+const FIRST_ALONE: Duration = Duration::from_secs(60);
+const LONGEST_ALONE: Duration = Duration::from_secs(86_400);
+
+/// How long nothing begins beside a suspect whose process has ended so often during its runs.
+pub(crate) fn alone_for(crashes: u32) -> Duration {
+    let twice = 2_u32.saturating_pow(crashes.saturating_sub(SUSPECT));
+    FIRST_ALONE.saturating_mul(twice).min(LONGEST_ALONE)
+}
+
 /// What a listener is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gated {
@@ -49,8 +60,8 @@ pub(crate) type Listener = dyn Fn(Gated) + Send + Sync;
 /// The answer to a suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entered {
-    /// It begins, alone.
-    Begins,
+    /// It begins, alone, with this ticket.
+    Begins(u64),
     /// It waits for the runs under way, for this long at most.
     Waits(u64, Duration),
     /// It is put back for this long.
@@ -142,7 +153,7 @@ impl Gate {
         let ticket = state.next_ticket();
         if state.runs == 0 {
             (state.door, state.runs) = (Door::Alone { ticket }, 1);
-            return Entered::Begins;
+            return Entered::Begins(ticket);
         }
         if let Some(from) = state.closes_from.filter(|&from| from > now) {
             return Entered::Back(from - now);
@@ -173,6 +184,18 @@ impl Gate {
             }
         };
         calls.into_iter().for_each(|listener| listener(gated));
+    }
+
+    /// The time alone of the suspect with this ticket is over: others begin beside its run.
+    pub(crate) fn let_others_in(&self, ticket: u64) {
+        let calls = {
+            let mut state = self.0.lock();
+            if state.door != (Door::Alone { ticket }) {
+                return;
+            }
+            state.open()
+        };
+        calls.into_iter().for_each(|listener| listener(Gated::Opened));
     }
 
     /// A suspect that has waited does not begin: the patience is over at `now`, or the scheduler

@@ -106,7 +106,7 @@ fn j22_a_suspect_runs_alone_and_others_have_a_turn_between_two() {
     assert_eq!(bench.begun(), "s1");
     bench.put("a");
     bench.put("b");
-    bench.advance(100 * SECOND);
+    bench.advance(50 * SECOND);
     assert_eq!(bench.begun(), "s1", "nothing begins beside a suspect");
     bench.end("s1");
     assert_eq!(bench.begun(), "s1 a b", "what was due has its turn");
@@ -120,6 +120,31 @@ fn j22_a_suspect_runs_alone_and_others_have_a_turn_between_two() {
     assert_eq!(bench.begun(), "s1 a b s2 c");
     bench.end("c");
     assert_eq!(bench.scheduler.stats().wait().unwrap().done, 5);
+}
+
+#[test]
+fn j22_others_wait_for_a_long_run_for_a_minute_twice_as_long_after_each_end() {
+    for (crashes, minutes) in [(2, 1), (3, 2), (4, 4)] {
+        let bench = Bench::new(&[], &["s"], crashes);
+        bench.put("a");
+        bench.advance(minutes * 60 * SECOND - Duration::from_nanos(1));
+        assert_eq!(bench.begun(), "s");
+        bench.advance(Duration::from_nanos(1));
+        assert_eq!(bench.begun(), "s a", "after {crashes} ends");
+        bench.put("b");
+        bench.end("s");
+        assert_eq!(bench.begun(), "s a b");
+        bench.end("a");
+        bench.end("b");
+        assert_eq!(bench.scheduler.stats().wait().unwrap().done, 3);
+    }
+    // The same where it has waited for the end of another run.
+    let bench = Bench::new(&["a"], &["s"], 2);
+    bench.put("b");
+    bench.end("a");
+    assert_eq!(bench.begun(), "a s");
+    bench.advance(60 * SECOND);
+    assert_eq!(bench.begun(), "a s b");
 }
 
 #[test]
