@@ -66,9 +66,9 @@ const COLUMNS: &[Column] = &[
     number(
         "affinity_id",
         Once,
-        |row| Some(row.tie.as_ref()?.affinity as i64),
+        |row| Some(row.tie.as_ref()?.group as i64),
         |read, id| {
-            read.row.tie = Some(Box::new(Tie { affinity: id as u64, text: Arc::default() }));
+            read.row.tie = Some(Box::new(Tie { group: id as u64, text: Arc::default() }));
         },
     ),
     text(

@@ -1,19 +1,19 @@
-//! The schedulers on a store in memory, and the affinities bound to them.
+//! The schedulers on a store in memory, and the groups bound to them.
 //!
 //! Ground rules. All members are of this process: a member lives until it leaves, and has no lease.
-//! Each change of a row of an affinity, and of the affinity itself, ends in
-//! [`Table::settle_affinity`], which keeps the indexes right.
+//! Each change of a row of a group, and of the group itself, ends in
+//! [`Table::settle_group`], which keeps the indexes right.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::table::Table;
-use crate::store::rules::{Affinity, KEPT_MICROS, Lane, Member, Row};
+use crate::store::rules::{Group, KEPT_MICROS, Lane, Member, Row};
 use crate::store::{Bound, Entry, GroupId, JobId, Micros, Node, NodeId, State};
 
-/// The most affinities of dead members that a claim settles.
+/// The most groups of dead members that a claim settles.
 const UNBOUND_AT_ONCE: usize = 256;
-/// The most idle affinities that a new one replaces.
+/// The most idle groups that a new one replaces.
 const FORGOTTEN_AT_ONCE: usize = 4;
 
 /// The members by their numbers.
@@ -21,7 +21,7 @@ const FORGOTTEN_AT_ONCE: usize = 4;
 pub(super) struct Members {
     last: u64,
     live: BTreeMap<u64, (Arc<Entry>, Micros)>,
-    /// Their affinities are to be settled.
+    /// Their groups are to be settled.
     dead: BTreeMap<u64, Arc<Entry>>,
 }
 
@@ -32,7 +32,7 @@ impl Members {
         self.live.insert(self.last, (entry, now));
     }
 
-    /// True: affinities may have lost their member.
+    /// True: groups may have lost their member.
     pub(super) fn leave(&mut self, owner: u64) -> bool {
         let gone: Vec<u64> =
             self.live.iter().filter(|(_, (entry, _))| entry.owner == owner).map(|(&id, _)| id).collect();
@@ -62,10 +62,10 @@ impl Members {
     }
 }
 
-/// An affinity with its jobs.
+/// A group with its jobs.
 #[derive(Debug)]
 struct Jobs {
-    affinity: Affinity,
+    group: Group,
     waiting: BTreeSet<(Micros, JobId)>,
     running: u64,
     /// All rows, also dead and recurring ones.
@@ -78,9 +78,9 @@ struct Jobs {
     idle: Option<Micros>,
 }
 
-/// The affinities by their numbers.
+/// The groups by their numbers.
 #[derive(Debug, Default)]
-pub(super) struct Affinities {
+pub(super) struct Groups {
     last: u64,
     all: BTreeMap<u64, Jobs>,
     by_text: HashMap<(usize, Arc<str>), u64>,
@@ -89,24 +89,24 @@ pub(super) struct Affinities {
     idle: BTreeSet<(Micros, u64)>,
 }
 
-impl Affinities {
+impl Groups {
     /// A row comes, in its present state.
     pub(super) fn add(&mut self, row: &Row) {
-        let Some(jobs) = row.tie.as_ref().and_then(|tie| self.all.get_mut(&tie.affinity)) else { return };
+        let Some(jobs) = row.tie.as_ref().and_then(|tie| self.all.get_mut(&tie.group)) else { return };
         jobs.rows += 1;
         jobs.running += u64::from(row.state == State::Running);
-        if let (Lane::Affinity(_), Some(wake)) = (row.lane(), row.wake()) {
+        if let (Lane::Group(_), Some(wake)) = (row.lane(), row.wake()) {
             jobs.waiting.insert((wake, row.id));
         }
     }
 
     /// A row goes, or is about to change.
     pub(super) fn take(&mut self, row: &Row) {
-        let Some(jobs) = row.tie.as_ref().and_then(|tie| self.all.get_mut(&tie.affinity)) else { return };
+        let Some(jobs) = row.tie.as_ref().and_then(|tie| self.all.get_mut(&tie.group)) else { return };
         jobs.rows -= 1;
         jobs.running -= u64::from(row.state == State::Running);
-        if let (Lane::Affinity(_), Some(wake)) = (row.lane(), row.wake()) {
-            assert!(jobs.waiting.remove(&(wake, row.id)), "a job that waits is among those of its affinity");
+        if let (Lane::Group(_), Some(wake)) = (row.lane(), row.wake()) {
+            assert!(jobs.waiting.remove(&(wake, row.id)), "a job that waits is among those of its group");
         }
     }
 
@@ -119,7 +119,7 @@ impl Affinities {
             }
             self.idle.remove(&(since, id));
             if let Some(jobs) = self.all.remove(&id) {
-                self.by_text.remove(&(jobs.affinity.kind, jobs.affinity.text));
+                self.by_text.remove(&(jobs.group.kind, jobs.group.text));
                 self.by_member.remove(&(jobs.member, id));
             }
         }
@@ -133,7 +133,7 @@ impl Affinities {
         self.last += 1;
         let id = self.last;
         let jobs = Jobs {
-            affinity: Affinity::new(id, kind, Arc::clone(text)),
+            group: Group::new(id, kind, Arc::clone(text)),
             waiting: BTreeSet::new(),
             running: 0,
             rows: 0,
@@ -147,12 +147,12 @@ impl Affinities {
         id
     }
 
-    pub(super) fn get(&self, id: u64) -> Option<&Affinity> {
-        self.all.get(&id).map(|jobs| &jobs.affinity)
+    pub(super) fn get(&self, id: u64) -> Option<&Group> {
+        self.all.get(&id).map(|jobs| &jobs.group)
     }
 
-    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Affinity> {
-        self.all.get_mut(&id).map(|jobs| &mut jobs.affinity)
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Group> {
+        self.all.get_mut(&id).map(|jobs| &mut jobs.group)
     }
 
     pub(super) fn running(&self, id: u64) -> u64 {
@@ -194,13 +194,13 @@ impl Affinities {
         }
     }
 
-    /// The same affinities without rows.
+    /// The same groups without rows.
     #[cfg(test)]
     pub(super) fn emptied(&self) -> Self {
         let empty = |(&id, jobs): (&u64, &Jobs)| {
-            let affinity = jobs.affinity.clone();
+            let group = jobs.group.clone();
             let (waiting, idle) = (BTreeSet::new(), jobs.idle);
-            (id, Jobs { affinity, waiting, running: 0, rows: 0, head: jobs.head, member: jobs.member, idle })
+            (id, Jobs { group, waiting, running: 0, rows: 0, head: jobs.head, member: jobs.member, idle })
         };
         Self { all: self.all.iter().map(empty).collect(), ..Self::default() }
     }
@@ -211,8 +211,8 @@ impl Affinities {
         let mut heads = BTreeSet::new();
         for ((id, own), jobs) in self.all.iter().zip(made.all.values()) {
             assert_eq!((&own.waiting, own.running, own.rows), (&jobs.waiting, jobs.running, jobs.rows), "{own:?}");
-            assert_eq!((own.idle.is_some(), own.member), (own.rows == 0, own.affinity.member), "{own:?}");
-            let first = own.waiting.first().filter(|_| own.affinity.is_open(own.running));
+            assert_eq!((own.idle.is_some(), own.member), (own.rows == 0, own.group.member), "{own:?}");
+            let first = own.waiting.first().filter(|_| own.group.is_open(own.running));
             assert_eq!(own.head.map(|head| head.2), first.map(|&(wake, _)| wake), "{own:?}");
             heads.extend(own.head.map(|(kind, member, wake)| (kind, member, wake, *id)));
             assert!(self.by_member.contains(&(own.member, *id)));
@@ -228,25 +228,25 @@ impl Affinities {
 }
 
 impl Table {
-    /// Keeps the indexes of an affinity right, after a change of its jobs, of itself, or of its
+    /// Keeps the indexes of a group right, after a change of its jobs, of itself, or of its
     /// members.
-    pub(super) fn settle_affinity(&mut self, id: u64, now: Micros) {
-        let Self { affinities, members, effects, kinds, .. } = self;
-        let Some(jobs) = affinities.all.get_mut(&id) else { return };
+    pub(super) fn settle_group(&mut self, id: u64, now: Micros) {
+        let Self { groups, members, effects, kinds, .. } = self;
+        let Some(jobs) = groups.all.get_mut(&id) else { return };
         let (head, member, idle) = (jobs.head, jobs.member, jobs.idle);
-        jobs.affinity.settle(jobs.running, |member| members.live.contains_key(&member));
-        let Affinity { kind, member: bound, .. } = jobs.affinity;
-        let first = jobs.waiting.first().filter(|_| jobs.affinity.is_open(jobs.running)).map(|&(wake, _)| wake);
+        jobs.group.settle(jobs.running, |member| members.live.contains_key(&member));
+        let Group { kind, member: bound, .. } = jobs.group;
+        let first = jobs.waiting.first().filter(|_| jobs.group.is_open(jobs.running)).map(|&(wake, _)| wake);
         jobs.head = first.map(|wake| (kind, bound, wake));
         jobs.member = bound;
         jobs.idle = if jobs.rows > 0 { None } else { idle.or(Some(now)) };
         let changed = (jobs.head, jobs.member, jobs.idle);
         if changed.0 != head {
             if let Some((kind, member, wake)) = head {
-                affinities.heads.remove(&(kind, member, wake, id));
+                groups.heads.remove(&(kind, member, wake, id));
             }
             if let Some((kind, bound, wake)) = changed.0 {
-                affinities.heads.insert((kind, bound, wake, id));
+                groups.heads.insert((kind, bound, wake, id));
                 let is_earlier = head.is_none_or(|(_, before, then)| before != bound || wake < then);
                 if is_earlier && !kinds[kind].paused {
                     effects.wake(Some(wake));
@@ -254,25 +254,25 @@ impl Table {
             }
         }
         if changed.1 != member {
-            affinities.by_member.remove(&(member, id));
-            affinities.by_member.insert((bound, id));
+            groups.by_member.remove(&(member, id));
+            groups.by_member.insert((bound, id));
         }
         if changed.2 != idle {
-            idle.map(|since| affinities.idle.remove(&(since, id)));
-            changed.2.map(|since| affinities.idle.insert((since, id)));
+            idle.map(|since| groups.idle.remove(&(since, id)));
+            changed.2.map(|since| groups.idle.insert((since, id)));
         }
     }
 
-    /// Settles some of the affinities of dead members. Those with runs under way settle when the
+    /// Settles some of the groups of dead members. Those with runs under way settle when the
     /// runs have ended.
     pub(super) fn settle_some(&mut self, now: Micros) -> bool {
         let mut left = UNBOUND_AT_ONCE;
         let dead: Vec<u64> = self.members.dead.keys().copied().collect();
         for member in dead {
-            let bound = self.affinities.by_member.range((member, 0)..(member + 1, 0)).map(|&(_, id)| id);
-            let ids: Vec<u64> = bound.filter(|&id| self.affinities.running(id) == 0).take(left).collect();
+            let bound = self.groups.by_member.range((member, 0)..(member + 1, 0)).map(|&(_, id)| id);
+            let ids: Vec<u64> = bound.filter(|&id| self.groups.running(id) == 0).take(left).collect();
             for &id in &ids {
-                self.settle_affinity(id, now);
+                self.settle_group(id, now);
             }
             left -= ids.len();
             if left == 0 {
@@ -283,16 +283,16 @@ impl Table {
         false
     }
 
-    /// The affinities behind one, in the order of their numbers.
-    pub(super) fn affinities(&self, after: GroupId, limit: usize) -> Vec<Bound> {
+    /// The groups behind one, in the order of their numbers.
+    pub(super) fn groups(&self, after: GroupId, limit: usize) -> Vec<Bound> {
         let bound = |(&id, jobs): (&u64, &Jobs)| Bound {
             id: GroupId(id),
-            version: jobs.affinity.version,
-            group: Arc::clone(&jobs.affinity.text),
-            name: Arc::clone(&self.kinds[jobs.affinity.kind].name),
-            node: (jobs.affinity.member != 0).then_some(NodeId(jobs.affinity.member)),
+            version: jobs.group.version,
+            group: Arc::clone(&jobs.group.text),
+            name: Arc::clone(&self.kinds[jobs.group.kind].name),
+            node: (jobs.group.member != 0).then_some(NodeId(jobs.group.member)),
         };
-        self.affinities.all.range(after.0.saturating_add(1)..).take(limit).map(bound).collect()
+        self.groups.all.range(after.0.saturating_add(1)..).take(limit).map(bound).collect()
     }
 
     /// The nodes, as this scheduler sees them.

@@ -208,7 +208,7 @@ impl MemoryStore {
         kinds.sort_by(|a, b| a.name.cmp(&b.name));
         let waiting = table.kinds.iter().filter(|kind| !kind.paused).filter_map(table::Kind::first_wake);
         let active: Vec<usize> = (0..table.kinds.len()).filter(|&kind| !table.kinds[kind].paused).collect();
-        let bound = table.affinities.next(&active, None);
+        let bound = table.groups.next(&active, None);
         let oldest = waiting.chain(bound).min().filter(|&wake| wake < now);
         Counts::new(kinds, oldest.map(Micros::to_system), now.to_system()).with_ahead(table.ahead(now))
     }
@@ -282,7 +282,7 @@ impl Store for MemoryStore {
             Scan::Zoned { .. } => Scanned::Jobs(Vec::new()),
             Scan::Counts => Scanned::Counts(self.counts()),
             Scan::Activity { since, window } => Scanned::Activity(self.inner.table.lock().activity(since, window)),
-            Scan::Groups { after, limit } => Scanned::Groups(self.inner.table.lock().affinities(after, limit)),
+            Scan::Groups { after, limit } => Scanned::Groups(self.inner.table.lock().groups(after, limit)),
             Scan::Nodes { owner } => Scanned::Nodes(self.inner.table.lock().nodes(owner)),
         }));
     }
@@ -295,7 +295,7 @@ impl Store for MemoryStore {
     fn leave(&self, owner: u64) {
         let ((), effects) = self.section(|table, now| {
             if table.members.leave(owner) {
-                table.effects.wake(Some(now)); // its affinities are bound again
+                table.effects.wake(Some(now)); // its groups are bound again
             }
         });
         self.tell(&effects);

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::members::{Affinities, Members};
+use super::members::{Groups, Members};
 use crate::store::minutes::{Activity, Ends, KEPT, minute_of, minutes_of};
-use crate::store::rules::{Affinity, Effects, Lane, MOST_DEAD, Member, Row, Rows, Tie, WRONG_BY, span_of};
+use crate::store::rules::{Effects, Group, Lane, MOST_DEAD, Member, Row, Rows, Tie, WRONG_BY, span_of};
 use crate::store::{JobId, LastRun, Micros, State};
 
 /// The rows of a handler that have a wake instant, in its order.
@@ -94,7 +94,7 @@ pub(super) struct Table {
     /// The ends of runs, by minute and handler.
     minutes: BTreeMap<(i64, usize), Ends>,
     pub(super) members: Members,
-    pub(super) affinities: Affinities,
+    pub(super) groups: Groups,
     /// How long a look at a recurring job may take before another scheduler looks.
     pub(super) look_time: Option<Duration>,
     /// The clock of this lock section, rounded up: times from now are added to this reading, and so
@@ -104,14 +104,9 @@ pub(super) struct Table {
 }
 
 /// Puts a row into the indexes. Returns its wake instant, if its handler is not paused.
-fn add(
-    kinds: &mut [Kind],
-    affinities: &mut Affinities,
-    spans: &mut BTreeSet<(i64, JobId)>,
-    row: &Row,
-) -> Option<Micros> {
+fn add(kinds: &mut [Kind], groups: &mut Groups, spans: &mut BTreeSet<(i64, JobId)>, row: &Row) -> Option<Micros> {
     let kind = &mut kinds[row.kind];
-    affinities.add(row);
+    groups.add(row);
     kind.states[row.state.index()] += 1;
     kind.failing += u64::from(row.is_failing());
     if row.state == State::Running {
@@ -124,15 +119,15 @@ fn add(
         Lane::Priority(_) if row.state == State::Recurring => kind.schedules.insert((wake, row.id)),
         Lane::Priority(0) => kind.jobs.insert((wake, row.id)),
         Lane::Priority(priority) => kind.others.entry(priority).or_default().insert((wake, row.id)),
-        Lane::Affinity(_) => return None, // told when the affinity is settled
+        Lane::Group(_) => return None, // told when the group is settled
     };
     (!kind.paused).then_some(wake)
 }
 
 /// Takes a row out of the indexes.
-fn take(kinds: &mut [Kind], affinities: &mut Affinities, spans: &mut BTreeSet<(i64, JobId)>, row: &Row) {
+fn take(kinds: &mut [Kind], groups: &mut Groups, spans: &mut BTreeSet<(i64, JobId)>, row: &Row) {
     let kind = &mut kinds[row.kind];
-    affinities.take(row);
+    groups.take(row);
     kind.states[row.state.index()] -= 1;
     kind.failing -= u64::from(row.is_failing());
     if row.state == State::Running {
@@ -152,7 +147,7 @@ fn take(kinds: &mut [Kind], affinities: &mut Affinities, spans: &mut BTreeSet<(i
                 kind.others.retain(|_, others| !others.is_empty());
                 was_there
             }
-            Lane::Affinity(_) => return,
+            Lane::Group(_) => return,
         };
         assert!(was_there, "a row with a wake instant is in the index");
     }
@@ -172,17 +167,17 @@ impl Table {
             last_id: 0,
             minutes: BTreeMap::new(),
             members: Members::default(),
-            affinities: Affinities::default(),
+            groups: Groups::default(),
             look_time: None,
             up: Micros::FIRST,
             effects: Effects::default(),
         }
     }
 
-    fn settle_tied(&mut self, affinity: Option<u64>) {
-        if let Some(affinity) = affinity {
+    fn settle_tied(&mut self, group: Option<u64>) {
+        if let Some(group) = group {
             let now = self.up;
-            self.settle_affinity(affinity, now);
+            self.settle_group(group, now);
         }
     }
 
@@ -223,12 +218,12 @@ impl Table {
     /// Walks all rows: indexes, keys and counts agree with the rows.
     #[cfg(test)]
     pub(super) fn check(&self) {
-        let (mut kinds, mut spans, mut affinities) = (Vec::new(), BTreeSet::new(), self.affinities.emptied());
+        let (mut kinds, mut spans, mut groups) = (Vec::new(), BTreeSet::new(), self.groups.emptied());
         for kind in &self.kinds {
             kinds.push(Kind::new(&kind.name, kind.paused));
         }
         for row in self.rows.values() {
-            add(&mut kinds, &mut affinities, &mut spans, row);
+            add(&mut kinds, &mut groups, &mut spans, row);
             if let Some(recurring) = &row.recurring {
                 for run in recurring.live.iter().chain(&recurring.queued) {
                     let run = &self.rows[run];
@@ -238,7 +233,7 @@ impl Table {
             }
         }
         assert_eq!(spans, self.spans);
-        self.affinities.check(&affinities);
+        self.groups.check(&groups);
         for (kind, own) in kinds.iter().zip(&self.kinds) {
             assert_eq!((&kind.jobs, &kind.schedules, kind.states), (&own.jobs, &own.schedules, own.states));
             assert_eq!((kind.failing, kind.counted, &kind.others), (own.failing, own.counted, &own.others));
@@ -270,27 +265,27 @@ impl Rows for Table {
     }
 
     fn insert(&mut self, row: Box<Row>) {
-        let wake = add(&mut self.kinds, &mut self.affinities, &mut self.spans, &row);
+        let wake = add(&mut self.kinds, &mut self.groups, &mut self.spans, &row);
         self.effects.wake(wake);
         self.effects.notice_step(&row, self.up);
         if row.holds_key {
             self.keys.insert(Arc::clone(&row.key), row.id);
         }
-        let affinity = row.tie.as_ref().map(|tie| tie.affinity);
+        let group = row.tie.as_ref().map(|tie| tie.group);
         self.rows.insert(row.id, row);
-        self.settle_tied(affinity);
+        self.settle_tied(group);
     }
 
     fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R> {
         let row = self.rows.get_mut(&id)?;
-        take(&mut self.kinds, &mut self.affinities, &mut self.spans, row);
+        take(&mut self.kinds, &mut self.groups, &mut self.spans, row);
         let (held, dead, died) = (row.holds_key, row.state == State::Dead, row.died);
         let result = change(row);
-        let wake = add(&mut self.kinds, &mut self.affinities, &mut self.spans, row);
+        let wake = add(&mut self.kinds, &mut self.groups, &mut self.spans, row);
         self.effects.wake(wake);
         self.effects.notice_step(row, self.up);
         let (holds, dies, death) = (row.holds_key, row.state == State::Dead, row.died);
-        let affinity = row.tie.as_ref().map(|tie| tie.affinity);
+        let group = row.tie.as_ref().map(|tie| tie.group);
         if (held, dead) != (holds, dies) {
             let key = Arc::clone(&row.key);
             match (held, holds) {
@@ -307,7 +302,7 @@ impl Rows for Table {
                 _ => {}
             }
         }
-        self.settle_tied(affinity);
+        self.settle_tied(group);
         Some(result)
     }
 
@@ -316,19 +311,19 @@ impl Rows for Table {
             (row.kind, row.payload) = (kind, Arc::clone(payload));
             std::mem::replace(&mut row.tie, tie)
         });
-        self.settle_tied(before.flatten().map(|tie| tie.affinity));
+        self.settle_tied(before.flatten().map(|tie| tie.group));
     }
 
     fn take_out(&mut self, id: JobId) {
         let Some(row) = self.rows.remove(&id) else { return };
-        take(&mut self.kinds, &mut self.affinities, &mut self.spans, &row);
+        take(&mut self.kinds, &mut self.groups, &mut self.spans, &row);
         if row.holds_key {
             self.free_key(&row.key, id);
         }
         if row.state == State::Dead {
             self.unbury(row.died, &row.key, id);
         }
-        self.settle_tied(row.tie.as_ref().map(|tie| tie.affinity));
+        self.settle_tied(row.tie.as_ref().map(|tie| tie.group));
         self.effects.drop_row_later(row);
     }
 
@@ -412,49 +407,43 @@ impl Rows for Table {
         self.members.all()
     }
 
-    fn affinity_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
-        self.affinities.of(kind, text, now)
+    fn group_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
+        self.groups.of(kind, text, now)
     }
 
-    fn affinity(&mut self, id: u64) -> Option<Affinity> {
-        self.affinities.get(id).cloned()
+    fn group(&mut self, id: u64) -> Option<Group> {
+        self.groups.get(id).cloned()
     }
 
-    fn edit_affinity(&mut self, id: u64, change: impl FnOnce(&mut Affinity)) {
-        if let Some(affinity) = self.affinities.get_mut(id) {
-            change(affinity);
+    fn edit_group(&mut self, id: u64, change: impl FnOnce(&mut Group)) {
+        if let Some(group) = self.groups.get_mut(id) {
+            change(group);
             self.settle_tied(Some(id));
         }
     }
 
-    fn runs_of(&mut self, affinity: u64) -> u64 {
-        self.affinities.running(affinity)
+    fn runs_of(&mut self, group: u64) -> u64 {
+        self.groups.running(group)
     }
 
-    fn first_of(&mut self, affinity: u64) -> Option<(Micros, JobId)> {
-        self.affinities.first_of(affinity)
+    fn first_of(&mut self, group: u64) -> Option<(Micros, JobId)> {
+        self.groups.first_of(group)
     }
 
-    fn due_affinities(
-        &mut self,
-        kinds: &[usize],
-        member: u64,
-        now: Micros,
-        at_most: usize,
-    ) -> Vec<(Micros, u64, usize)> {
-        self.affinities.due(kinds, member, now, at_most)
+    fn due_groups(&mut self, kinds: &[usize], member: u64, now: Micros, at_most: usize) -> Vec<(Micros, u64, usize)> {
+        self.groups.due(kinds, member, now, at_most)
     }
 
-    fn next_affinity(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
-        self.affinities.next(kinds, of)
+    fn next_group(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
+        self.groups.next(kinds, of)
     }
 
     fn bound_to(&mut self, member: u64) -> u64 {
-        self.affinities.bound_to(member)
+        self.groups.bound_to(member)
     }
 
     fn forget_idle(&mut self, now: Micros) {
-        self.affinities.forget_idle(now);
+        self.groups.forget_idle(now);
     }
 
     fn unbind_some(&mut self) -> bool {

@@ -1,7 +1,7 @@
 //! Operations that wait for locks of others: put aside, so that all else goes on.
 //!
 //! Ground rules. A plain value without clock or server; the writer asks it what to try next. A
-//! transaction of a user's may keep a key, a row or an affinity locked for as long as it likes. A
+//! transaction of a user's may keep a key, a row or a group locked for as long as it likes. A
 //! batch that meets such a lock comes here whole. It is tried again in halves, until what waits
 //! stands alone: that is tried again after a pause, until its patience is over. Operations that
 //! name the same thing are a chain, and stay in their order.
@@ -28,8 +28,8 @@ enum Name {
     Key(Arc<str>),
     Job(JobId),
     /// Of a handler.
-    Affinity(Arc<str>, Arc<str>),
-    /// The affinity with this number.
+    Group(Arc<str>, Arc<str>),
+    /// The group with this number.
     Bound(u64),
     Handler(Arc<str>),
 }
@@ -41,7 +41,7 @@ fn names(write: &Write, has_row: impl Fn(&Arc<str>) -> bool) -> HashSet<Name> {
         match op {
             Op::Put(new) => {
                 names.insert(Name::Key(Arc::clone(&new.key)));
-                names.extend(new.group.iter().map(|text| Name::Affinity(Arc::clone(&new.name), Arc::clone(text))));
+                names.extend(new.group.iter().map(|text| Name::Group(Arc::clone(&new.name), Arc::clone(text))));
                 names.extend((!has_row(&new.name)).then(|| Name::Handler(Arc::clone(&new.name))));
             }
             Op::Key { key, .. } => _ = names.insert(Name::Key(Arc::clone(key))),

@@ -185,7 +185,7 @@ async fn end_others(shared: &Shared, wire: &Wire, told: &Sender<Vec<Told>>) -> R
         has_ended |= !unless_locked(ended)?.is_empty();
     }
     if let Some(row) = seen.first().filter(|_| has_ended) {
-        // A claim of some node binds the affinities of the dead again, and takes what was theirs.
+        // A claim of some node binds the groups of the dead again, and takes what was theirs.
         shared.tell(Notice::Wake { at: Micros::FIRST });
         let _ = told.send(vec![Told { at: Some(row.get(2)), what: String::new() }]);
     }

@@ -1,10 +1,10 @@
-//! The schedulers on a server, and the affinities bound to them.
+//! The schedulers on a server, and the groups bound to them.
 //!
 //! Ground rules. A member has a lease, which the keeper renews. A member is dead once another node
 //! has marked it so, under a lock that no claim of the member has. In the same commit its runs wait
 //! again: a trigger sees to it, whichever version the other node has. From then on the member never
 //! lives again: its scheduler becomes a new member by its next claim. A member that closes during
-//! runs is *leaving*: it has no handlers and no affinities any more, and ends with the last run.
+//! runs is *leaving*: it has no handlers and no groups any more, and ends with the last run.
 //!
 //! One statement of a claim tells whether there is anything here at all ([`OUTLOOK`]). If not, a
 //! claim asks no more.
@@ -18,17 +18,17 @@ use super::rows::{self, with_columns};
 use super::work::{LOCKED_AGAIN, Work};
 use crate::store::columns::Read;
 use crate::store::rules::Rows;
-use crate::store::sql::{Answer, Claimable, affinity_of, values};
+use crate::store::sql::{Answer, Claimable, group_of, values};
 use crate::store::{Entry, Fault, Micros, Op, limits, text};
 
 /// What there is beside the rows of handlers: the member with the end of its lease, whether a
-/// member is dead or leaving, and whether there is an affinity.
+/// member is dead or leaving, and whether there is a group.
 pub(super) const OUTLOOK: &str = "SELECT mine.id, mine.until, EXISTS (SELECT FROM members WHERE dead OR leaving), \
      EXISTS (SELECT FROM affinities) FROM (SELECT) AS one \
      LEFT JOIN (SELECT id, until FROM members WHERE owner = $1 AND NOT dead) AS mine ON true";
 
 /// The same for places of these handlers, with a lock on the member: whether one of their
-/// affinities is due, or a job with a priority. What is due later, and what is of other handlers,
+/// groups is due, or a job with a priority. What is due later, and what is of other handlers,
 /// does not matter.
 pub(super) const OUTLOOK_OF: &str = "SELECT mine.id, mine.until, EXISTS (SELECT FROM members WHERE dead OR leaving), \
      EXISTS (SELECT FROM handlers h WHERE name = ANY($2::text[]) AND (EXISTS (SELECT FROM affinities WHERE handler = h.id \
@@ -46,7 +46,7 @@ pub(super) struct Outlook {
     pub(super) until: Option<i64>,
     pub(super) any_dead: bool,
     /// Or a job with a priority, for places.
-    pub(super) any_affinity: bool,
+    pub(super) any_group: bool,
 }
 
 impl Outlook {
@@ -55,7 +55,7 @@ impl Outlook {
             member: row.get(0),
             until: row.get(1),
             any_dead: row.get(2),
-            any_affinity: row.get(3),
+            any_group: row.get(3),
         };
         rows.first().map(of).unwrap_or_default()
     }
@@ -81,7 +81,7 @@ impl Work<'_> {
         self.dialect.outlook.member = found.first().map(|row| row.get(0));
     }
 
-    /// `has_runs`: the member lives until these have ended. Without handlers it gets no affinity.
+    /// `has_runs`: the member lives until these have ended. Without handlers it gets no group.
     pub(super) fn leave_member(&mut self, owner: u64, has_runs: bool) {
         let sql = match has_runs {
             true => "UPDATE members SET leaving = true, handlers = '[]' WHERE owner = $1 AND NOT dead",
@@ -89,15 +89,15 @@ impl Work<'_> {
         };
         self.query(sql, &[&(owner as i64)]);
         let now = self.up;
-        self.effects().wake_all(now); // its affinities are bound again
+        self.effects().wake_all(now); // its groups are bound again
     }
 }
 
-/// Affinities.
+/// Groups.
 impl Work<'_> {
-    /// Finds or makes the affinities of puts, in the order of their names, so that transactions
+    /// Finds or makes the groups of puts, in the order of their names, so that transactions
     /// meet in the same order.
-    pub(super) fn find_affinities<'o>(&mut self, ops: impl Iterator<Item = &'o Op>) {
+    pub(super) fn find_groups<'o>(&mut self, ops: impl Iterator<Item = &'o Op>) {
         let mut wanted: Vec<(Arc<str>, Arc<str>)> = Vec::new();
         // What the rules refuse is asked of no server.
         for op in ops.filter(|op| limits::check(op).is_ok()) {
@@ -110,22 +110,22 @@ impl Work<'_> {
         for (name, text) in wanted {
             let kind = self.kind(&name);
             let now = self.up;
-            self.find_affinity(kind, &text, now);
+            self.find_group(kind, &text, now);
         }
     }
 
-    /// Locks affinities whose jobs have changed.
+    /// Locks groups whose jobs have changed.
     pub(super) fn lock(&mut self, ids: &[i64]) {
         let sql = "SELECT id FROM affinities WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE";
         let locked = self.ask(sql, values![ids]);
         let is_there = |id: u64| locked.iter().any(|row| row.count(0) == id);
-        if !self.has_failed() && self.affinities.found.values().any(|&id| ids.contains(&(id as i64)) && !is_there(id)) {
+        if !self.has_failed() && self.groups.found.values().any(|&id| ids.contains(&(id as i64)) && !is_there(id)) {
             // Idle for long, and forgotten since this transaction has found it.
-            self.fail(Failure { fault: Fault::Locked, reason: "an affinity has gone".into(), remedy: Remedy::Again });
+            self.fail(Failure { fault: Fault::Locked, reason: "a group has gone".into(), remedy: Remedy::Again });
         }
     }
 
-    /// Due affinities. Those of a member are locked, with their due jobs.
+    /// Due groups. Those of a member are locked, with their due jobs.
     pub(super) fn find_due(
         &mut self,
         kinds: &[usize],
@@ -133,7 +133,7 @@ impl Work<'_> {
         now: Micros,
         at_most: usize,
     ) -> Vec<(Micros, u64, usize)> {
-        if !self.dialect.outlook.any_affinity {
+        if !self.dialect.outlook.any_group {
             return Vec::new();
         }
         self.flush();
@@ -167,14 +167,14 @@ impl Work<'_> {
                      EXISTS (SELECT FROM jobs j WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart <= $2) \
                      FROM affinities a WHERE id = ANY($1::bigint[])";
         for row in self.query(facts, &[&ids, &now]) {
-            let (affinity, running) = (affinity_of(&row), row.get::<_, i64>(7) as u64);
+            let (group, running) = (group_of(&row), row.get::<_, i64>(7) as u64);
             if !row.get::<_, bool>(8) {
                 // Its due jobs were taken away by another way than this one, such as a statement of
                 // a user's.
-                self.affinities.unsettled.insert(affinity.id);
+                self.groups.unsettled.insert(group.id);
             }
-            let claimable = Claimable { running, waiting: VecDeque::new(), affinity };
-            self.affinities.claimable.insert(claimable.affinity.id, claimable);
+            let claimable = Claimable { running, waiting: VecDeque::new(), group };
+            self.groups.claimable.insert(claimable.group.id, claimable);
         }
         let sql = with_columns!(
             "SELECT ",
@@ -185,19 +185,19 @@ impl Work<'_> {
         let read: Vec<Read> = self.query(sql, &[&ids, &now, &limit]).iter().map(rows::read).collect();
         for row in &read {
             let (Some(tie), Some(wake)) = (&row.row.tie, row.row.wake()) else { continue };
-            if let Some(claimable) = self.affinities.claimable.get_mut(&tie.affinity) {
+            if let Some(claimable) = self.groups.claimable.get_mut(&tie.group) {
                 claimable.waiting.push_back((wake, row.row.id));
             }
         }
-        let claimable = self.affinities.claimable.values();
-        let is_locked = |one: &Claimable| one.waiting.is_empty() && one.affinity.is_open(one.running);
+        let claimable = self.groups.claimable.values();
+        let is_locked = |one: &Claimable| one.waiting.is_empty() && one.group.is_open(one.running);
         self.dialect.is_locked |= claimable.into_iter().any(is_locked);
         self.take_in(read);
     }
 
     pub(super) fn find_next(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
         let again = self.dialect.is_locked.then(|| Micros::new(self.up.as_i64() + LOCKED_AGAIN));
-        if of.is_some() && !self.dialect.outlook.any_affinity {
+        if of.is_some() && !self.dialect.outlook.any_group {
             return again;
         }
         self.flush();

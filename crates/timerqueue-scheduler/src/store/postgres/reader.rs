@@ -112,7 +112,7 @@ impl Reader {
             Scan::List(query) => list(link, query).map(Scanned::Jobs),
             Scan::Counts => counts(link).map(Scanned::Counts),
             Scan::Activity { since, window } => looks::activity(link, *since, *window).map(Scanned::Activity),
-            Scan::Groups { after, limit } => looks::affinities(link, *after, *limit).map(Scanned::Groups),
+            Scan::Groups { after, limit } => looks::groups(link, *after, *limit).map(Scanned::Groups),
             Scan::Nodes { owner } => looks::nodes(link, *owner).map(Scanned::Nodes),
         }
     }

@@ -26,7 +26,7 @@ pub(super) const STEPS: u32 = 4;
 /// each node must look at stands under [`ALL_NODES`].
 pub(super) type Woken = BTreeMap<i64, i64>;
 
-/// In place of a handler: of jobs with an affinity, which one node alone may run, and of places
+/// In place of a handler: of jobs with a group, which one node alone may run, and of places
 /// that are free for all nodes.
 pub(super) const ALL_NODES: i64 = -1;
 
@@ -75,7 +75,7 @@ pub(super) struct Bedtime {
     sleep: Sleep,
     /// The server knows of it.
     is_known: bool,
-    /// The next instant of an affinity of the member.
+    /// The next instant of a group of the member.
     own: Option<Micros>,
 }
 

@@ -46,9 +46,9 @@ pub(super) struct Server<'a> {
     /// By scheduler, the due rows that were locked for its places.
     due: HashMap<u64, (Outlook, Vec<JobId>)>,
     pub(super) outlook: Outlook,
-    /// A due job or affinity is locked elsewhere: that transaction may leave it as it is.
+    /// A due job or group is locked elsewhere: that transaction may leave it as it is.
     pub(super) is_locked: bool,
-    /// The next instant of an affinity of the member, as the claim has found it.
+    /// The next instant of a group of the member, as the claim has found it.
     pub(super) next_bound: Option<Micros>,
     woken: Woken,
     /// The row of the writer has the number of this commit.
@@ -191,11 +191,11 @@ impl Dialect for Server<'_> {
         work.dialect.outlook.member.map(|member| member as u64)
     }
 
-    fn lock_affinities(work: &mut Work<'_>, ids: &[i64]) {
+    fn lock_groups(work: &mut Work<'_>, ids: &[i64]) {
         work.lock(ids);
     }
 
-    fn due_affinities(
+    fn due_groups(
         work: &mut Work<'_>,
         kinds: &[usize],
         member: u64,
@@ -205,7 +205,7 @@ impl Dialect for Server<'_> {
         work.find_due(kinds, member, now, at_most)
     }
 
-    fn next_affinity(work: &mut Work<'_>, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
+    fn next_group(work: &mut Work<'_>, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
         work.find_next(kinds, of)
     }
 
@@ -227,12 +227,12 @@ impl Server<'_> {
 }
 
 impl Work<'_> {
-    /// Takes the due rows that were locked for these places. While affinities of their handlers are
+    /// Takes the due rows that were locked for these places. While groups of their handlers are
     /// due nothing is taken: a claim looks at them.
     pub(super) fn fill_places(&mut self, place: &Claim, entry: Option<&Entry>, seed: u64) -> Vec<ClaimedJob> {
         let Some((outlook, due)) = self.dialect.due.remove(&place.owner) else { return Vec::new() };
         let is_kept = outlook.until.is_some_and(|until| until >= self.kept_until(self.dialect.link.lease / 2));
-        if !is_kept || outlook.any_affinity {
+        if !is_kept || outlook.any_group {
             return Vec::new();
         }
         let now = self.up;

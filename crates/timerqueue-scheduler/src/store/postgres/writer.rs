@@ -677,7 +677,7 @@ fn apply_all<'l>(
     if !places.is_empty() {
         shared.see_clock(work.up, asked);
     }
-    work.find_affinities(ops());
+    work.find_groups(ops());
     let now = work.up;
     let mut answers = Vec::with_capacity(batch.len());
     for write in batch {

@@ -1,7 +1,7 @@
 //! Claims: which due jobs a member takes.
 //!
 //! Ground rules. A claim looks at heads of indexes alone: of each handler, and of each open
-//! affinity of the member. No row of another member, of a full handler or of a full affinity is
+//! group of the member. No row of another member, of a full handler or of a full group is
 //! read (J15, M3). Limits over all members are kept here, under the lock of [`Rows::counted`] (M6,
 //! M8).
 
@@ -80,7 +80,7 @@ pub(crate) trait Claims: Rows + Sized {
         let jobs = self.take(&mut heads, &mut rooms, claim.at_most, true, &mut by, now);
         let paced = self.keep_pace(&mut rooms, now);
         let left = heads.first(&rooms);
-        let later = member.and_then(|member| self.next_affinity(&free, Some((member, now))));
+        let later = member.and_then(|member| self.next_group(&free, Some((member, now))));
         let again = (more_to_unbind || unbound.len() >= LOOKS).then_some(now);
         let first = known.iter().filter_map(|&kind| Some(self.first_schedule(kind)?.0)).min();
         // Rows that are left of a step of the clock: the next claim goes on.
@@ -96,19 +96,19 @@ pub(crate) trait Claims: Rows + Sized {
     }
 
     /// Takes due jobs for places whose runs end in this commit. Of all that a claim does this is
-    /// the part with jobs, since rows that come due have wake-ups of their own. While an affinity
+    /// the part with jobs, since rows that come due have wake-ups of their own. While a group
     /// waits for a member, no place is filled: they become free, and a claim follows.
     fn fill(&mut self, claim: &Claim, entry: Option<&Entry>, now: Micros, seed: u64) -> Vec<ClaimedJob> {
         let mut by = Claimer::of(claim, self.look_ends(now), seed);
         let mut rooms = self.rooms(claim, entry, now);
         let free: Vec<usize> = rooms.iter().filter(|room| room.places > 0).map(|room| room.kind).collect();
         let member = entry.and_then(|entry| self.member_of(entry.owner));
-        if member.is_some() && (self.unbind_some() || !self.due_affinities(&free, 0, now, 1).is_empty()) {
+        if member.is_some() && (self.unbind_some() || !self.due_groups(&free, 0, now, 1).is_empty()) {
             return Vec::new();
         }
         // Another member's jobs may have waited longer for a place among those of all members.
         for room in rooms.iter_mut().filter(|room| room.places > 0 && room.limits.everywhere.is_some()) {
-            if self.next_affinity(&[room.kind], None).is_some_and(|at| at <= now) {
+            if self.next_group(&[room.kind], None).is_some_and(|at| at <= now) {
                 room.places = 0;
             }
         }
@@ -150,7 +150,7 @@ pub(crate) trait Claims: Rows + Sized {
             let next = match lane {
                 _ if is_full => None,
                 Lane::Priority(priority) => self.first_job(kind, priority),
-                Lane::Affinity(affinity) => self.next_of(affinity, most),
+                Lane::Group(group) => self.next_of(group, most),
             };
             if let Some(next) = next {
                 heads.add(at, lane, self.priority_of(lane, next.1), next);
@@ -204,7 +204,7 @@ pub(crate) trait Claims: Rows + Sized {
         (schedules, more_behind)
     }
 
-    /// The first job of each handler with places, and of each open affinity of the member with due
+    /// The first job of each handler with places, and of each open group of the member with due
     /// jobs.
     fn heads(&mut self, rooms: &[Room], free: &[usize], member: Option<u64>, now: Micros, at_most: usize) -> Heads {
         let mut heads = Heads { now, due: BinaryHeap::new(), later: Vec::new() };
@@ -216,34 +216,34 @@ pub(crate) trait Claims: Rows + Sized {
             }
         }
         let Some(member) = member else { return heads };
-        for (_, affinity, kind) in self.due_affinities(free, member, now, at_most.saturating_add(1)) {
+        for (_, group, kind) in self.due_groups(free, member, now, at_most.saturating_add(1)) {
             let Some(at) = rooms.iter().position(|room| room.kind == kind) else { continue };
-            if let Some(next) = self.next_of(affinity, rooms[at].limits.group) {
-                let lane = Lane::Affinity(affinity);
+            if let Some(next) = self.next_of(group, rooms[at].limits.group) {
+                let lane = Lane::Group(group);
                 heads.add(at, lane, self.priority_of(lane, next.1), next);
             }
         }
         heads
     }
 
-    /// The priority of the first job of an index. Among the jobs of an affinity the due time alone
+    /// The priority of the first job of an index. Among the jobs of a group the due time alone
     /// counts, and the first one has its priority among the others of the handler.
     fn priority_of(&mut self, lane: Lane, id: JobId) -> i8 {
         match lane {
             Lane::Priority(priority) => priority,
-            Lane::Affinity(_) => self.row(id).map_or(0, |row| row.priority),
+            Lane::Group(_) => self.row(id).map_or(0, |row| row.priority),
         }
     }
 
-    /// The first waiting job of an affinity, if it may have another run. The limit is noted, so
-    /// that a full affinity is in no index.
-    fn next_of(&mut self, affinity: u64, most: Option<u64>) -> Option<(Micros, JobId)> {
+    /// The first waiting job of a group, if it may have another run. The limit is noted, so
+    /// that a full group is in no index.
+    fn next_of(&mut self, group: u64, most: Option<u64>) -> Option<(Micros, JobId)> {
         let most = most.unwrap_or_default();
-        if self.affinity(affinity)?.most != most {
-            self.edit_affinity(affinity, |affinity| affinity.most = most);
+        if self.group(group)?.most != most {
+            self.edit_group(group, |group| group.most = most);
         }
-        let is_open = self.affinity(affinity)?.is_open(self.runs_of(affinity));
-        if is_open { self.first_of(affinity) } else { None }
+        let is_open = self.group(group)?.is_open(self.runs_of(group));
+        if is_open { self.first_of(group) } else { None }
     }
 
     /// Takes the tokens of the claimed jobs. Returns when a handler that has run out of them has
@@ -257,7 +257,7 @@ pub(crate) trait Claims: Rows + Sized {
                 self.set_full_at(room.kind, full_at);
             }
             if pace.tokens() == 0 {
-                let heads = [self.first_wake(room.kind), self.next_affinity(&[room.kind], None)];
+                let heads = [self.first_wake(room.kind), self.next_group(&[room.kind], None)];
                 let head = heads.into_iter().flatten().min();
                 next = [next, head.map(|head| head.max(pace.next()).max(now))].into_iter().flatten().min();
             }

@@ -88,7 +88,7 @@ pub(crate) trait Changes: Rows + Sized {
         if row.recurring.as_ref().is_some_and(|recurring| recurring.look.is_some()) {
             row.span = Some(0);
         }
-        row.tie = new.group.map(|text| Box::new(Tie { affinity: self.affinity_of(kind, &text, now), text }));
+        row.tie = new.group.map(|text| Box::new(Tie { group: self.group_of(kind, &text, now), text }));
         row.priority = new.priority;
         row.expires = match new.expires {
             Some(Expiry::AfterDue(after)) if row.recurring.is_some() => Some(span_of(after)),
@@ -130,7 +130,7 @@ pub(crate) trait Changes: Rows + Sized {
         };
         if !is_same {
             let tie = new.group.take();
-            let tie = tie.map(|text| Box::new(Tie { affinity: self.affinity_of(kind, &text, now), text }));
+            let tie = tie.map(|text| Box::new(Tie { group: self.group_of(kind, &text, now), text }));
             self.rewrite(old, kind, &new.payload, tie);
         }
         if priority != 0 {
@@ -246,7 +246,7 @@ pub(crate) trait Changes: Rows + Sized {
         self.set_paused(kind, paused);
         if !paused {
             let schedule = self.first_schedule(kind).map(|(wake, _)| wake);
-            let heads = [self.first_wake(kind), schedule, self.next_affinity(&[kind], None)];
+            let heads = [self.first_wake(kind), schedule, self.next_group(&[kind], None)];
             self.effects().wake(heads.into_iter().flatten().min());
         }
         Applied::Change(Change::Changed)

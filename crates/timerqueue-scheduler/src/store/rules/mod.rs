@@ -6,8 +6,8 @@
 //! [`Rows::edit`], [`Rows::insert`] and [`Rows::take_out`] alone, and each keeps the indexes right.
 //! A storage that fails remembers its failure, answers as if it was empty, and undoes the commit.
 
-mod affinity;
 mod claim;
+mod group;
 mod keys;
 mod look;
 mod pace;
@@ -28,8 +28,8 @@ use super::{
     Tally,
 };
 
-pub(crate) use self::affinity::{Affinity, Bindings, KEPT_MICROS, Member, Tie};
 pub(crate) use self::claim::Claims;
+pub(crate) use self::group::{Bindings, Group, KEPT_MICROS, Member, Tie};
 pub(crate) use self::keys::Changes;
 pub(crate) use self::look::{first_occurrence, look};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -57,7 +57,7 @@ pub(crate) trait Rows {
     fn insert(&mut self, row: Box<Row>);
     /// Changes a row. `None`: there is no such row.
     fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R>;
-    /// Changes what is written once for most rows: handler, payload and affinity.
+    /// Changes what is written once for most rows: handler, payload and group.
     fn rewrite(&mut self, id: JobId, kind: usize, payload: &Arc<str>, tie: Option<Box<Tie>>);
     /// Takes a row out. It is dropped after the commit.
     fn take_out(&mut self, id: JobId);
@@ -133,33 +133,27 @@ pub(crate) trait Rows {
     fn member_of(&mut self, owner: u64) -> Option<u64>;
     /// The members, dead ones too.
     fn members(&mut self) -> Vec<Member>;
-    /// The number of the affinity with this text, made at the first call.
-    fn affinity_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64;
-    fn affinity(&mut self, id: u64) -> Option<Affinity>;
-    /// Changes an affinity, and settles it.
-    fn edit_affinity(&mut self, id: u64, change: impl FnOnce(&mut Affinity));
-    /// The runs of an affinity.
-    fn runs_of(&mut self, affinity: u64) -> u64;
-    /// The first waiting job of an affinity.
-    fn first_of(&mut self, affinity: u64) -> Option<(Micros, JobId)>;
-    /// The open affinities of these handlers that are bound to this member (zero: to none) and have
+    /// The number of the group with this text, made at the first call.
+    fn group_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64;
+    fn group(&mut self, id: u64) -> Option<Group>;
+    /// Changes a group, and settles it.
+    fn edit_group(&mut self, id: u64, change: impl FnOnce(&mut Group));
+    /// The runs of a group.
+    fn runs_of(&mut self, group: u64) -> u64;
+    /// The first waiting job of a group.
+    fn first_of(&mut self, group: u64) -> Option<(Micros, JobId)>;
+    /// The open groups of these handlers that are bound to this member (zero: to none) and have
     /// due jobs: wake instant, number and handler, in order.
-    fn due_affinities(
-        &mut self,
-        kinds: &[usize],
-        member: u64,
-        now: Micros,
-        at_most: usize,
-    ) -> Vec<(Micros, u64, usize)>;
-    /// The first wake instant among the open affinities of these handlers: of this member and of
+    fn due_groups(&mut self, kinds: &[usize], member: u64, now: Micros, at_most: usize) -> Vec<(Micros, u64, usize)>;
+    /// The first wake instant among the open groups of these handlers: of this member and of
     /// none; without a member, of all. With an instant, the first one after it.
-    fn next_affinity(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros>;
-    /// How many affinities are bound to a member.
+    fn next_group(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros>;
+    /// How many groups are bound to a member.
     fn bound_to(&mut self, member: u64) -> u64;
-    /// Forgets some of the affinities whose last job has long gone. A store that looks at them at
+    /// Forgets some of the groups whose last job has long gone. A store that looks at them at
     /// other times does nothing.
     fn forget_idle(&mut self, _now: Micros) {}
-    /// Settles some of the affinities of dead members. True: there are more.
+    /// Settles some of the groups of dead members. True: there are more.
     fn unbind_some(&mut self) -> bool;
     /// The counted runs of a handler. From now to the end of the commit no other one counts them.
     fn counted(&mut self, kind: usize) -> u64;
@@ -224,8 +218,8 @@ pub(crate) struct Row {
 pub(crate) enum Lane {
     /// Of its handler and its priority.
     Priority(i8),
-    /// Of its affinity.
-    Affinity(u64),
+    /// Of its group.
+    Group(u64),
 }
 
 /// Failed attempts, the latest last.
@@ -337,7 +331,7 @@ impl Row {
 
     pub(crate) fn lane(&self) -> Lane {
         match (self.state, &self.tie) {
-            (State::Waiting, Some(tie)) => Lane::Affinity(tie.affinity),
+            (State::Waiting, Some(tie)) => Lane::Group(tie.group),
             (State::Waiting, None) => Lane::Priority(self.priority),
             _ => Lane::Priority(0),
         }

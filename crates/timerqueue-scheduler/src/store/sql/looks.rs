@@ -43,8 +43,8 @@ pub(in crate::store) fn nodes<L: Look>(db: &L, owner: u64) -> Result<Vec<Node>, 
     Ok(db.look(L::TEXTS.nodes, &[])?.iter().map(node).collect())
 }
 
-/// The affinities behind one, in the order of their numbers.
-pub(in crate::store) fn affinities<L: Look>(db: &L, after: GroupId, limit: usize) -> Result<Vec<Bound>, L::Failure> {
+/// The groups behind one, in the order of their numbers.
+pub(in crate::store) fn groups<L: Look>(db: &L, after: GroupId, limit: usize) -> Result<Vec<Bound>, L::Failure> {
     let (after, limit) = (i64::try_from(after.0).unwrap_or(i64::MAX), i64::try_from(limit).unwrap_or(i64::MAX));
     let bound = |row: &L::Answer| Bound {
         id: GroupId(row.count(0)),
@@ -53,7 +53,7 @@ pub(in crate::store) fn affinities<L: Look>(db: &L, after: GroupId, limit: usize
         name: named(row, 3),
         node: Some(NodeId(row.count(4))).filter(|&NodeId(member)| member != 0),
     };
-    Ok(db.look(L::TEXTS.affinities, values![after, limit])?.iter().map(bound).collect())
+    Ok(db.look(L::TEXTS.groups, values![after, limit])?.iter().map(bound).collect())
 }
 
 /// The ends of runs from an instant on, by window and handler.

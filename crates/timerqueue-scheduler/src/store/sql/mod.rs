@@ -5,7 +5,7 @@
 //! [`texts`]: a parameter is `$1`, and those of a statement appear in the order of their numbers,
 //! since SQLite counts them so.
 
-mod affinities;
+mod groups;
 pub(super) mod looks;
 mod texts;
 mod work;
@@ -18,7 +18,7 @@ use super::rules::Row;
 use super::{Invalid, JobId, LastRun, Micros, Mutation, NewJob, Op, State};
 
 #[cfg(feature = "postgres")]
-pub(super) use self::affinities::{Claimable, affinity_of};
+pub(super) use self::groups::{Claimable, group_of};
 #[cfg(feature = "sqlite")]
 pub(super) use self::texts::FILE;
 #[cfg(feature = "postgres")]
@@ -205,20 +205,20 @@ pub(super) trait Dialect: Sized {
     }
     /// The number of a live member.
     fn member_of(work: &mut Work<Self>, owner: u64) -> Option<u64>;
-    /// As [`Rows::forget_idle`]; also before an affinity is added.
+    /// As [`Rows::forget_idle`]; also before a group is added.
     fn forget_idle(_work: &mut Work<Self>, _now: Micros) {}
-    /// Locks affinities whose jobs have changed.
-    fn lock_affinities(_work: &mut Work<Self>, _ids: &[i64]) {}
-    /// As [`Rows::due_affinities`].
-    fn due_affinities(
+    /// Locks groups whose jobs have changed.
+    fn lock_groups(_work: &mut Work<Self>, _ids: &[i64]) {}
+    /// As [`Rows::due_groups`].
+    fn due_groups(
         work: &mut Work<Self>,
         kinds: &[usize],
         member: u64,
         now: Micros,
         at_most: usize,
     ) -> Vec<(Micros, u64, usize)>;
-    /// As [`Rows::next_affinity`].
-    fn next_affinity(work: &mut Work<Self>, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros>;
+    /// As [`Rows::next_group`].
+    fn next_group(work: &mut Work<Self>, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros>;
     /// Whether some member is gone.
     fn any_gone(work: &mut Work<Self>) -> bool;
     /// A run that this process has begun, as it stands in the table.

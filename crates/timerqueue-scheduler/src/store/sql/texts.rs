@@ -11,7 +11,7 @@ macro_rules! spellings {
 }
 
 spellings! { $
-    affinities: "timerqueue_affinities" | "affinities",
+    groups: "timerqueue_affinities" | "affinities",
     handlers: "timerqueue_handlers" | "handlers",
     jobs: "timerqueue_jobs" | "jobs",
     members: "timerqueue_members" | "members",
@@ -106,34 +106,34 @@ texts! {
     set_full_at: ["UPDATE " handlers " SET full_at = $1 WHERE id = $2"],
     members: ["SELECT id, " gone ", name, handlers FROM " members " ORDER BY id"],
     member: ["SELECT id FROM " members " WHERE owner = $1 AND " not_dead],
-    bound_to: ["SELECT count(*) FROM " affinities " WHERE member = $1"],
-    affinity_named: ["SELECT id FROM " affinities " WHERE handler = $1 AND affinity = $2"],
-    add_affinity: ["INSERT INTO " affinities " (handler, affinity, idle) VALUES ($1, $2, $3) ON CONFLICT (handler, affinity) DO NOTHING RETURNING id"],
-    affinity: ["SELECT id, handler, affinity, member, next, version, most FROM " affinities " WHERE id = $1" lock],
-    change_affinity: ["UPDATE " affinities " SET member = $1, next = $2, version = $3, most = $4 WHERE id = $5"],
+    bound_to: ["SELECT count(*) FROM " groups " WHERE member = $1"],
+    group_named: ["SELECT id FROM " groups " WHERE handler = $1 AND affinity = $2"],
+    add_group: ["INSERT INTO " groups " (handler, affinity, idle) VALUES ($1, $2, $3) ON CONFLICT (handler, affinity) DO NOTHING RETURNING id"],
+    group: ["SELECT id, handler, affinity, member, next, version, most FROM " groups " WHERE id = $1" lock],
+    change_group: ["UPDATE " groups " SET member = $1, next = $2, version = $3, most = $4 WHERE id = $5"],
     running_of: ["SELECT count(*) FROM " jobs " WHERE affinity_id = $1 AND state = 2"],
     first_of: ["SELECT apart, id FROM " jobs " WHERE affinity_id = $1 AND state = 0 AND apart IS NOT NULL ORDER BY apart, id LIMIT 1"],
-    /// What an affinity is settled by.
+    /// What a group is settled by.
     facts: [
         "SELECT a.id, handler, affinity, member, next, version, most, head, \
          (SELECT count(*) FROM " jobs " j WHERE j.affinity_id = a.id AND j.state = 2), \
          (SELECT min(j.apart) FROM " jobs " j WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart IS NOT NULL), \
          EXISTS (SELECT 1 FROM " jobs " j WHERE j.affinity_id = a.id), \
          EXISTS (SELECT 1 FROM " members " m WHERE m.id = a.member AND " m_is_there "), \
-         EXISTS (SELECT 1 FROM " members " m WHERE m.id = a.next AND " m_is_there ") FROM " affinities " a WHERE a.id" among
+         EXISTS (SELECT 1 FROM " members " m WHERE m.id = a.next AND " m_is_there ") FROM " groups " a WHERE a.id" among
     ],
     settle: [
-        "UPDATE " affinities " SET member = $1, next = $2, version = $3, head = $4, \
+        "UPDATE " groups " SET member = $1, next = $2, version = $3, head = $4, \
          idle = CASE WHEN $5 THEN NULL ELSE coalesce(idle, $6) END WHERE id = $7"
     ],
-    /// Affinities of members that are gone, without runs.
+    /// Groups of members that are gone, without runs.
     unbound: [
-        "SELECT id FROM " affinities " AS one WHERE member IN (SELECT id FROM " members " WHERE " gone ") AND NOT EXISTS \
+        "SELECT id FROM " groups " AS one WHERE member IN (SELECT id FROM " members " WHERE " gone ") AND NOT EXISTS \
          (SELECT 1 FROM " jobs " AS job WHERE job.affinity_id = one.id AND job.state = 2)" in_order " LIMIT $1" skip
     ],
     forget_members: [
         "DELETE FROM " members " WHERE id IN (SELECT id FROM " members " AS m WHERE dead" is " AND NOT EXISTS \
-         (SELECT 1 FROM " affinities " AS one WHERE one.member = m.id)" skip ")"
+         (SELECT 1 FROM " groups " AS one WHERE one.member = m.id)" skip ")"
     ],
     /// The runs of the members.
     running: [
@@ -141,8 +141,8 @@ texts! {
          WHERE " runs " GROUP BY job.owner, handler.id, handler.name"
     ],
     nodes: ["SELECT id, owner, name, since, " until ", handlers FROM " members " WHERE " is_there " ORDER BY id"],
-    affinities: [
-        "SELECT one.id, version, affinity, handler.name, member FROM " affinities " AS one \
+    groups: [
+        "SELECT one.id, version, affinity, handler.name, member FROM " groups " AS one \
          JOIN " handlers " AS handler ON handler.id = one.handler WHERE one.id > $1 ORDER BY one.id LIMIT $2"
     ],
     /// The ends of runs.

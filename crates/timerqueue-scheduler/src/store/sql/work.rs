@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem::take;
 use std::sync::Arc;
 
-use super::affinities::Affinities;
+use super::groups::Groups;
 use super::{Answer, Dialect, Value, Which, values};
 use crate::store::columns::Read;
 use crate::store::minutes::Ends;
-use crate::store::rules::{Affinity, Effects, Lane, MOST_DEAD, Member, Row, Rows, Runs, Tie};
+use crate::store::rules::{Effects, Group, Lane, MOST_DEAD, Member, Row, Rows, Runs, Tie};
 use crate::store::{JobId, LastRun, Micros, NewJob, State, text};
 
 /// What became of a row in this transaction.
@@ -66,16 +66,16 @@ pub(in crate::store) struct Work<D: Dialect> {
     pub(in crate::store) heads: HashMap<Index, Heads>,
     /// The ends of runs, by minute and handler.
     pub(in crate::store) minutes: BTreeMap<(i64, usize), Ends>,
-    pub(in crate::store) affinities: Affinities,
+    pub(in crate::store) groups: Groups,
     failure: Option<D::Failure>,
 }
 
-/// The index that has a row, and the wake instant there. None: there is none, or it is that of an
-/// affinity.
+/// The index that has a row, and the wake instant there. None: there is none, or it is that of a
+/// group.
 pub(in crate::store) fn index_of(row: &Row) -> Option<(Index, Micros)> {
     match row.lane() {
         Lane::Priority(priority) => Some(((row.kind, row.recurring.is_none().then_some(priority)), row.wake()?)),
-        Lane::Affinity(_) => None,
+        Lane::Group(_) => None,
     }
 }
 
@@ -90,7 +90,7 @@ impl<D: Dialect> Work<D> {
             keys: HashMap::new(),
             heads: HashMap::new(),
             minutes: BTreeMap::new(),
-            affinities: Affinities::default(),
+            groups: Groups::default(),
             failure: None,
         }
     }
@@ -218,7 +218,7 @@ impl<D: Dialect> Work<D> {
     /// Writes all changes.
     pub(in crate::store) fn flush(&mut self) {
         self.write_rows();
-        self.settle_affinities();
+        self.settle_groups();
     }
 
     pub(in crate::store) fn write_rows(&mut self) {
@@ -297,9 +297,9 @@ impl<D: Dialect> Work<D> {
     }
 
     fn note(&mut self, row: &Row) {
-        self.affinities.note(row);
-        // Of a job with an affinity the first wake instant is told when the affinity is settled.
-        let is_told = !matches!(row.lane(), Lane::Affinity(_)) && !self.is_paused(row.kind);
+        self.groups.note(row);
+        // Of a job with a group the first wake instant is told when the group is settled.
+        let is_told = !matches!(row.lane(), Lane::Group(_)) && !self.is_paused(row.kind);
         let at = row.wake().filter(|_| is_told);
         self.effects.wake(at);
         self.effects.notice_step(row, self.up);
@@ -389,14 +389,14 @@ impl<D: Dialect> Rows for Work<D> {
     }
 
     fn rewrite(&mut self, id: JobId, kind: usize, payload: &Arc<str>, tie: Option<Box<Tie>>) {
-        let affinity = tie.as_ref().map(|tie| (tie.affinity as i64, Arc::clone(&tie.text)));
+        let group = tie.as_ref().map(|tie| (tie.group as i64, Arc::clone(&tie.text)));
         let before = self.edit(id, |row| {
             (row.kind, row.payload) = (kind, Arc::clone(payload));
             std::mem::replace(&mut row.tie, tie)
         });
-        self.affinities.unsettled.extend(before.flatten().map(|tie| tie.affinity));
+        self.groups.unsettled.extend(before.flatten().map(|tie| tie.group));
         self.write_rows(); // the row may be new
-        let (number, text) = affinity.unzip();
+        let (number, text) = group.unzip();
         self.ask(D::TEXTS.rewrite, values![kind, &**payload, number, text.as_deref(), id]);
     }
 
@@ -413,7 +413,7 @@ impl<D: Dialect> Rows for Work<D> {
         }
         self.dialect.count(row.kind, row.state, -1);
         self.moves(id, index_of(&row), None);
-        self.affinities.unsettled.extend(row.tie.as_ref().map(|tie| tie.affinity));
+        self.groups.unsettled.extend(row.tie.as_ref().map(|tie| tie.group));
         if row.holds_key {
             self.free_key(&row);
         }
@@ -527,38 +527,32 @@ impl<D: Dialect> Rows for Work<D> {
         found.iter().map(member).collect()
     }
 
-    fn affinity_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
-        self.find_affinity(kind, text, now)
+    fn group_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
+        self.find_group(kind, text, now)
     }
 
-    fn affinity(&mut self, id: u64) -> Option<Affinity> {
-        self.read_affinity(id)
+    fn group(&mut self, id: u64) -> Option<Group> {
+        self.read_group(id)
     }
 
-    fn edit_affinity(&mut self, id: u64, change: impl FnOnce(&mut Affinity)) {
-        self.change_affinity(id, change);
+    fn edit_group(&mut self, id: u64, change: impl FnOnce(&mut Group)) {
+        self.change_group(id, change);
     }
 
-    fn runs_of(&mut self, affinity: u64) -> u64 {
-        self.running_of(affinity)
+    fn runs_of(&mut self, group: u64) -> u64 {
+        self.running_of(group)
     }
 
-    fn first_of(&mut self, affinity: u64) -> Option<(Micros, JobId)> {
-        self.first_waiting(affinity)
+    fn first_of(&mut self, group: u64) -> Option<(Micros, JobId)> {
+        self.first_waiting(group)
     }
 
-    fn due_affinities(
-        &mut self,
-        kinds: &[usize],
-        member: u64,
-        now: Micros,
-        at_most: usize,
-    ) -> Vec<(Micros, u64, usize)> {
-        D::due_affinities(self, kinds, member, now, at_most)
+    fn due_groups(&mut self, kinds: &[usize], member: u64, now: Micros, at_most: usize) -> Vec<(Micros, u64, usize)> {
+        D::due_groups(self, kinds, member, now, at_most)
     }
 
-    fn next_affinity(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
-        D::next_affinity(self, kinds, of)
+    fn next_group(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
+        D::next_group(self, kinds, of)
     }
 
     fn bound_to(&mut self, member: u64) -> u64 {

@@ -59,21 +59,21 @@ const ROWS: &[Part] = &[
         "SELECT id FROM timerqueue_members WHERE dead = 0 AND process NOT IN (SELECT id FROM timerqueue_processes) LIMIT 1",
     ),
     (
-        "the affinities of the jobs",
-        "a job has an affinity that is none of its handler",
+        "the groups of the jobs",
+        "a job has a group that is none of its handler",
         "SELECT job.id FROM timerqueue_jobs AS job LEFT JOIN timerqueue_affinities AS one ON one.id = job.affinity_id \
          WHERE (job.affinity IS NOT NULL OR job.affinity_id IS NOT NULL) \
          AND (one.handler, one.affinity) IS NOT (job.handler, job.affinity) LIMIT 1",
     ),
     (
-        "the members of the affinities",
-        "an affinity is bound to a member that does not exist",
+        "the members of the groups",
+        "a group is bound to a member that does not exist",
         "SELECT id FROM timerqueue_affinities WHERE member <> 0 AND member NOT IN (SELECT id FROM timerqueue_members) LIMIT 1",
     ),
     // A head that is too early costs a look, and nothing else.
     (
-        "the heads of the affinities",
-        "the jobs of an affinity would be looked at too late",
+        "the heads of the groups",
+        "the jobs of a group would be looked at too late",
         "SELECT one.id FROM timerqueue_affinities AS one WHERE next = 0 AND (most = 0 OR most > \
          (SELECT count(*) FROM timerqueue_jobs AS job WHERE job.affinity_id = one.id AND job.state = 2)) \
          AND coalesce(head, 9223372036854775807) > (SELECT min(apart) FROM timerqueue_jobs AS job \
@@ -81,7 +81,7 @@ const ROWS: &[Part] = &[
     ),
     (
         "the handlers of counts and of done jobs",
-        "a count of a minute, an affinity or a done job has no handler",
+        "a count of a minute, a group or a done job has no handler",
         "SELECT handler FROM (SELECT handler FROM timerqueue_minutes UNION SELECT handler FROM timerqueue_affinities \
          UNION SELECT handler FROM timerqueue_finished) WHERE handler NOT IN (SELECT id FROM timerqueue_handlers) LIMIT 1",
     ),

@@ -44,7 +44,7 @@ pub(super) fn read(db: &Connection) -> Result<Option<Hold>, Failure> {
     Ok(Some(Hold { since, last, handlers: names }))
 }
 
-/// Moves the numbers on that are given to jobs, members, affinities and processes, and the versions
+/// Moves the numbers on that are given to jobs, members, groups and processes, and the versions
 /// of schedules: by more than a lost store can have given, and by another step each time, since one
 /// copy may be restored twice.
 fn renumber(commit: &Transaction<'_>) -> Result<(), Failure> {

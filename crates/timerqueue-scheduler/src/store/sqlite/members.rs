@@ -1,4 +1,4 @@
-//! The schedulers on a file, and the affinities bound to them.
+//! The schedulers on a file, and the groups bound to them.
 //!
 //! Ground rules. A member is of a process, which holds its lock for as long as it lives, so a
 //! member has no lease. The commit that takes the runs of a process back ends its members.
@@ -24,7 +24,7 @@ impl Work<'_> {
     pub(super) fn leave_member(&mut self, owner: u64, now: Micros) {
         self.dialect.memory.all_live = false;
         self.ask("UPDATE timerqueue_members SET dead = 1 WHERE owner = $1 AND dead = 0", values![owner]);
-        self.effects.wake(Some(now)); // its affinities are bound again
+        self.effects.wake(Some(now)); // its groups are bound again
     }
 
     pub(super) fn end_process(&mut self, process: i64, now: Micros) {
@@ -40,7 +40,7 @@ impl Work<'_> {
     }
 }
 
-/// Affinities.
+/// Groups.
 impl Work<'_> {
     /// More go than come, until none is left whose time is over.
     pub(super) fn delete_idle(&mut self, now: Micros) {
@@ -48,7 +48,7 @@ impl Work<'_> {
         let sql = "DELETE FROM timerqueue_affinities WHERE id IN \
                    (SELECT id FROM timerqueue_affinities WHERE idle <= $1 ORDER BY idle LIMIT 4)";
         self.ask(sql, values![now.as_i64().saturating_sub(KEPT_MICROS)]);
-        self.affinities.found.clear();
+        self.groups.found.clear();
     }
 
     pub(super) fn find_due(
@@ -83,8 +83,8 @@ impl Work<'_> {
         first.min().map(Micros::new)
     }
 
-    /// The first instant at which an affinity of this process, or of none, has a due job.
-    pub(super) fn first_affinity(&mut self) -> Option<Micros> {
+    /// The first instant at which a group of this process, or of none, has a due job.
+    pub(super) fn first_group(&mut self) -> Option<Micros> {
         let sql = "SELECT min(head) FROM timerqueue_affinities AS one JOIN timerqueue_handlers AS handler \
                    ON handler.id = one.handler WHERE NOT handler.paused AND head IS NOT NULL AND member IN \
                    (SELECT 0 UNION ALL SELECT id FROM timerqueue_members WHERE process = $1)";

@@ -99,7 +99,7 @@ impl Reader {
             Scan::Zoned { name, after, limit } => zoned(db, name, *after, *limit).map(Scanned::Jobs),
             Scan::Counts => counts(db, Micros::floor(self.runtime.wall_now())).map(Scanned::Counts),
             Scan::Activity { since, window } => looks::activity(db, *since, *window).map(Scanned::Activity),
-            Scan::Groups { after, limit } => looks::affinities(db, *after, *limit).map(Scanned::Groups),
+            Scan::Groups { after, limit } => looks::groups(db, *after, *limit).map(Scanned::Groups),
             Scan::Nodes { owner } => looks::nodes(db, *owner).map(Scanned::Nodes),
         }
     }
@@ -294,7 +294,7 @@ fn running() -> String {
     format!("{} WHERE job.process IS NOT NULL AND job.state = 2", columns("INDEXED BY timerqueue_held"))
 }
 
-/// The waiting jobs that are due by an instant: of each handler, and with an affinity.
+/// The waiting jobs that are due by an instant: of each handler, and with a group.
 fn due_soon() -> [String; 2] {
     let of_handlers = "job.handler IN (SELECT id FROM timerqueue_handlers) AND job.wake <= ?1";
     [("timerqueue_due", of_handlers), ("timerqueue_apart_due", "job.apart <= ?1")].map(|(index, due)| {

@@ -186,7 +186,7 @@ mod tests {
         let mut run = LastRun::new(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH, RunEnd::Failed);
         run.duration = Duration::from_micros(12);
         row.end_with(Some(Box::new(run)));
-        row.tie = Some(Box::new(Tie { affinity: 13, text: "a".into() }));
+        row.tie = Some(Box::new(Tie { group: 13, text: "a".into() }));
         row
     }
 

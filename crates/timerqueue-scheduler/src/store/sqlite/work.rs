@@ -327,7 +327,7 @@ impl Dialect for File<'_> {
         work.delete_idle(now);
     }
 
-    fn due_affinities(
+    fn due_groups(
         work: &mut Work<'_>,
         kinds: &[usize],
         member: u64,
@@ -337,7 +337,7 @@ impl Dialect for File<'_> {
         work.find_due(kinds, member, now, at_most)
     }
 
-    fn next_affinity(work: &mut Work<'_>, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
+    fn next_group(work: &mut Work<'_>, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
         work.find_next(kinds, of)
     }
 

@@ -1,12 +1,12 @@
-//! Affinities: which member runs the jobs of one affinity, and how many at a time.
+//! Groups: which member runs the jobs of one group, and how many at a time.
 //!
-//! Ground rules. An affinity is a row of its own, for each handler and text. It is *bound* to one
+//! Ground rules. A group is a row of its own, for each handler and text. It is *bound* to one
 //! member, or to none. It is *open* while its jobs may be claimed: then the storage keeps it in an
 //! index by handler, member and the first wake instant of its jobs. The storage calls
-//! [`Affinity::settle`] and [`Affinity::is_open`] after each change of its jobs. So a claim never
-//! passes over jobs of other members, nor over those of a full affinity (M3). While a run of the
-//! affinity is under way, the member stays the same; the end of a member takes its runs back. So no
-//! two members run jobs of one affinity at a time, as far as leases go (M4).
+//! [`Group::settle`] and [`Group::is_open`] after each change of its jobs. So a claim never
+//! passes over jobs of other members, nor over those of a full group (M3). While a run of the
+//! group is under way, the member stays the same; the end of a member takes its runs back. So no
+//! two members run jobs of one group at a time, as far as leases go (M4).
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::store::{Bind, Candidate, EntryHandler, GroupId, JobId, Micros, NodeId
 /// How long a binding lasts without jobs.
 pub(crate) const KEPT_MICROS: i64 = 3_600_000_000;
 
-/// An affinity of a handler.
+/// A group of a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Affinity {
+pub(crate) struct Group {
     pub(crate) id: u64,
     pub(crate) kind: usize,
     pub(crate) text: Arc<str>,
@@ -33,13 +33,13 @@ pub(crate) struct Affinity {
     pub(crate) most: u64,
 }
 
-impl Affinity {
+impl Group {
     pub(crate) fn new(id: u64, kind: usize, text: Arc<str>) -> Self {
         Self { id, kind, text, member: 0, next: 0, version: 0, most: 0 }
     }
 
     /// Without runs under way, the next member takes over, and a member that is dead loses the
-    /// affinity.
+    /// group.
     pub(crate) fn settle(&mut self, running: u64, is_live: impl Fn(u64) -> bool) {
         if running > 0 {
             return;
@@ -75,41 +75,41 @@ impl Member {
     }
 }
 
-/// The affinity of a row.
+/// The group of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tie {
-    pub(crate) affinity: u64,
+    pub(crate) group: u64,
     pub(crate) text: Arc<str>,
 }
 
 /// Bindings.
 pub(crate) trait Bindings: Rows + Sized {
-    /// Binds an affinity to a member. False: it has changed since the caller saw it, or the member
+    /// Binds a group to a member. False: it has changed since the caller saw it, or the member
     /// is dead or lacks the handler.
     fn bind(&mut self, bind: &Bind) -> bool {
         let Bind { group, version, node: NodeId(node) } = *bind;
-        let Some(found) = self.affinity(group.0).filter(|found| found.version == version) else { return false };
+        let Some(found) = self.group(group.0).filter(|found| found.version == version) else { return false };
         let name = self.name_of(found.kind);
         let serves = |member: &Member| member.id == node && !member.dead && member.handler(&name).is_some();
         if !self.members().iter().any(serves) {
             return false;
         }
-        self.edit_affinity(found.id, |found| {
+        self.edit_group(found.id, |found| {
             found.next = if found.member == node { 0 } else { node };
             found.version += 1;
         });
         true
     }
 
-    /// The affinities without a member whose jobs are due, with the members that have the handler.
+    /// The groups without a member whose jobs are due, with the members that have the handler.
     fn unbound(&mut self, kinds: &[usize], now: Micros, at_most: usize) -> Vec<Unbound> {
-        let due = self.due_affinities(kinds, 0, now, at_most);
+        let due = self.due_groups(kinds, 0, now, at_most);
         let mut found: Vec<Unbound> = Vec::new();
         for (_, id, kind) in due {
-            let Some(affinity) = self.affinity(id) else { continue };
+            let Some(group) = self.group(id) else { continue };
             let known = found.iter().find(|other| other.kind == kind).map(|other| Arc::clone(&other.candidates));
             let candidates = known.unwrap_or_else(|| self.candidates(kind).into());
-            found.push(Unbound::new(&affinity, candidates));
+            found.push(Unbound::new(&group, candidates));
         }
         found
     }
@@ -168,8 +168,8 @@ pub(crate) trait Bindings: Rows + Sized {
 impl<T: Rows> Bindings for T {}
 
 impl Unbound {
-    pub(crate) fn new(affinity: &Affinity, candidates: Arc<[Candidate]>) -> Self {
-        let Affinity { id, kind, version, .. } = *affinity;
-        Self { id: GroupId(id), version, group: Arc::clone(&affinity.text), candidates, kind }
+    pub(crate) fn new(group: &Group, candidates: Arc<[Candidate]>) -> Self {
+        let Group { id, kind, version, .. } = *group;
+        Self { id: GroupId(id), version, group: Arc::clone(&group.text), candidates, kind }
     }
 }

@@ -1,8 +1,8 @@
-//! The affinities of a transaction.
+//! The groups of a transaction.
 //!
-//! Ground rules. An affinity whose jobs have changed is settled before the commit, and before a
+//! Ground rules. A group whose jobs have changed is settled before the commit, and before a
 //! query for it ([`Work::flush`]): its runs and its head are read from the index of its jobs. On a
-//! server it is locked first, so the last transaction to commit has seen all jobs. Affinities are
+//! server it is locked first, so the last transaction to commit has seen all jobs. Groups are
 //! locked in the order of their numbers, after the rows of jobs.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -10,23 +10,23 @@ use std::mem::take;
 use std::sync::Arc;
 
 use super::{Answer, Dialect, Work, values};
-use crate::store::rules::{Affinity, Lane, Row, Rows};
+use crate::store::rules::{Group, Lane, Row, Rows};
 use crate::store::{JobId, Micros, State};
 
-/// The most affinities of members that are gone that a claim settles.
+/// The most groups of members that are gone that a claim settles.
 const UNBOUND_AT_ONCE: usize = 256;
 
-/// An affinity that this claim has locked.
+/// A group that this claim has locked.
 #[derive(Debug)]
 pub(in crate::store) struct Claimable {
-    pub(in crate::store) affinity: Affinity,
+    pub(in crate::store) group: Group,
     pub(in crate::store) running: u64,
     /// Its due jobs, locked here.
     pub(in crate::store) waiting: VecDeque<(Micros, JobId)>,
 }
 
 #[derive(Debug, Default)]
-pub(in crate::store) struct Affinities {
+pub(in crate::store) struct Groups {
     /// By handler and text, as this transaction has found them.
     pub(in crate::store) found: HashMap<(usize, Arc<str>), u64>,
     /// Those whose jobs have changed.
@@ -34,14 +34,14 @@ pub(in crate::store) struct Affinities {
     pub(in crate::store) claimable: HashMap<u64, Claimable>,
 }
 
-impl Affinities {
+impl Groups {
     /// A row has changed, or is about to leave.
     pub(super) fn note(&mut self, row: &Row) {
         let Some(tie) = &row.tie else { return };
-        self.unsettled.insert(tie.affinity);
-        if let Some(claimable) = self.claimable.get_mut(&tie.affinity) {
+        self.unsettled.insert(tie.group);
+        if let Some(claimable) = self.claimable.get_mut(&tie.group) {
             let waited = claimable.waiting.iter().position(|&(_, id)| id == row.id);
-            if let (Some(at), false) = (waited, matches!(row.lane(), Lane::Affinity(_))) {
+            if let (Some(at), false) = (waited, matches!(row.lane(), Lane::Group(_))) {
                 claimable.waiting.remove(at);
                 claimable.running += u64::from(row.state == State::Running);
             }
@@ -49,9 +49,9 @@ impl Affinities {
     }
 }
 
-/// The columns `id, handler, affinity, member, next, version, most`.
-pub(in crate::store) fn affinity_of(row: &impl Answer) -> Affinity {
-    Affinity {
+/// The columns `id, handler, group, member, next, version, most`.
+pub(in crate::store) fn group_of(row: &impl Answer) -> Group {
+    Group {
         id: row.count(0),
         kind: row.count(1) as usize,
         text: row.text(2).unwrap_or_default(),
@@ -63,46 +63,46 @@ pub(in crate::store) fn affinity_of(row: &impl Answer) -> Affinity {
 }
 
 impl<D: Dialect> Work<D> {
-    pub(in crate::store) fn find_affinity(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
-        if let Some(&id) = self.affinities.found.get(&(kind, Arc::clone(text))) {
+    pub(in crate::store) fn find_group(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
+        if let Some(&id) = self.groups.found.get(&(kind, Arc::clone(text))) {
             return id;
         }
         let named = values![kind, &**text];
-        let mut found = self.number(D::TEXTS.affinity_named, named);
+        let mut found = self.number(D::TEXTS.group_named, named);
         if found.is_none() {
             self.forget_idle(now);
-            found = self.number(D::TEXTS.add_affinity, values![kind, &**text, now]);
+            found = self.number(D::TEXTS.add_group, values![kind, &**text, now]);
         }
         // Another transaction may have been first.
-        let id = found.or_else(|| self.number(D::TEXTS.affinity_named, named)).unwrap_or_default() as u64;
-        self.affinities.found.insert((kind, Arc::clone(text)), id);
+        let id = found.or_else(|| self.number(D::TEXTS.group_named, named)).unwrap_or_default() as u64;
+        self.groups.found.insert((kind, Arc::clone(text)), id);
         id
     }
 
-    pub(super) fn read_affinity(&mut self, id: u64) -> Option<Affinity> {
-        if let Some(claimable) = self.affinities.claimable.get(&id) {
-            return Some(claimable.affinity.clone());
+    pub(super) fn read_group(&mut self, id: u64) -> Option<Group> {
+        if let Some(claimable) = self.groups.claimable.get(&id) {
+            return Some(claimable.group.clone());
         }
         if !D::LOCKS {
             self.flush(); // on a server once, at the commit
         }
-        self.ask(D::TEXTS.affinity, values![id]).first().map(affinity_of)
+        self.ask(D::TEXTS.group, values![id]).first().map(group_of)
     }
 
-    pub(super) fn change_affinity(&mut self, id: u64, change: impl FnOnce(&mut Affinity)) {
-        let Some(mut affinity) = self.read_affinity(id) else { return };
-        change(&mut affinity);
-        let most = i64::try_from(affinity.most).unwrap_or(i64::MAX);
-        let values = values![affinity.member, affinity.next, affinity.version, most, id];
-        self.ask(D::TEXTS.change_affinity, values);
-        self.affinities.unsettled.insert(id);
-        if let Some(claimable) = self.affinities.claimable.get_mut(&id) {
-            claimable.affinity = affinity;
+    pub(super) fn change_group(&mut self, id: u64, change: impl FnOnce(&mut Group)) {
+        let Some(mut group) = self.read_group(id) else { return };
+        change(&mut group);
+        let most = i64::try_from(group.most).unwrap_or(i64::MAX);
+        let values = values![group.member, group.next, group.version, most, id];
+        self.ask(D::TEXTS.change_group, values);
+        self.groups.unsettled.insert(id);
+        if let Some(claimable) = self.groups.claimable.get_mut(&id) {
+            claimable.group = group;
         }
     }
 
     pub(super) fn running_of(&mut self, id: u64) -> u64 {
-        if let Some(claimable) = self.affinities.claimable.get(&id) {
+        if let Some(claimable) = self.groups.claimable.get(&id) {
             return claimable.running;
         }
         self.flush();
@@ -112,7 +112,7 @@ impl<D: Dialect> Work<D> {
     pub(super) fn first_waiting(&mut self, id: u64) -> Option<(Micros, JobId)> {
         if D::LOCKS {
             // The others are not locked.
-            let claimable = self.affinities.claimable.get(&id).filter(|_| !self.has_failed());
+            let claimable = self.groups.claimable.get(&id).filter(|_| !self.has_failed());
             return claimable?.waiting.front().copied();
         }
         self.write_rows();
@@ -121,42 +121,42 @@ impl<D: Dialect> Work<D> {
     }
 
     pub(in crate::store) fn has_unsettled(&self) -> bool {
-        !self.affinities.unsettled.is_empty()
+        !self.groups.unsettled.is_empty()
     }
 
-    /// Keeps the heads of the affinities right whose jobs have changed. All rows have been written.
-    pub(super) fn settle_affinities(&mut self) {
-        let ids: Vec<i64> = take(&mut self.affinities.unsettled).into_iter().map(|id| id as i64).collect();
+    /// Keeps the heads of the groups right whose jobs have changed. All rows have been written.
+    pub(super) fn settle_groups(&mut self) {
+        let ids: Vec<i64> = take(&mut self.groups.unsettled).into_iter().map(|id| id as i64).collect();
         if ids.is_empty() || self.has_failed() {
             return;
         }
-        D::lock_affinities(self, &ids);
+        D::lock_groups(self, &ids);
         // A statement of its own, after the locks: it sees all that was committed before.
         for row in self.ask(D::TEXTS.facts, values![&*ids]) {
-            let mut affinity = affinity_of(&row);
-            let (before, member, next) = (row.instant(7), affinity.member, affinity.next);
+            let mut group = group_of(&row);
+            let (before, member, next) = (row.instant(7), group.member, group.next);
             let running = row.count(8);
             let live = [(member, row.flag(11)), (next, row.flag(12))];
-            affinity.settle(running, |wanted| live.iter().any(|&(member, live)| live && member == wanted));
-            let first = if affinity.is_open(running) { row.instant(9) } else { None };
+            group.settle(running, |wanted| live.iter().any(|&(member, live)| live && member == wanted));
+            let first = if group.is_open(running) { row.instant(9) } else { None };
             let (any, now) = (row.flag(10), self.up);
-            let values = values![affinity.member, affinity.next, affinity.version, first, any, now, affinity.id];
+            let values = values![group.member, group.next, group.version, first, any, now, group.id];
             self.ask(D::TEXTS.settle, values);
             let is_earlier = first.is_some_and(|first| before.is_none_or(|before| first < before));
-            if (is_earlier || member != affinity.member) && !self.is_paused(affinity.kind) {
+            if (is_earlier || member != group.member) && !self.is_paused(group.kind) {
                 first.into_iter().for_each(|first| self.effects.wake_all(first));
             }
         }
     }
 
-    /// Settles some of the affinities of members that are gone, and forgets the dead ones that have
+    /// Settles some of the groups of members that are gone, and forgets the dead ones that have
     /// none. Those with runs under way settle when the runs have ended.
     pub(super) fn settle_gone(&mut self) -> bool {
         if !D::any_gone(self) {
             return false;
         }
         let found = self.ask(D::TEXTS.unbound, values![UNBOUND_AT_ONCE]);
-        self.affinities.unsettled.extend(found.iter().map(|row| row.count(0)));
+        self.groups.unsettled.extend(found.iter().map(|row| row.count(0)));
         self.flush();
         let is_more = found.len() >= UNBOUND_AT_ONCE;
         if !is_more {
