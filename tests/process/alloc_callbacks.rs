@@ -137,21 +137,13 @@ fn firing_on_the_pool_allocates_nothing() {
             allocations_of_all() - before
         };
         // The first rounds warm up: the memory of the batches that are under way at once, on all
-        // threads, is then used again.
-        let mut in_all = 0;
-        let mut silent = |more| {
-            (0..20).any(|_| {
-                let allocations = during(more);
-                in_all += allocations;
-                allocations == 0
-            })
-        };
+        // threads, is then used again. A busy machine takes threads away in the middle of a batch,
+        // so more are under way; a tick or a sweep that allocated would do so in each round.
+        let silent = |more| (0..20).any(|_| during(more) == 0);
         assert!(silent(300), "300 ticks of one timer without an allocation, in one of twenty rounds");
         // Swept together, handed over, stolen.
         let some: Vec<Timer> = (0..50).map(|_| Timer::on(&runtime, ms(2), ms(2), ticks.callback())).collect();
         assert!(silent(5_000), "5,000 ticks of fifty timers without an allocation, in one of twenty rounds");
-        // A sweep that allocated would come to a hundred in a round.
-        assert!(in_all <= 64, "{in_all} allocations for batches");
         // More timers do not fit the deques: these grow and shrink with each sweep, by doubling.
         let many_timers: Vec<Timer> = (0..400).map(|_| Timer::on(&runtime, ms(5), ms(5), ticks.callback())).collect();
         during(5_000);
