@@ -7,7 +7,7 @@
 //! 1. A job whose process has ended during its last two attempts is a *suspect*. A store gives a
 //!    suspect to a claim by itself, and to no place of a run that ends.
 //! 2. A suspect begins when no other run is under way, and closes the gate: nothing begins beside
-//!    it. The end of its run opens the gate, or the end of its time alone ([`alone_for`]). So a long
+//!    it. The end of its run opens the gate, or the end of its time alone ([`alone_for`]): a long
 //!    run whose process was killed twice holds up the others for a minute, not for its length.
 //! 3. With runs under way the gate closes at once, and the suspect waits inside until the last of
 //!    them has ended, up to the *patience*. Then it is put back, the gate is open for at least as
