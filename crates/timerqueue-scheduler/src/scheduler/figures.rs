@@ -1,6 +1,6 @@
 //! Figures for tools that watch: what a scheduler and its store come to, by the names of a table.
 //!
-//! Ground rules. There is one table, [`Figure::KINDS`]: whatever reports figures takes the names
+//! Ground rules. There is one table, [`Figure::KINDS`]: each report of figures takes the names
 //! from there. Counters do not fall: a store keeps the ends of runs for a week, so what is older
 //! than some minutes is added up here. No lock is held while a store is asked.
 
