@@ -73,6 +73,7 @@ fn changing_and_disposing_allocate_nothing() {
     for runtime in [warm(manual().1), warm(native())] {
         let mut timers: Vec<Timer> = (0..100).map(|i| Timer::on(&runtime, secs(10 + i), NEVER, |_| {})).collect();
         let once = OnceTimer::on(&runtime, secs(10), |_| {});
+        assert_eq!(runtime.metrics().active, 101);
         let (count, ()) = allocations(|| {
             for due in [5, 500, 50, 5_000_000, 5_000] {
                 for timer in &timers {
