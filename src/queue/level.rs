@@ -308,7 +308,11 @@ impl<X> Levels<X> {
         // SAFETY: the caller says that `node` is in the slot's list or in `taken`; there it is not
         // a head, as tested above.
         let emptied = unsafe { its.list.unlink(node, key) };
-        its.tally = its.tally.saturating_sub(ONE);
+        // While the chain of the slot is still being dealt with, nothing tells which of the two the
+        // node was in. A new slot that is crowded must not look empty.
+        if !taken.has_nodes_of(slot) {
+            its.tally = its.tally.saturating_sub(ONE);
+        }
         if emptied && its.list.is_empty() {
             self.mark_empty(slot);
         } else if its.earliness != 0 {
@@ -318,7 +322,7 @@ impl<X> Levels<X> {
 
     /// Takes the chain of a slot; the slot is empty afterwards.
     pub(super) fn take(&mut self, slot: usize) -> TakenList<X> {
-        let list = self.slots[cut(slot).0].list.take();
+        let list = self.slots[cut(slot).0].list.take(slot);
         self.mark_empty(slot);
         list
     }
@@ -367,8 +371,8 @@ impl<X> Levels<X> {
         self.slots[cut(slot).0].list.visit(key, visit)
     }
 
-    /// Calls `visit` with slot and node for every node, and asserts that bitmaps, lists and bounds
-    /// agree.
+    /// Calls `visit` with slot and node for every node, and asserts that bitmaps, lists, bounds
+    /// and counts agree.
     #[cfg(any(test, timerqueue_check))]
     pub(super) fn for_each(&self, key: &Key, mut visit: impl FnMut(usize, NonNull<Node<X>>)) {
         for (index, slot) in self.slots.iter().enumerate() {
@@ -376,7 +380,12 @@ impl<X> Levels<X> {
             assert_eq!(marked, !slot.list.is_empty(), "bit and list of slot {index} agree");
             assert_eq!(slot.list.is_empty(), slot.earliness == 0, "an empty slot {index} has no bound, a full one has");
             assert!(slot.tally == 0 || !slot.list.is_empty(), "an empty slot {index} has no flags");
-            slot.list.for_each(key, |node| visit(index, node));
+            let mut nodes = 0;
+            slot.list.for_each(key, |node| {
+                nodes += 1;
+                visit(index, node);
+            });
+            assert!(slot.tally / ONE >= nodes, "slot {index} has at most as many nodes as it counts");
         }
         for (i, word) in self.occupied.iter().enumerate() {
             assert_eq!(self.summary[i / 64] >> (i % 64) & 1 == 1, *word != 0, "summary bit {i} agrees");

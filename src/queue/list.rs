@@ -135,11 +135,11 @@ impl<X> List<X> {
         }
     }
 
-    /// Takes all nodes, leaving this list empty.
-    pub(crate) fn take(&mut self) -> TakenList<X> {
+    /// Takes all nodes, leaving this list, that of `slot`, empty.
+    pub(crate) fn take(&mut self, slot: usize) -> TakenList<X> {
         let list = std::mem::replace(self, Self::new());
         list.heads.into_iter().for_each(fetch);
-        TakenList { list, turn: 0 }
+        TakenList { list, turn: 0, slot }
     }
 
     /// Calls `visit` for each node, until `visit` breaks.
@@ -178,16 +178,24 @@ pub(crate) struct TakenList<X> {
     pub(super) list: List<X>,
     /// The stripe to be popped next.
     turn: usize,
+    /// Where the nodes were taken.
+    slot: usize,
 }
 
 impl<X> TakenList<X> {
     pub(crate) const fn new() -> Self {
-        Self { list: List::new(), turn: 0 }
+        Self { list: List::new(), turn: 0, slot: 0 }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
+    }
+
+    /// Whether nodes taken from this slot are left.
+    #[inline]
+    pub(crate) fn has_nodes_of(&self, slot: usize) -> bool {
+        self.slot == slot && !self.is_empty()
     }
 
     /// Unlinks and returns a node.
@@ -288,7 +296,7 @@ mod tests {
         let nodes = nodes(NODES);
         for order in orders(NODES) {
             let mut list = filled(&nodes, &key);
-            let mut chain = list.take();
+            let mut chain = list.take(7);
             assert!(list.is_empty());
             let mut left: Vec<usize> = (0..NODES).collect();
             for (i, gone) in order.into_iter().enumerate() {

@@ -59,6 +59,26 @@ fn a_long_timer_stays_where_it_is_unless_it_is_moved_before_the_window_of_its_sl
     }
 }
 
+/// What leaves a taken chain is not counted in the slot that has been filled anew meanwhile.
+#[test]
+fn a_slot_filled_anew_counts_its_own_timers_while_its_chain_is_taken() {
+    let mut pair = Pair::new(0, 64, 1, MissedTicks::Rebase);
+    for i in 0..48 {
+        pair.arm(i, 100 + i as u64, NEVER);
+    }
+    pair.now = 50;
+    // A timer moved later: the search for the earliest takes the slot, and stops after one node.
+    assert!(pair.arm(0, 5 * MS, NEVER));
+    assert_eq!(pair.queue.earliest_due(&mut 1), None);
+    for i in 48..64 {
+        pair.arm(i, 100 + i as u64, NEVER);
+    }
+    for i in (0..48).step_by(2).chain(48..56) {
+        pair.disarm(i);
+    }
+    pair.run_until(10 * MS);
+}
+
 #[test]
 fn a_short_timer_stays_where_it_is_unless_it_is_moved_before_its_slot() {
     const SLOT: u64 = 1 << SLOT_SHIFT;
