@@ -87,6 +87,13 @@ const COLUMNS: &[Column] = &[
         |read, n| read.row.priority = n.clamp(i8::MIN.into(), i8::MAX.into()) as i8,
     ),
     number("expires", Change, |row| row.expires, |read, last| read.row.expires = Some(last)),
+    number("keep", Once, |row| row.keep, |read, time| read.row.keep = Some(time)),
+    text(
+        "progress",
+        Change,
+        |row| borrowed(row.progress.as_ref()?),
+        |read, json| read.row.progress = Some(json.into()),
+    ),
 ];
 
 fn micros(at: Option<Micros>) -> Option<i64> {

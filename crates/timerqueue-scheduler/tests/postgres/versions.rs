@@ -44,7 +44,7 @@ fn l17_tables_of_the_version_before_are_brought_up_to_date() {
     let before = logging(connect(server, &options(&schema)), &Log::default());
     server.psql(&format!("UPDATE {schema}.store SET version = 2; DROP FUNCTION {schema}.put"));
     drop(connect(server, &options(&schema)));
-    assert_eq!(server.psql(&format!("SELECT version FROM {schema}.store")), "7");
+    assert_eq!(server.psql(&format!("SELECT version FROM {schema}.store")), "8");
     server.psql(&format!("SELECT {schema}.put('log', 'a')"));
     until("the job has left", || server.psql(&format!("SELECT count(*) FROM {schema}.jobs")) == "0");
     drop(before);
@@ -72,5 +72,5 @@ fn l17_a_step_may_take_longer_than_the_patience() {
     for store in stores {
         store.join().unwrap().unwrap();
     }
-    assert_eq!(server.psql(&format!("SELECT version FROM {schema}.store")), "7");
+    assert_eq!(server.psql(&format!("SELECT version FROM {schema}.store")), "8");
 }

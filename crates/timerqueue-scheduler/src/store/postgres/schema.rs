@@ -35,6 +35,7 @@ const STEPS: &[Step] = &[
     Step { sql: include_str!("schema5.sql"), least: 1 },
     Step { sql: include_str!("schema6.sql"), least: 1 },
     Step { sql: include_str!("schema7.sql"), least: 1 },
+    Step { sql: include_str!("schema8.sql"), least: 1 },
 ];
 
 /// How long a node waits for a step: as long as an index of a large table takes.

@@ -348,6 +348,8 @@ impl Row {
             counted: false,
             priority: 0,
             expires: None,
+            keep: None,
+            progress: None,
         })
     }
 }

@@ -211,6 +211,10 @@ pub(crate) struct Row {
     /// The last instant at which a run begins; of a recurring job, the time from the due time of
     /// each run to that. In microseconds.
     pub(crate) expires: Option<i64>,
+    /// How long the end of the job is kept, so that it can be awaited. In microseconds.
+    pub(crate) keep: Option<i64>,
+    /// What an attempt has written down for the next one, as JSON text.
+    pub(crate) progress: Option<Arc<str>>,
 }
 
 /// The index that has a row with a wake instant.

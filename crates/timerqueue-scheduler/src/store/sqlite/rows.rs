@@ -183,6 +183,7 @@ mod tests {
         (row.attempt, row.claims, row.turn, row.owner, row.process, row.died) = (5, 6, 7, u64::MAX, 9, 10);
         (row.crashes, row.suspicion) = (11, 12);
         (row.lease, row.error) = (Some(Micros::new(11)), Some("no".into()));
+        (row.keep, row.progress) = (Some(14), Some("{}".into()));
         let mut run = LastRun::new(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH, RunEnd::Failed);
         run.duration = Duration::from_micros(12);
         row.end_with(Some(Box::new(run)));
@@ -205,7 +206,7 @@ mod tests {
 
         let row = full();
         let mut put = Row::new(row.id, "k".into(), 3, "[1]".into(), State::Waiting, Micros::new(1), None);
-        (put.nominal, put.tie) = (row.nominal, row.tie.clone());
+        (put.nominal, put.tie, put.keep) = (row.nominal, row.tie.clone(), row.keep);
         let seen = |statements: &mut Statements<'_>| format!("{:?}", load(statements, LOAD, [7]).unwrap()[0].row);
         insert(&mut statements, &put).unwrap();
         assert_eq!(seen(&mut statements), format!("{put:?}"));

@@ -22,6 +22,7 @@ const STEPS: &[&str] = &[
     include_str!("schema4.sql"),
     include_str!("schema5.sql"),
     include_str!("schema6.sql"),
+    include_str!("schema7.sql"),
 ];
 
 pub(super) const VERSION: u32 = STEPS.len() as u32;

@@ -1,0 +1,22 @@
+-- The end of the job is kept this long, in microseconds, and can be awaited.
+ALTER TABLE timerqueue_jobs ADD COLUMN keep INTEGER;
+ALTER TABLE timerqueue_jobs ADD COLUMN progress TEXT; -- what an attempt has written down for the next one, as JSON
+
+ALTER TABLE timerqueue_finished ADD COLUMN node TEXT;   -- the scheduler that has run the job
+ALTER TABLE timerqueue_finished ADD COLUMN result TEXT; -- the value of the handler, as JSON
+ALTER TABLE timerqueue_finished ADD COLUMN seq INTEGER; -- counts the done jobs that were kept
+ALTER TABLE timerqueue_store ADD COLUMN ends INTEGER NOT NULL DEFAULT 0; -- the last of these
+
+UPDATE timerqueue_finished SET seq = one.seq
+FROM (SELECT id, row_number() OVER (ORDER BY ended, id) AS seq FROM timerqueue_finished) AS one WHERE one.id = timerqueue_finished.id;
+UPDATE timerqueue_store SET ends = (SELECT count(*) FROM timerqueue_finished);
+
+CREATE INDEX timerqueue_finished_seq ON timerqueue_finished (seq);
+CREATE INDEX timerqueue_finished_handlers ON timerqueue_finished (handler, seq);
+
+-- Also for a process with an older version of this library.
+CREATE TRIGGER timerqueue_ends AFTER INSERT ON timerqueue_finished
+BEGIN
+    UPDATE timerqueue_store SET ends = ends + 1;
+    UPDATE timerqueue_finished SET seq = (SELECT ends FROM timerqueue_store) WHERE id = NEW.id;
+END;
