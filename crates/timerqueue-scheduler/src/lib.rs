@@ -69,7 +69,7 @@ pub use engine::{
     Report, Retry, RoundRobin, Run, RunRecord, Stats, StillRunning,
 };
 pub use histogram::Histogram;
-pub use scheduler::{Builder, Figure, FigureKind, Figures, Put, Scheduler, StartError};
+pub use scheduler::{Builder, ById, EditJob, Figure, FigureKind, Figures, Put, Scheduler, StartError};
 pub use store::{
     Activity, Cancel, Candidate, Catchup, Change, Clash, Counts, Error, JobId, JobInfo, KindCounts, LastRun, Node,
     NodeHandler, NodeId, Overlap, Placed, Query, Recurrence, Revive, RunEnd, State, Tally,

@@ -4,6 +4,7 @@
 //! of the store, whose answer is a [`Pending`]. The rest is the engine's.
 
 mod builder;
+mod edit;
 mod error;
 mod figures;
 #[cfg(feature = "sqlite")]
@@ -21,6 +22,7 @@ use serde::Serialize;
 use timerqueue::Due;
 
 pub use self::builder::Builder;
+pub use self::edit::{ById, EditJob};
 pub use self::error::StartError;
 pub use self::figures::{Figure, FigureKind, Figures};
 pub use self::put::Put;
@@ -202,10 +204,7 @@ impl Scheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cancel(&self, key: &str) -> Pending<Cancel> {
-        self.core.mutate(key_op(key, Mutation::Cancel), |applied| match applied {
-            Applied::Cancel(cancel) => Some(cancel),
-            _ => None,
-        })
+        self.core.mutate(key_op(key, Mutation::Cancel), cancelled)
     }
 
     /// Gives a waiting job another due time, in one step: also one that waits for its next attempt,
@@ -382,6 +381,10 @@ impl Scheduler {
 
 fn key_op(key: &str, mutation: Mutation) -> Op {
     Op::Key { key: key.into(), mutation }
+}
+
+fn cancelled(applied: Applied) -> Option<Cancel> {
+    if let Applied::Cancel(cancel) = applied { Some(cancel) } else { None }
 }
 
 fn changed(applied: Applied) -> Option<Change> {

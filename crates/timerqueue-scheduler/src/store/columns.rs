@@ -94,6 +94,8 @@ const COLUMNS: &[Column] = &[
         |row| borrowed(row.progress.as_ref()?),
         |read, json| read.row.progress = Some(json.into()),
     ),
+    number("added", Once, |row| micros(row.added), |read, at| read.row.added = Some(Micros::new(at))),
+    number("begun", Begin, |row| micros(row.begun), |read, at| read.row.begun = Some(Micros::new(at))),
 ];
 
 fn micros(at: Option<Micros>) -> Option<i64> {

@@ -85,9 +85,7 @@ pub(crate) fn check(op: &Op) -> Result<(), Invalid> {
             check_name(&new.name)?;
             check_payload(&new.payload)?;
             new.group.as_deref().map_or(Ok(()), check_group)?;
-            if new.priority.unsigned_abs() > MAX_PRIORITY.unsigned_abs() {
-                return Err(Invalid::PriorityOutOfRange { priority: new.priority });
-            }
+            check_priority(new.priority)?;
             match new.expires {
                 Some(Expiry::At(_)) if new.recurrence.is_some() => return Err(Invalid::ExpiresWithSchedule),
                 Some(Expiry::At(when)) => check_when(when)?,
@@ -97,10 +95,30 @@ pub(crate) fn check(op: &Op) -> Result<(), Invalid> {
         }
         Op::Key { key, mutation } => {
             check_key(key)?;
-            if let Mutation::Move(when) = mutation { check_when(*when) } else { Ok(()) }
+            check_mutation(mutation)
         }
+        Op::Job { mutation, .. } => check_mutation(mutation),
         Op::PauseHandler { name, .. } => check_name(name),
         Op::Settle(_) | Op::Advance(_) | Op::Revive(_) | Op::Discard(_) | Op::Bind(_) => Ok(()),
+    }
+}
+
+fn check_mutation(mutation: &Mutation) -> Result<(), Invalid> {
+    match mutation {
+        Mutation::Move(when) => check_when(*when),
+        Mutation::Edit(edit) => {
+            edit.payload.as_deref().map_or(Ok(()), check_payload)?;
+            edit.priority.map_or(Ok(()), check_priority)?;
+            edit.when.map_or(Ok(()), check_when)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_priority(priority: i8) -> Result<(), Invalid> {
+    match priority.unsigned_abs() > MAX_PRIORITY.unsigned_abs() {
+        true => Err(Invalid::PriorityOutOfRange { priority }),
+        false => Ok(()),
     }
 }
 

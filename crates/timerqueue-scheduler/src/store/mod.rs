@@ -61,8 +61,8 @@ pub use self::node::{
     Bound, Candidate, Entry, EntryHandler, GroupId, Limits, Node, NodeHandler, NodeId, Rate, Unbound,
 };
 pub use self::op::{
-    Advance, Applied, Bind, Cancel, Change, Clash, Expiry, Mutation, NewJob, Op, Placed, Revive, Settle, Step, Verdict,
-    When,
+    Advance, Applied, Bind, Cancel, Change, Clash, Edit, Expiry, Mutation, NewJob, Op, Placed, Revive, Settle, Step,
+    Verdict, When,
 };
 #[cfg(feature = "postgres")]
 pub use self::postgres::{

@@ -179,6 +179,18 @@ pub struct Bind {
     pub node: NodeId,
 }
 
+/// What becomes another one in a job that waits, or in a recurring job and its runs to come. What
+/// is `None` stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edit {
+    /// JSON text.
+    pub payload: Option<Arc<str>>,
+    /// The priority.
+    pub priority: Option<i8>,
+    /// The due time, of a job that does not recur.
+    pub when: Option<When>,
+}
+
 /// A change of the job with a key.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -196,6 +208,8 @@ pub enum Mutation {
     /// The schedule of this value; the rules for late occurrences stay. Occurrences up to now do
     /// not run. The same schedule changes nothing.
     Reschedule(Box<Recurrence>),
+    /// Other parts, of a job that waits or recurs.
+    Edit(Box<Edit>),
     /// The next occurrence is computed again, after the same last one: with the zone data of now.
     Look,
     /// The schedule goes on from now: what it has missed does not run, and it waits for no instant
@@ -213,6 +227,14 @@ pub enum Op {
     Key {
         /// The key.
         key: Arc<str>,
+        /// The change.
+        mutation: Mutation,
+    },
+    /// A change of the job with this number, as long as it has its key: no change of a run of a
+    /// recurring job, or of a job that was replaced. Answer: as of [`Op::Key`].
+    Job {
+        /// The number.
+        id: JobId,
         /// The change.
         mutation: Mutation,
     },

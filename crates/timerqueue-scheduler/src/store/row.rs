@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{Invalid, Micros, form};
+use super::{Invalid, Micros, NodeId, form};
 use crate::{Occurrence as Exact, Schedule};
 
 /// A job in its store. Numbers grow in the order of the puts, are not used again, and some are
@@ -244,6 +244,16 @@ pub struct JobInfo {
     pub state: State,
     /// Whether the job was paused by its key.
     pub paused: bool,
+    /// When the job was put, on the store's clock; of a run of a recurring job, its occurrence.
+    /// `None`: by a version that did not note it.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "form::rfc3339_or_none")]
+    pub added: Option<SystemTime>,
+    /// When the run under way began, on the store's clock.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "form::rfc3339_or_none")]
+    pub begun: Option<SystemTime>,
+    /// The [node](crate::Scheduler::nodes) of the run under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
     /// When the job is due; of a recurring job: its next occurrence. `None`: it waits for no
     /// instant.
     #[serde(serialize_with = "form::rfc3339_or_none")]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 
 use timerqueue_scheduler::Catchup;
-use timerqueue_scheduler::store::{Claimed, ClaimedSchedule, Expiry};
+use timerqueue_scheduler::store::{Claimed, ClaimedSchedule, Edit, Expiry};
 
 use super::*;
 
@@ -125,7 +125,13 @@ impl<A: Rig, B: Rig> Twins<A, B> {
 
     fn change(&mut self) {
         let key = self.key();
-        let mutation = match self.random.below(5) {
+        let mutation = match self.random.below(7) {
+            5 | 6 => {
+                let payload = self.random.chance(50).then(|| format!("{}", self.random.below(9)).into());
+                let priority = self.random.chance(50).then(|| [-9, 0, 0, 4][self.random.below(4) as usize]);
+                let when = self.random.chance(30).then(|| self.when());
+                Mutation::Edit(Box::new(Edit { payload, priority, when }))
+            }
             0 => Mutation::Cancel,
             1 => Mutation::Move(self.when()),
             2 => Mutation::RunNow,

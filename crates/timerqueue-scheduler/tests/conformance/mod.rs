@@ -213,6 +213,7 @@ mod activity;
 mod claims;
 #[cfg(feature = "sqlite")]
 mod differential;
+mod edits;
 mod groups;
 mod keys;
 mod limits;
@@ -224,6 +225,7 @@ pub(crate) use activity::*;
 pub(crate) use claims::*;
 #[cfg(feature = "sqlite")]
 pub(crate) use differential::random_programs;
+pub(crate) use edits::*;
 pub(crate) use groups::*;
 pub(crate) use keys::*;
 pub(crate) use limits::*;
@@ -324,6 +326,13 @@ macro_rules! conformance {
             j21_a_job_does_not_begin_after_its_last_instant
             j21_no_attempt_begins_after_the_last_instant
             limits_of_priorities_and_last_instants
+            j23_an_edited_job_runs_with_what_it_has_by_then
+            j23_an_edit_of_a_priority_moves_the_job_among_the_others
+            j23_runs_of_an_edited_schedule_are_as_it_says
+            j23_a_change_by_number_changes_that_job_alone
+            limits_of_edits
+            a_job_shows_when_it_was_put_and_its_run_began
+            a_run_shows_its_node
             two_schedulers_never_get_the_same_job
         );
     };

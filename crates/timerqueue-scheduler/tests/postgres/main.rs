@@ -415,7 +415,7 @@ fn l10_a_server_that_is_away_is_an_error_with_a_kind() {
     drop(connect(server, &options(&schema)));
     server.psql(&format!("UPDATE {schema}.store SET version = 99, least = 99"));
     let error = options(&schema).connect(Runtime::global(), &server.address()).unwrap_err();
-    let too_new = timerqueue_scheduler::store::Fault::TooNew { found: 99, known: 7 };
+    let too_new = timerqueue_scheduler::store::Fault::TooNew { found: 99, known: 8 };
     assert!(matches!(error, Error::Store { fault, .. } if fault == too_new), "{error:?}");
 }
 

@@ -27,7 +27,7 @@ fn jobs_and_counts_serialize_for_people_and_programs() {
     let failing = json!({
         "id": 1, "key": "a", "handler": "mail", "group": "x", "payload": {"to": "ann", "n": [1, null]},
         "state": "waiting", "paused": false, "due": "2026-01-01T00:00:02.5Z", "nominal": null, "parent": null,
-        "attempt": 1, "crashes": 0, "error": "away", "last": run, "failures": [run],
+        "attempt": 1, "crashes": 0, "error": "away", "last": run, "failures": [run], "added": "2026-01-01T00:00:00Z",
     });
     assert_eq!(to_value(job("a")).unwrap(), failing);
     let recurring = to_value(job("r")).unwrap();

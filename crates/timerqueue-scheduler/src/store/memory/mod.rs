@@ -148,7 +148,7 @@ impl MemoryStore {
         while first.peek().is_some() {
             let table = self.inner.table.lock();
             let rows = first.by_ref().take(SECTION).filter_map(|(_, id)| table.rows.get(&id));
-            found.extend(rows.map(|row| row.info(&table.kinds[row.kind].name)));
+            found.extend(rows.map(|row| table.info(row)));
         }
         found
     }
@@ -158,13 +158,13 @@ impl MemoryStore {
             return self.list_soonest(query);
         }
         let mut found = Vec::new();
-        self.walk(query, |row, name| found.push(row.info(name)));
+        self.walk(query, |row, table| found.push(table.info(row)));
         found
     }
 
-    /// Calls `each` for the rows of a query, in the order of their numbers, with the names of their
-    /// handlers. The lock is held during each call.
-    fn walk(&self, query: &Query, mut each: impl FnMut(&Row, &Arc<str>)) {
+    /// Calls `each` for the rows of a query, in the order of their numbers. The lock is held during
+    /// each call.
+    fn walk(&self, query: &Query, mut each: impl FnMut(&Row, &Table)) {
         let mut found = 0;
         let limit = query.limit.unwrap_or(usize::MAX);
         let newest = query.newest_first;
@@ -181,7 +181,7 @@ impl MemoryStore {
                 let fits = query.takes(row) && query.name.as_ref().is_none_or(|wanted| wanted == name);
                 if fits && found < limit {
                     found += 1;
-                    each(row, name);
+                    each(row, &table);
                 }
             }
             match last {
@@ -195,7 +195,7 @@ impl MemoryStore {
         let table = self.inner.table.lock();
         let id: &JobId = table.keys.get(key).or_else(|| table.dead_keys.get(key))?;
         let row = table.rows.get(id)?;
-        Some(row.info(&table.kinds[row.kind].name))
+        Some(table.info(row))
     }
 
     fn counts(&self) -> Counts {

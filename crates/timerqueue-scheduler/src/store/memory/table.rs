@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::members::{Groups, Members};
 use crate::store::minutes::{Activity, Ends, KEPT, minute_of, minutes_of};
 use crate::store::rules::{Effects, Group, Lane, MOST_DEAD, Member, Row, Rows, Tie, WRONG_BY, span_of};
-use crate::store::{JobId, LastRun, Micros, State};
+use crate::store::{JobId, JobInfo, LastRun, Micros, NodeId, State};
 
 /// The rows of a handler that have a wake instant, in its order.
 #[derive(Debug)]
@@ -172,6 +172,12 @@ impl Table {
             up: Micros::FIRST,
             effects: Effects::default(),
         }
+    }
+
+    /// A row as users see it.
+    pub(super) fn info(&self, row: &Row) -> JobInfo {
+        let node = (row.state == State::Running).then(|| self.members.of(row.owner)).flatten();
+        JobInfo { node: node.map(|(id, _)| NodeId(id)), ..row.info(&self.kinds[row.kind].name) }
     }
 
     fn settle_tied(&mut self, group: Option<u64>) {

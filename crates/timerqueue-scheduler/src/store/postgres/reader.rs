@@ -16,7 +16,7 @@ use super::rows;
 use crate::store::columns::{joined, read_names};
 use crate::store::questions::{Asked, Listing, Question, Questions};
 use crate::store::sql::looks;
-use crate::store::{Counts, JobId, JobInfo, Micros, Query, Scan, Scanned, State};
+use crate::store::{Counts, JobId, JobInfo, Micros, NodeId, Query, Scan, Scanned, State};
 use crate::unwind::quietly;
 
 pub(super) struct Reader {
@@ -31,7 +31,8 @@ macro_rules! infos {
         joined!([
             "SELECT ",
             read_names!(Server, "job."),
-            ", handler.name FROM jobs AS job JOIN handlers AS handler ON handler.id = job.handler WHERE ",
+            ", CASE WHEN job.state = 2 THEN (SELECT m.id FROM members AS m WHERE m.owner = job.owner AND NOT m.dead LIMIT 1) END, \
+             handler.name FROM jobs AS job JOIN handlers AS handler ON handler.id = job.handler WHERE ",
             $condition
         ])
     };
@@ -119,7 +120,8 @@ impl Reader {
 }
 
 fn info(row: &tokio_postgres::Row) -> JobInfo {
-    rows::read(row).row.info(&row.get::<_, &str>(row.len() - 1).into())
+    let node = row.get::<_, Option<i64>>(row.len() - 2).map(|id| NodeId(id as u64));
+    JobInfo { node, ..rows::read(row).row.info(&row.get::<_, &str>(row.len() - 1).into()) }
 }
 
 /// The job that holds the key, or the last dead one.

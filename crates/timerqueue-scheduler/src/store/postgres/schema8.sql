@@ -121,3 +121,14 @@ BEGIN
     END IF;
     RETURN new_id;
 END $$;
+-- When the job was put, and when its last run began. What nodes of older versions and `put` leave out is the clock.
+ALTER TABLE jobs
+    ADD COLUMN IF NOT EXISTS added bigint,
+    ADD COLUMN IF NOT EXISTS begun bigint;
+ALTER TABLE jobs ALTER COLUMN added SET DEFAULT clock();
+
+-- Of a job that has its priority no more, `apart` moves back to `wake`.
+DROP TRIGGER IF EXISTS jobs_apart ON jobs;
+CREATE TRIGGER jobs_apart BEFORE INSERT OR UPDATE OF wake ON jobs FOR EACH ROW
+WHEN (NEW.affinity_id IS NOT NULL OR NEW.priority <> 0 OR NEW.apart IS NOT NULL OR NEW.counted OR (NEW.state = 2 AND NEW.wake IS NOT NULL))
+EXECUTE FUNCTION set_apart();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Bindings, Recurring, Row, Rows, Runs, Tie, span_of};
 use crate::store::{Applied, limits};
 use crate::store::{
-    Cancel, Change, Clash, Expiry, Invalid, JobId, Micros, Mutation, NewJob, Occurrence, Op, Overlap, Placed,
+    Cancel, Change, Clash, Edit, Expiry, Invalid, JobId, Micros, Mutation, NewJob, Occurrence, Op, Overlap, Placed,
     Recurrence, State, When,
 };
 
@@ -36,7 +36,14 @@ pub(crate) trait Changes: Rows + Sized {
                     answer
                 }
             },
-            Op::Key { key, mutation } => self.change(&key, mutation, now),
+            Op::Key { key, mutation } => {
+                let id = self.holder(&key);
+                self.change(id, mutation, now)
+            }
+            Op::Job { id, mutation } => {
+                let id = self.row(id).filter(|row| row.holds_key).map(|row| row.id);
+                self.change(id, mutation, now)
+            }
             Op::PauseHandler { name, paused } => self.pause_handler(&name, paused),
             Op::Settle(settle) => Applied::Held(self.settle(*settle, now)),
             Op::Advance(advance) => Applied::Held(self.advance(*advance, now)),
@@ -89,7 +96,7 @@ pub(crate) trait Changes: Rows + Sized {
             row.span = Some(0);
         }
         row.tie = new.group.map(|text| Box::new(Tie { group: self.group_of(kind, &text, now), text }));
-        row.priority = new.priority;
+        (row.priority, row.added) = (new.priority, Some(self.up()));
         row.expires = match new.expires {
             Some(Expiry::AfterDue(after)) if row.recurring.is_some() => Some(span_of(after)),
             Some(Expiry::AfterDue(after)) => Some(due.saturating_add(after).as_i64()),
@@ -149,8 +156,8 @@ pub(crate) trait Changes: Rows + Sized {
         Some(if is_same && recurs_same { Placed::Kept(old) } else { Placed::Updated(old) })
     }
 
-    fn change(&mut self, key: &Arc<str>, mutation: Mutation, now: Micros) -> Applied {
-        let id = self.holder(key);
+    /// Changes the job that holds a key.
+    fn change(&mut self, id: Option<JobId>, mutation: Mutation, now: Micros) -> Applied {
         if let Mutation::Cancel = mutation {
             return Applied::Cancel(id.map_or(Cancel::Absent, |id| self.cancel(id)));
         }
@@ -161,7 +168,11 @@ pub(crate) trait Changes: Rows + Sized {
             return Applied::Change(Change::Absent);
         };
         Applied::Change(match (mutation, state) {
-            (Mutation::Move(_) | Mutation::RunNow, State::Running) => Change::Running,
+            (Mutation::Move(_) | Mutation::RunNow | Mutation::Edit(_), State::Running) => Change::Running,
+            (Mutation::Edit(edit), State::Waiting | State::Recurring) => match self.rework(id, &edit, now) {
+                Err(invalid) => return Applied::Invalid(invalid),
+                Ok(change) => change,
+            },
             (Mutation::Move(when), State::Waiting) => match self.resolve(when, now) {
                 Err(invalid) => return Applied::Invalid(invalid),
                 Ok(due) => self.wait_until(id, due),
@@ -185,6 +196,26 @@ pub(crate) trait Changes: Rows + Sized {
             (Mutation::Realign, State::Recurring) => self.realign(id, now),
             _ => Change::WrongKind,
         })
+    }
+
+    /// Changes parts of a job that does not run.
+    fn rework(&mut self, id: JobId, edit: &Edit, now: Micros) -> Result<Change, Invalid> {
+        let due = edit.when.map(|when| self.resolve(when, now)).transpose()?;
+        let Some(row) = self.row(id) else { return Ok(Change::Absent) };
+        if due.is_some() && row.recurring.is_some() {
+            return Ok(Change::WrongKind);
+        }
+        let (kind, tie) = (row.kind, row.tie.clone());
+        if let Some(payload) = &edit.payload {
+            self.rewrite(id, kind, payload, tie);
+        }
+        if let Some(priority) = edit.priority {
+            if priority != 0 {
+                self.note_priority(kind, priority);
+            }
+            self.edit(id, |row| row.priority = priority);
+        }
+        Ok(due.map_or(Change::Changed, |due| self.wait_until(id, due)))
     }
 
     fn wait_until(&mut self, id: JobId, due: Micros) -> Change {
@@ -350,6 +381,8 @@ impl Row {
             expires: None,
             keep: None,
             progress: None,
+            added: None,
+            begun: None,
         })
     }
 }

@@ -215,6 +215,10 @@ pub(crate) struct Row {
     pub(crate) keep: Option<i64>,
     /// What an attempt has written down for the next one, as JSON text.
     pub(crate) progress: Option<Arc<str>>,
+    /// When the job was put. `None`: by a version that did not note it.
+    pub(crate) added: Option<Micros>,
+    /// When the last run began.
+    pub(crate) begun: Option<Micros>,
 }
 
 /// The index that has a row with a wake instant.
@@ -397,6 +401,9 @@ impl Row {
             payload: Arc::clone(&self.payload),
             state: self.state,
             paused: self.paused,
+            added: self.added.map(Micros::to_system),
+            begun: self.begun.filter(|_| self.state == State::Running).map(Micros::to_system),
+            node: None,
             due: self.due().map(Micros::to_system),
             nominal: nominal.map(Micros::to_system),
             parent: self.parent,

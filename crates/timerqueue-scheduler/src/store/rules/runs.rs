@@ -113,7 +113,7 @@ pub(crate) trait Runs: Rows + Sized {
             let due = row.due;
             let expired = row.expires.is_some_and(|last| last < now.as_i64());
             (row.state, row.owner, row.lease, row.span) = (State::Running, owner, None, None);
-            row.counted = by.counted;
+            (row.counted, row.begun) = (by.counted, Some(now));
             row.process = process;
             row.claims += 1;
             row.attempt = row.attempt.saturating_add(u32::from(!expired));
@@ -275,7 +275,7 @@ pub(crate) trait Runs: Rows + Sized {
 
     /// Puts a run of a recurring job: behind the live one, unless runs may overlap.
     fn put_run(&mut self, parent: JobId, occurrence: Option<Occurrence>, now: Micros, counts: bool) {
-        let id = self.next_id();
+        let (id, added) = (self.next_id(), self.up());
         let Some((mut run, paused)) = self
             .edit(parent, |row| {
                 let recurring = row.recurring.as_mut()?;
@@ -291,7 +291,7 @@ pub(crate) trait Runs: Rows + Sized {
                 let due = occurrence.map_or(now, |occurrence| occurrence.due);
                 let mut run = Row::new(id, Arc::clone(&row.key), row.kind, Arc::clone(&row.payload), state, due, None);
                 run.tie = row.tie.clone();
-                run.priority = row.priority;
+                (run.priority, run.added) = (row.priority, Some(added));
                 run.expires = row.expires.map(|after| due.as_i64().saturating_add(after));
                 Some((run, row.paused && occurrence.is_some()))
             })

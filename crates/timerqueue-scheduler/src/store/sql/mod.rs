@@ -33,7 +33,8 @@ pub(super) type Checked = Result<Op, Invalid>;
 pub(super) fn checked(op: Op) -> Checked {
     let schedule = match &op {
         Op::Put(new) => new.recurrence.as_ref(),
-        Op::Key { mutation: Mutation::Reschedule(recurrence), .. } => Some(recurrence),
+        Op::Key { mutation: Mutation::Reschedule(recurrence), .. }
+        | Op::Job { mutation: Mutation::Reschedule(recurrence), .. } => Some(recurrence),
         _ => None,
     };
     match schedule {

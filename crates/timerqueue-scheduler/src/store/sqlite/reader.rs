@@ -20,7 +20,7 @@ use super::{FinishedJob, place, rows, schema, text};
 use crate::store::questions::{Asked, Listing, Questions, SECTION};
 use crate::store::reply::Awaited;
 use crate::store::sql::looks;
-use crate::store::{Counts, JobId, JobInfo, Micros, Query, Scan, Scanned, State};
+use crate::store::{Counts, JobId, JobInfo, Micros, NodeId, Query, Scan, Scanned, State};
 use crate::unwind::quietly;
 
 /// How long a statement may take that the end of a store waits for.
@@ -107,15 +107,18 @@ impl Reader {
 
 pub(super) fn columns(index: &str) -> String {
     format!(
-        "SELECT {}, handler.name FROM timerqueue_jobs AS job {index} \
+        "SELECT {}, CASE WHEN job.state = 2 THEN (SELECT id FROM timerqueue_members AS m WHERE m.owner = job.owner AND m.dead = 0) END \
+         AS node, handler.name FROM timerqueue_jobs AS job {index} \
          JOIN timerqueue_handlers AS handler ON handler.id = job.handler",
         rows::COLUMNS
     )
 }
 
 pub(super) fn info(row: &rusqlite::Row<'_>) -> rusqlite::Result<JobInfo> {
-    let name = rows::text(row, row.as_ref().column_index("name")?)?;
-    Ok(rows::read(row)?.row.info(&name))
+    let behind = rows::COUNT;
+    let (node, name) = (row.get::<_, Option<i64>>(behind)?, rows::text(row, behind + 1)?);
+    let node = node.map(|id| NodeId(id as u64));
+    Ok(JobInfo { node, ..rows::read(row)?.row.info(&name) })
 }
 
 /// The job that holds the key, or the last dead one.

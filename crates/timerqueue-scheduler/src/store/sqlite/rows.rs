@@ -19,6 +19,9 @@ const LEFT: [&Column; columns!(File, Left).len()] = columns!(File, Left);
 /// What [`read`] reads, of the table `job`.
 pub(super) const COLUMNS: &str = read_names!(File, "job.");
 
+/// How many these are.
+pub(super) const COUNT: usize = READ.len();
+
 pub(super) const LOAD: &str = joined!(["SELECT ", COLUMNS, " FROM timerqueue_jobs AS job WHERE id = ?1"]);
 pub(super) const HELD: &str =
     joined!(["SELECT ", COLUMNS, " FROM timerqueue_jobs AS job WHERE key = ?1 AND holds_key = 1"]);
@@ -95,6 +98,7 @@ static INSERT_PLAIN: LazyLock<String> = LazyLock::new(|| {
             ("handler", _) => "?3".to_owned(),
             ("payload", _) => "?4".to_owned(),
             ("due" | "wake", _) => "?5".to_owned(),
+            ("added", _) => "?6".to_owned(),
             (_, Cell::Number(number)) => number.to_string(),
             (_, Cell::Flag(is)) => u8::from(is).to_string(),
             (_, Cell::Null | Cell::Text(_)) => continue,
@@ -115,8 +119,9 @@ pub(super) fn insert_plain(
     kind: usize,
     new: &NewJob,
     due: Micros,
+    added: Micros,
 ) -> rusqlite::Result<bool> {
-    let values = params![id.0 as i64, new.key, kind as i64, new.payload, due.as_i64()];
+    let values = params![id.0 as i64, new.key, kind as i64, new.payload, due.as_i64(), added.as_i64()];
     Ok(statements.get(&INSERT_PLAIN)?.execute(values)? == 1)
 }
 
@@ -182,6 +187,7 @@ mod tests {
         (row.span, row.nominal, row.parent) = (Some(2), Some(Micros::new(3)), Some(JobId(4)));
         (row.attempt, row.claims, row.turn, row.owner, row.process, row.died) = (5, 6, 7, u64::MAX, 9, 10);
         (row.crashes, row.suspicion) = (11, 12);
+        (row.added, row.begun) = (Some(Micros::new(13)), Some(Micros::new(14)));
         (row.lease, row.error) = (Some(Micros::new(11)), Some("no".into()));
         (row.keep, row.progress) = (Some(14), Some("{}".into()));
         let mut run = LastRun::new(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH, RunEnd::Failed);
@@ -207,6 +213,7 @@ mod tests {
         let row = full();
         let mut put = Row::new(row.id, "k".into(), 3, "[1]".into(), State::Waiting, Micros::new(1), None);
         (put.nominal, put.tie, put.keep) = (row.nominal, row.tie.clone(), row.keep);
+        put.added = row.added;
         let seen = |statements: &mut Statements<'_>| format!("{:?}", load(statements, LOAD, [7]).unwrap()[0].row);
         insert(&mut statements, &put).unwrap();
         assert_eq!(seen(&mut statements), format!("{put:?}"));

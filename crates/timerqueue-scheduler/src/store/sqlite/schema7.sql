@@ -20,3 +20,6 @@ BEGIN
     UPDATE timerqueue_store SET ends = ends + 1;
     UPDATE timerqueue_finished SET seq = (SELECT ends FROM timerqueue_store) WHERE id = NEW.id;
 END;
+-- When the job was put, and when its last run began. Older versions write neither.
+ALTER TABLE timerqueue_jobs ADD COLUMN added INTEGER;
+ALTER TABLE timerqueue_jobs ADD COLUMN begun INTEGER;

@@ -243,7 +243,8 @@ impl Dialect for File<'_> {
         }
         let kind = work.dialect.memory.handlers.number(&new.name)?;
         let id = JobId(work.dialect.memory.last_id + 1);
-        let inserted = work.kept(|file| Ok(rows::insert_plain(&mut file.statements, id, kind, new, due)?));
+        let up = work.up;
+        let inserted = work.kept(|file| Ok(rows::insert_plain(&mut file.statements, id, kind, new, due, up)?));
         if !inserted {
             return None;
         }

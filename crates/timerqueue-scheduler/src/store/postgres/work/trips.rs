@@ -107,7 +107,7 @@ impl<'o> Named<'o> {
                 Op::Key { key, .. } => _ = named.others.insert(key),
                 Op::Settle(settle) => named.ids.push(settle.held.id.0 as i64),
                 Op::Advance(advance) => named.ids.push(advance.id.0 as i64),
-                Op::Revive(id) | Op::Discard(id) => named.ids.push(id.0 as i64),
+                Op::Revive(id) | Op::Discard(id) | Op::Job { id, .. } => named.ids.push(id.0 as i64),
                 Op::PauseHandler { .. } | Op::Bind(_) => {}
             }
         }
@@ -356,7 +356,7 @@ impl<'a> Work<'a> {
     /// How many new rows the operations may put.
     pub(in crate::store::postgres) fn new_rows<'o>(ops: impl Iterator<Item = &'o Op>) -> usize {
         ops.map(|op| match op {
-            Op::Put(_) | Op::Key { mutation: Mutation::RunNow, .. } => 1,
+            Op::Put(_) | Op::Key { mutation: Mutation::RunNow, .. } | Op::Job { mutation: Mutation::RunNow, .. } => 1,
             Op::Advance(advance) => advance.runs.len(),
             _ => 0,
         })

@@ -1,0 +1,205 @@
+//! Changes of parts of a job, and changes by its number.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+use timerqueue::Due;
+
+use super::{Scheduler, cancelled, changed};
+use crate::engine::{Core, Pending};
+use crate::store::{Cancel, Change, Edit, Error, JobId, Mutation, Op};
+
+/// Which job is to be changed.
+#[derive(Clone, Debug)]
+pub(super) enum Target {
+    Key(Arc<str>),
+    Id(JobId),
+}
+
+impl Target {
+    fn op(self, mutation: Mutation) -> Op {
+        match self {
+            Self::Key(key) => Op::Key { key, mutation },
+            Self::Id(id) => Op::Job { id, mutation },
+        }
+    }
+}
+
+/// A change of parts of a job. Made by [`Scheduler::edit`] and [`ById::edit`].
+///
+/// # Examples
+///
+/// An address that was wrong, before the mail is sent:
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue_scheduler::{Change, Scheduler};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: String, _| {}).start()?;
+/// let hour = Duration::from_secs(3_600);
+/// let _ = scheduler.put_to("mail", &"ann@exmaple.com").key("welcome").due(hour).send().wait()?;
+/// let edit = scheduler.edit("welcome").payload(&"ann@example.com").priority(3).due(2 * hour);
+/// assert_eq!(edit.send().wait()?, Change::Changed);
+/// let job = scheduler.get("welcome").wait()?.unwrap();
+/// assert_eq!((&*job.payload, job.priority), ("\"ann@example.com\"", 3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "`send` changes the job"]
+pub struct EditJob<'a> {
+    core: &'a Arc<Core>,
+    target: Target,
+    edit: Result<Edit, Error>,
+}
+
+impl<'a> EditJob<'a> {
+    pub(super) fn new(core: &'a Arc<Core>, target: Target) -> Self {
+        Self { core, target, edit: Ok(Edit::default()) }
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Edit, &Core) -> Result<(), Error>) -> Self {
+        self.edit = self.edit.and_then(|mut edit| change(&mut edit, self.core).map(|()| edit));
+        self
+    }
+
+    /// Another payload, which is written as JSON in this call. Of a recurring job, that of its runs
+    /// to come.
+    pub fn payload(self, payload: &(impl Serialize + ?Sized)) -> Self {
+        let json = serde_json::to_string(payload).map_err(|error| Error::NotSerializable { reason: error.to_string() });
+        self.with(|edit, _| json.map(|json| edit.payload = Some(json.into())))
+    }
+
+    /// Another [priority](crate::Put::priority). Of a recurring job, that of its runs to come.
+    pub fn priority(self, priority: i8) -> Self {
+        self.with(|edit, _| {
+            edit.priority = Some(priority);
+            Ok(())
+        })
+    }
+
+    /// Another due time, as by [`Scheduler::move_to`]. Not of a recurring job:
+    /// [`Change::WrongKind`], and nothing is changed.
+    pub fn due(self, due: impl Into<Due>) -> Self {
+        let due = due.into();
+        self.with(|edit, core| {
+            edit.when = Some(core.when(due)?);
+            Ok(())
+        })
+    }
+
+    /// Changes the job, in one step. A run under way goes on with what it has begun with:
+    /// [`Change::Running`], and nothing is changed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], [`Error::Invalid`], [`Error::NotSerializable`], [`Error::Store`].
+    pub fn send(self) -> Pending<Change> {
+        match self.edit {
+            Ok(edit) => self.core.mutate(self.target.op(Mutation::Edit(Box::new(edit))), changed),
+            Err(error) => Pending::ready(Err(error)),
+        }
+    }
+}
+
+impl fmt::Debug for EditJob<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EditJob").field("target", &self.target).field("edit", &self.edit).finish_non_exhaustive()
+    }
+}
+
+/// Changes of the job with a number. Made by [`Scheduler::job`].
+///
+/// A key names whichever job has it by then, and a number one job alone. So what a person or a
+/// program has seen a while ago is changed, or nothing. The job must have its key: a run of a
+/// recurring job, a job that was replaced, and a dead one are [absent](Change::Absent) here. Dead
+/// jobs are changed by [`Scheduler::revive`] and [`Scheduler::discard`].
+///
+/// # Errors
+///
+/// Of each method: [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue_scheduler::{Cancel, Scheduler};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+/// let put = || scheduler.put_to("mail", &1).key("a").due(Duration::from_secs(60)).send().wait();
+/// let seen = put()?.added().unwrap();
+/// clock.advance(Duration::from_secs(60)); // the job has run
+/// let next = put()?.added().unwrap();
+/// assert_eq!(scheduler.job(seen).cancel().wait()?, Cancel::Absent); // the next one stays
+/// assert_eq!(scheduler.job(next).cancel().wait()?, Cancel::Cancelled);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy)]
+#[must_use = "a change is one of its methods"]
+pub struct ById<'a> {
+    pub(super) core: &'a Arc<Core>,
+    pub(super) id: JobId,
+}
+
+impl<'a> ById<'a> {
+    fn change(self, mutation: Mutation) -> Pending<Change> {
+        self.core.mutate(Target::Id(self.id).op(mutation), changed)
+    }
+
+    /// As [`Scheduler::cancel`].
+    pub fn cancel(self) -> Pending<Cancel> {
+        self.core.mutate(Target::Id(self.id).op(Mutation::Cancel), cancelled)
+    }
+
+    /// As [`Scheduler::move_to`].
+    pub fn move_to(self, due: impl Into<Due>) -> Pending<Change> {
+        match self.core.when(due.into()) {
+            Ok(when) => self.change(Mutation::Move(when)),
+            Err(invalid) => Pending::ready(Err(invalid.into())),
+        }
+    }
+
+    /// As [`Scheduler::run_now`].
+    pub fn run_now(self) -> Pending<Change> {
+        self.change(Mutation::RunNow)
+    }
+
+    /// As [`Scheduler::pause`].
+    pub fn pause(self) -> Pending<Change> {
+        self.change(Mutation::Pause)
+    }
+
+    /// As [`Scheduler::resume`].
+    pub fn resume(self) -> Pending<Change> {
+        self.change(Mutation::Resume)
+    }
+
+    /// As [`Scheduler::edit`].
+    pub fn edit(self) -> EditJob<'a> {
+        EditJob::new(self.core, Target::Id(self.id))
+    }
+}
+
+impl fmt::Debug for ById<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ById").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Scheduler {
+    /// Other parts for a job that waits, or for a recurring job and its runs to come: payload,
+    /// priority, due time.
+    pub fn edit(&self, key: &str) -> EditJob<'_> {
+        EditJob::new(&self.core, Target::Key(key.into()))
+    }
+
+    /// Changes of the job with this number, and of no other.
+    pub fn job(&self, id: JobId) -> ById<'_> {
+        ById { core: &self.core, id }
+    }
+}

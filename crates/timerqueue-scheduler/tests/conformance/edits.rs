@@ -1,0 +1,188 @@
+//! Edits, changes by number, and what a job shows of its put and its run.
+
+use timerqueue_scheduler::store::{Edit, Invalid, MAX_PAYLOAD_BYTES};
+
+use super::*;
+
+fn edited(edit: Edit) -> Mutation {
+    Mutation::Edit(Box::new(edit))
+}
+
+fn payload(json: &str) -> Edit {
+    Edit { payload: Some(json.into()), ..Edit::default() }
+}
+
+fn priority(priority: i8) -> Edit {
+    Edit { priority: Some(priority), ..Edit::default() }
+}
+
+pub(crate) fn j23_an_edited_job_runs_with_what_it_has_by_then<R: Rig>() {
+    let store = Bench::<R>::new();
+    let change = |edit: Edit| store.change("a", edited(edit));
+    assert_eq!(change(payload("1")), Applied::Change(Change::Absent));
+    let grouped = NewJob { group: Some("g".into()), ..new_job("a", When::At(at(10))) };
+    let id = ADDED(store.one(Op::Put(Box::new(grouped))));
+    let all = Edit { payload: Some("[1]".into()), priority: Some(2), when: Some(When::At(at(5))) };
+    assert_eq!(change(all), Applied::Change(Change::Changed));
+    let job = store.get("a").unwrap();
+    assert_eq!((job.id, &*job.payload, job.priority, job.group.as_deref()), (id, "[1]", 2, Some("g")));
+    assert_eq!(job.due, Some(at(5).to_system()));
+    assert_eq!(change(Edit::default()), Applied::Change(Change::Changed), "of nothing");
+    // A run goes on with what it has begun with, and so does its next attempt.
+    let _ = store.put("b", When::At(at(0)));
+    let run = store.claim().jobs.remove(0);
+    assert_eq!(store.change("b", edited(payload("2"))), Applied::Change(Change::Running));
+    let _ = store.settle(&run, Verdict::Retry(secs(1)));
+    assert_eq!(&*store.get("b").unwrap().payload, "null");
+    // One that waits for another attempt keeps its attempts.
+    assert_eq!(store.change("b", edited(payload("3"))), Applied::Change(Change::Changed));
+    store.clock(4);
+    let run = store.claim().jobs.remove(0);
+    assert_eq!((&*run.key, &*run.payload, run.attempt), ("b", "3", 2));
+    let _ = store.settle(&run, Verdict::Dead);
+    assert_eq!(store.change("b", edited(payload("4"))), Applied::Change(Change::Absent), "a dead job has no key");
+}
+
+pub(crate) fn j23_an_edit_of_a_priority_moves_the_job_among_the_others<R: Rig>() {
+    let store = Bench::<R>::new();
+    for key in ["a", "b", "c"] {
+        let _ = store.put(key, When::At(at(10)));
+    }
+    for (key, to) in [("b", 5), ("c", 5), ("c", 0), ("a", -4)] {
+        assert_eq!(store.change(key, edited(priority(to))), Applied::Change(Change::Changed));
+    }
+    assert_eq!(store.claim().next_job, Some(at(10)));
+    assert_eq!(store.counts().of(State::Waiting), 3);
+    let soonest: Vec<_> = store.list(Query::new().soonest_first()).into_iter().map(|job| job.key).collect();
+    assert_eq!(soonest, ["a", "b", "c"].map(Arc::from));
+    store.clock(10);
+    let mut order = Vec::new();
+    while let [job] = &*store.claim_as(1, &[("h", 1)], 1).jobs {
+        order.push(job.key.to_string());
+    }
+    assert_eq!(order, ["b", "c", "a"]);
+    // Paused, edited, resumed.
+    let _ = store.put("d", When::At(at(10)));
+    let _ = store.change("d", Mutation::Pause);
+    for to in [3, 0] {
+        let _ = store.change("d", edited(priority(to)));
+        assert!(store.due().is_empty());
+    }
+    let _ = store.change("d", Mutation::Resume);
+    assert_eq!(store.due(), ["d"]);
+}
+
+pub(crate) fn j23_runs_of_an_edited_schedule_are_as_it_says<R: Rig>() {
+    let store = Bench::<R>::new();
+    let _ = store.put_recurring("r", Overlap::Allow, 0);
+    let _ = store.advance(&[0], 10);
+    let both = Edit { payload: Some("7".into()), priority: Some(1), when: None };
+    assert_eq!(store.change("r", edited(both)), Applied::Change(Change::Changed));
+    let moved = Edit { payload: Some("8".into()), priority: None, when: Some(When::At(at(5))) };
+    assert_eq!(store.change("r", edited(moved)), Applied::Change(Change::WrongKind));
+    store.clock(10);
+    let _ = store.advance(&[10], 20);
+    let runs: Vec<_> = store.list(Query::new().state(State::Waiting));
+    let seen: Vec<_> = runs.iter().map(|run| (&*run.payload, run.priority)).collect();
+    assert_eq!(seen, [("null", 0), ("7", 1)], "a run that was put before is as it was");
+    assert_eq!(store.get("r").unwrap().due, Some(at(20).to_system()));
+}
+
+pub(crate) fn j23_a_change_by_number_changes_that_job_alone<R: Rig>() {
+    let store = Bench::<R>::new();
+    let old = ADDED(store.put("a", When::At(at(10))));
+    let replaced = placed(store.one(put_over("a", Clash::Replace)));
+    let Placed::Replaced { id: new, .. } = replaced else { panic!("{replaced:?}") };
+    let by = |id, mutation| store.one(Op::Job { id, mutation });
+    for mutation in [Mutation::Move(When::At(at(1))), Mutation::Pause, Mutation::RunNow, edited(payload("1"))] {
+        assert_eq!(by(old, mutation.clone()), Applied::Change(Change::Absent), "{mutation:?}");
+        assert_eq!(by(new, mutation), Applied::Change(Change::Changed));
+    }
+    assert_eq!(by(old, Mutation::Cancel), Applied::Cancel(Cancel::Absent));
+    // A run of a schedule has not its own key.
+    let _ = store.put_recurring("r", Overlap::Skip, 0);
+    let _ = store.advance(&[0], 10);
+    let run = store.list(Query::new().key_prefix("r").state(State::Waiting)).remove(0);
+    assert_eq!(by(run.id, Mutation::Cancel), Applied::Cancel(Cancel::Absent));
+    assert_eq!(by(run.parent.unwrap(), Mutation::RunNow), Applied::Change(Change::Running), "as its overlap says");
+    assert_eq!(by(new, Mutation::Cancel), Applied::Cancel(Cancel::Cancelled));
+    // A run under way, and then without its key.
+    let _ = store.put("b", When::At(at(0)));
+    let jobs = store.claim().jobs;
+    let job = jobs.iter().find(|job| &*job.key == "b").unwrap();
+    assert_eq!(by(job.held.id, Mutation::RunNow), Applied::Change(Change::Running));
+    assert_eq!(by(job.held.id, Mutation::Cancel), Applied::Cancel(Cancel::Running));
+    let _ = store.one(put_over("b", Clash::Replace));
+    assert_eq!(by(job.held.id, Mutation::Cancel), Applied::Cancel(Cancel::Absent));
+}
+
+pub(crate) fn limits_of_edits<R: Rig>() {
+    let store = Bench::<R>::new();
+    let id = ADDED(store.put("a", When::At(at(10))));
+    let long = format!("\"{}\"", "x".repeat(MAX_PAYLOAD_BYTES));
+    for (edit, invalid) in [
+        (payload("{"), Invalid::PayloadNotJson),
+        (payload(r#""\u0000""#), Invalid::NulInPayload),
+        (payload(&long), Invalid::PayloadTooLong { bytes: long.len() }),
+        (priority(10), Invalid::PriorityOutOfRange { priority: 10 }),
+        (priority(i8::MIN), Invalid::PriorityOutOfRange { priority: i8::MIN }),
+        (Edit { when: Some(When::After(Duration::MAX)), ..payload("1") }, Invalid::InstantOutOfRange),
+    ] {
+        for op in [
+            Op::Key { key: "a".into(), mutation: edited(edit.clone()) },
+            Op::Job { id, mutation: edited(edit.clone()) },
+        ] {
+            assert_eq!(store.one(op), Applied::Invalid(invalid), "{:?}", edit.priority);
+        }
+    }
+    let job = store.get("a").unwrap();
+    assert_eq!((&*job.payload, job.priority, job.due), ("null", 0, Some(at(10).to_system())), "nothing was changed");
+    for id in [0, u64::MAX] {
+        let op = Op::Job { id: JobId(id), mutation: edited(payload("1")) };
+        assert_eq!(store.one(op), Applied::Change(Change::Absent));
+    }
+}
+
+pub(crate) fn a_job_shows_when_it_was_put_and_its_run_began<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.clock(3);
+    let _ = store.put("first", When::At(at(900)));
+    let _ = store.put("plain", When::At(at(5)));
+    let grouped = NewJob { group: Some("g".into()), ..new_job("grouped", When::At(at(900))) };
+    let _ = ADDED(store.one(Op::Put(Box::new(grouped))));
+    store.clock(4);
+    let _ = store.put_recurring("r", Overlap::Skip, 4);
+    let shown = |key: &str| store.get(key).map(|job| (job.added, job.begun)).unwrap();
+    let instant = |second| Some(at(second).to_system());
+    assert_eq!((shown("first"), shown("plain")), ((instant(3), None), (instant(3), None)));
+    assert_eq!(shown("grouped"), (instant(3), None));
+    assert_eq!(shown("r"), (instant(4), None));
+    store.clock(6);
+    let _ = store.advance(&[4], 40);
+    assert_eq!(store.list(Query::new().key_prefix("r")).iter().map(|job| job.added).max(), Some(instant(6)), "its run");
+    store.clock(8);
+    let jobs = store.claim().jobs;
+    let run = jobs.iter().find(|job| &*job.key == "plain").unwrap();
+    assert_eq!(shown("plain"), (instant(3), instant(8)));
+    let _ = store.settle(run, Verdict::Retry(secs(1)));
+    assert_eq!(shown("plain"), (instant(3), None));
+}
+
+pub(crate) fn a_run_shows_its_node<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter(1);
+    store.enter(2);
+    for key in ["a", "b"] {
+        let _ = store.put(key, When::At(at(0)));
+    }
+    let first = store.claim_as(1, &[("h", 1)], 1).jobs.remove(0);
+    let second = store.claim_as(2, &[("h", 1)], 1).jobs.remove(0);
+    let ids: Vec<_> = store.nodes().iter().map(|node| node.id).collect();
+    let node = |key: &str| store.get(key).unwrap().node;
+    assert_eq!((node(&first.key), node(&second.key)), (Some(ids[0]), Some(ids[1])));
+    let mut of_list: Vec<_> = store.list(Query::new().soonest_first()).iter().map(|job| job.node).collect();
+    of_list.sort_by_key(|node| node.map(|node| node.0));
+    assert_eq!(of_list, [Some(ids[0]), Some(ids[1])]);
+    let _ = store.settle(&first, Verdict::Again(When::At(at(9))));
+    assert_eq!(node(&first.key), None);
+}
