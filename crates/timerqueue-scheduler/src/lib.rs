@@ -33,6 +33,8 @@
 //!   the Rust version that `rusqlite` needs: 1.85 for `rusqlite` 0.40, and 1.89 for later ones.
 //!   Earlier ones are not taken: their SQLite has a rare race of processes that could damage a file
 //!   with a log.
+//! - `tokio`: async handlers run on the runtime of tokio in which the scheduler is started, or on
+//!   that of `Builder::tokio`.
 //! - `tracing`: a span named `run` for each run, with handler, key, attempt and identity; events
 //!   for failed attempts and dead jobs.
 //!
@@ -65,8 +67,8 @@ mod unwind;
 pub use rusqlite;
 
 pub use engine::{
-    Binding, Failed, Handler, HandlerError, IntoOutcome, Job, LeastLoaded, Outcome, Pending, Permanent, Rendezvous,
-    Report, Retry, RoundRobin, Run, RunRecord, Stats, StillRunning,
+    Binding, Ended, Failed, Handler, HandlerError, IntoOutcome, Job, LeastLoaded, Next, Outcome, Pending, Permanent,
+    Rendezvous, Report, Retry, RoundRobin, Run, RunRecord, Stats, StillRunning,
 };
 pub use histogram::Histogram;
 pub use scheduler::{Builder, ById, EditJob, Figure, FigureKind, Figures, Put, Scheduler, StartError};

@@ -6,6 +6,8 @@
 //! so completes the close.
 
 use std::sync::Arc;
+#[cfg(feature = "tokio")]
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -111,9 +113,29 @@ impl Core {
         if first {
             self.disarm();
             self.give_up_waiting(None);
+            self.refuse_waiting();
             self.store.leave(self.owner);
             quietly(|| _ = self.closing.cancel());
         }
+    }
+
+    /// A scheduler whose handlers run on this runtime of tokio closes when the runtime ends.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn stop_with(self: &Arc<Self>, tokio: &tokio::runtime::Handle) {
+        struct Ends(Weak<Core>);
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                if let Some(core) = self.0.upgrade() {
+                    core.stop();
+                }
+            }
+        }
+        // Made before the task: a runtime that has ended drops the task at once.
+        let (ends, closing) = (Ends(Arc::downgrade(self)), self.closing.token());
+        tokio.spawn(async move {
+            let _ends = ends;
+            closing.cancelled().await;
+        });
     }
 
     /// Completes the closes, if all awaited runs have ended.

@@ -16,6 +16,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use timerqueue::{CancellationTokenSource, OnceTimer, Runtime, Timer, TimerBuilder, Timestamp, WallTimer};
 
+use super::around::Around;
+use super::backlog::Backlog;
 use super::binding::Rule;
 use super::close::Closer;
 use super::handshake::Handshake;
@@ -162,12 +164,15 @@ pub(crate) struct Core {
     pub(crate) owner: u64,
     pub(super) seed: u64,
     pub(super) hook: Option<Hook>,
+    /// The first one is the outermost.
+    pub(super) around: Vec<Around>,
     pub(super) binding: Rule,
     /// The share of a new node has been looked for.
     pub(super) has_share: AtomicBool,
     /// The awaited occurrences have been compared with the zone data of this day.
     pub(super) knows_zones: AtomicBool,
     pub(super) closing: CancellationTokenSource,
+    pub(super) backlog: Backlog,
     pub(crate) stats: Mutex<Stats>,
     pub(super) keys: AtomicU64,
     pub(super) state: Mutex<State>,
@@ -186,20 +191,24 @@ pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) handlers: Vec<Registered>,
     pub(crate) parallel: usize,
+    pub(crate) backlog: usize,
     pub(crate) owner: u64,
     pub(crate) seed: u64,
     pub(crate) hook: Option<Hook>,
+    pub(crate) around: Vec<Around>,
     pub(crate) node_name: Arc<str>,
     pub(crate) binding: Rule,
 }
 
 impl Core {
     pub(crate) fn start(parts: Parts) -> Arc<Self> {
-        let Parts { runtime, store, handlers, parallel, owner, seed, hook, node_name, binding } = parts;
+        let Parts { runtime, store, handlers, parallel, backlog, owner, seed, hook, around, node_name, binding } =
+            parts;
         let by_name = handlers.iter().enumerate().map(|(i, handler)| (Arc::clone(&handler.name), i)).collect();
         let state = State { handshake: Handshake::new(handlers.len()), ..State::default() };
         let core = Arc::new(Self {
             closing: CancellationTokenSource::on(&runtime),
+            backlog: Backlog::new(backlog),
             state: Mutex::new(state),
             gate: store.gate().map_or_else(Arc::default, Arc::clone),
             listener: OnceLock::new(),
@@ -215,6 +224,7 @@ impl Core {
             owner,
             seed,
             hook,
+            around,
             binding,
             has_share: AtomicBool::new(false),
             knows_zones: AtomicBool::new(false),
@@ -848,13 +858,14 @@ fn backoff(failures: u32) -> Duration {
 impl Drop for Core {
     /// The last reference may be a run's, in an executor: code of users is dropped without a panic.
     fn drop(&mut self) {
-        let Self { handlers, hook, binding, .. } = self;
+        let Self { handlers, hook, around, binding, .. } = self;
         handlers.drain(..).for_each(|handler| {
             let Registered { call, spawner, .. } = handler;
             quietly(|| drop(call));
             quietly(|| drop(spawner));
         });
         quietly(|| drop(hook.take()));
+        around.drain(..).for_each(|hook| quietly(|| drop(hook)));
         quietly(|| drop(std::mem::take(binding)));
     }
 }

@@ -163,6 +163,7 @@ pub(crate) struct RunInner {
     pub(crate) due: SystemTime,
     pub(crate) nominal: Option<SystemTime>,
     pub(crate) run_id: Arc<str>,
+    pub(crate) payload: Arc<str>,
     pub(crate) token: CancellationToken,
 }
 
@@ -222,6 +223,12 @@ impl Run {
         &self.inner.run_id
     }
 
+    /// The payload as the store has it: JSON text.
+    #[must_use]
+    pub fn payload(&self) -> &str {
+        &self.inner.payload
+    }
+
     /// Cancelled when the run is asked to stop: its limit of time has passed, its job was cancelled
     /// or replaced, or the limit of a close has passed. An async handler that ignores the token is
     /// dropped after its [grace](Handler::grace); a blocking one goes on, and keeps its place.
@@ -252,12 +259,8 @@ impl fmt::Debug for Run {
 /// How an attempt went wrong.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// An error of the handler: there may be another attempt.
+    /// An error or a panic of the handler, or of a hook around it: there may be another attempt.
     Error(HandlerError),
-    /// A panic of the handler: there may be another attempt.
-    Panic(String),
-    /// The payload is not what the handler reads: another attempt would fail as well.
-    Payload(String),
     /// The executor has dropped the run while the scheduler closes: there is another attempt, as
     /// after the end of the process.
     Interrupted,
@@ -269,13 +272,46 @@ pub(crate) enum Failure {
     Expired,
 }
 
-pub(crate) type Ended = Result<Outcome, Failure>;
+/// What the code of a run has ended with.
+pub(crate) type Answer = Result<Outcome, HandlerError>;
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-type Blocking = dyn Fn(&str, &Run) -> Ended + Send + Sync;
-type Async = dyn Fn(&str, Run) -> Result<BoxFuture<Ended>, Failure> + Send + Sync;
+type Blocking = dyn Fn(&Run) -> Answer + Send + Sync;
+pub(crate) type Async = dyn Fn(Run) -> Result<BoxFuture<Answer>, HandlerError> + Send + Sync;
 
-/// Runs a future that a handler made, on an executor.
-pub(crate) type Spawner = Arc<dyn Fn(BoxFuture<()>) + Send + Sync>;
+/// Where the futures of async handlers run.
+#[derive(Clone)]
+pub(crate) enum Spawner {
+    /// A closure of the user's.
+    Own(Arc<dyn Fn(BoxFuture<()>) + Send + Sync>),
+    #[cfg(feature = "tokio")]
+    Tokio(tokio::runtime::Handle),
+}
+
+impl Spawner {
+    pub(super) fn spawn(&self, future: BoxFuture<()>) {
+        match self {
+            Self::Own(spawn) => spawn(future),
+            #[cfg(feature = "tokio")]
+            Self::Tokio(handle) => drop(handle.spawn(future)),
+        }
+    }
+
+    /// Whether a future is dropped only at the end of its executor.
+    pub(super) fn drops_at_its_end(&self) -> bool {
+        !matches!(self, Self::Own(_))
+    }
+
+    /// The code runs in the context of the executor, where there is one.
+    pub(super) fn inside<R>(spawner: Option<&Self>, code: impl FnOnce() -> R) -> R {
+        #[cfg(feature = "tokio")]
+        if let Some(Self::Tokio(handle)) = spawner {
+            let _entered = handle.enter();
+            return code();
+        }
+        let _ = spawner;
+        code()
+    }
+}
 
 #[derive(Clone)]
 pub(crate) enum Call {
@@ -312,8 +348,8 @@ pub struct Handler {
     pub(crate) spawner: Option<Spawner>,
 }
 
-fn decoded<P: DeserializeOwned>(payload: &str) -> Result<P, Failure> {
-    serde_json::from_str(payload).map_err(|error| Failure::Payload(format!("the payload cannot be read: {error}")))
+fn decoded<P: DeserializeOwned>(payload: &str) -> Result<P, HandlerError> {
+    serde_json::from_str(payload).map_err(HandlerError::unreadable)
 }
 
 impl Handler {
@@ -330,8 +366,7 @@ impl Handler {
         P: DeserializeOwned,
         R: IntoOutcome,
     {
-        let call =
-            move |payload: &str, run: &Run| handler(decoded(payload)?, run).into_outcome().map_err(Failure::Error);
+        let call = move |run: &Run| handler(decoded(run.payload())?, run).into_outcome();
         Self::of(name, Call::Blocking(Arc::new(call)))
     }
 
@@ -371,10 +406,10 @@ impl Handler {
         R: IntoOutcome,
         F: Future<Output = R> + Send + 'static,
     {
-        let call = move |payload: &str, run: Run| {
-            let future = handler(decoded(payload)?, run);
-            let ended = async move { future.await.into_outcome().map_err(Failure::Error) };
-            Ok::<BoxFuture<Ended>, Failure>(Box::pin(ended))
+        let call = move |run: Run| {
+            let future = handler(decoded(run.payload())?, run);
+            let ended = async move { future.await.into_outcome() };
+            Ok::<BoxFuture<Answer>, HandlerError>(Box::pin(ended))
         };
         Self::of(name, Call::Async(Arc::new(call)))
     }
@@ -538,7 +573,7 @@ impl Handler {
     /// Where the futures of this async handler run, if not where the
     /// [scheduler's](crate::Builder::spawner) do.
     pub fn spawner(mut self, spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static) -> Self {
-        self.spawner = Some(Arc::new(spawn));
+        self.spawner = Some(Spawner::Own(Arc::new(spawn)));
         self
     }
 }
@@ -555,6 +590,6 @@ impl fmt::Debug for Handler {
 }
 
 /// Runs code of the user's. A panic is a failure.
-pub(super) fn contained<T>(code: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    caught(code).unwrap_or_else(|panic| Err(Failure::Panic(panic)))
+pub(super) fn contained<T>(code: impl FnOnce() -> Result<T, HandlerError>) -> Result<T, HandlerError> {
+    caught(code).unwrap_or_else(|text| Err(HandlerError::of_panic(text)))
 }

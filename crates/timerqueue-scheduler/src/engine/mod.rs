@@ -4,6 +4,8 @@
 //! has the timer and the claims, [`runs`] the runs, [`look`] the looks at schedules, [`binding`]
 //! the rules for groups, [`close`] the end, [`operations`] what users ask for.
 
+mod around;
+mod backlog;
 mod binding;
 mod close;
 mod core;
@@ -19,6 +21,7 @@ mod stats;
 #[path = "../../tests/unit/engine/mod.rs"]
 mod tests;
 
+pub use self::around::{Ended, Next};
 pub use self::binding::{Binding, LeastLoaded, Rendezvous, RoundRobin};
 pub use self::close::{Report, StillRunning};
 pub use self::job::{Handler, IntoOutcome, Job, Outcome, Run};
@@ -27,6 +30,7 @@ pub use self::retry::{Failed, HandlerError, Permanent, Retry};
 pub use self::runs::RunRecord;
 pub use self::stats::Stats;
 
+pub(crate) use self::around::Around;
 pub(crate) use self::binding::Rule;
 pub(crate) use self::core::{Core, Hook, Parts, Registered};
 pub(crate) use self::job::{Call, Spawner};

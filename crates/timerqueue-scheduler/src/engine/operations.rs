@@ -1,9 +1,13 @@
 //! Operations of the user's: each is one call of the store, whose answer is a [`Pending`].
 
+use std::sync::Arc;
+
 use timerqueue::{Runtime, error::RuntimeError};
 
+use super::backlog;
 use super::core::Core;
 use super::pending::Pending;
+use crate::store::reply::Awaited;
 use crate::store::{Applied, Error, Fault, Op, Reply, Scan, Scanned};
 
 /// Whether the runtime belongs to the parent of this process.
@@ -19,34 +23,64 @@ impl Core {
 
     /// Applies one operation.
     pub(crate) fn mutate<T: Send + 'static>(
-        &self,
+        self: &Arc<Self>,
         op: Op,
         pick: impl FnOnce(Applied) -> Option<T> + Send + 'static,
     ) -> Pending<T> {
-        self.mutate_all(vec![op], move |applied| match applied.into_iter().next() {
+        self.mutate_in_turn(op, false, pick)
+    }
+
+    /// Applies one operation. `waits`: for room among those that are not answered.
+    pub(crate) fn mutate_in_turn<T: Send + 'static>(
+        self: &Arc<Self>,
+        op: Op,
+        waits: bool,
+        pick: impl FnOnce(Applied) -> Option<T> + Send + 'static,
+    ) -> Pending<T> {
+        self.mutate_all(vec![op], waits, move |applied| match applied.into_iter().next() {
             Some(Applied::Invalid(invalid)) => Err(invalid.into()),
             Some(applied) => pick(applied).ok_or_else(wrong_answer),
             None => Err(wrong_answer()),
         })
     }
 
-    /// Applies operations in one commit.
+    /// Applies operations in one commit. `waits`: for room among those that are not answered.
     pub(crate) fn mutate_all<T: Send + 'static>(
-        &self,
+        self: &Arc<Self>,
         ops: Vec<Op>,
+        waits: bool,
         pick: impl FnOnce(Vec<Applied>) -> Result<T, Error> + Send + 'static,
     ) -> Pending<T> {
-        if self.is_closing() {
-            return Pending::ready(Err(Error::Closed));
-        }
-        // The store of a forked child refuses by itself, and says why.
-        if self.runtime.is_shut_down() && !is_forked(&self.runtime) {
-            return Pending::ready(Err(Error::RuntimeEnded));
+        if let Err(error) = self.check_open() {
+            return Pending::ready(Err(error));
         }
         let (completer, pending) = Pending::new(&self.runtime);
-        let answer = move |applied: Result<Vec<Applied>, Error>| completer.complete(applied.and_then(pick));
-        self.store.apply(ops, Reply::new(answer));
-        pending
+        let is_awaited = waits.then(|| Arc::new(completer.watch()) as Awaited);
+        let begun = self.with_room(backlog::size_of(&ops), is_awaited, move |core, room| {
+            // Closed while it has waited, or its runtime has ended.
+            if let Err(error) = core.check_open() {
+                return completer.complete(Err(error));
+            }
+            let answer = move |applied: Result<Vec<Applied>, Error>| {
+                drop(room);
+                completer.complete(applied.and_then(pick));
+            };
+            core.store.apply(ops, Reply::new(answer));
+        });
+        let reason = "too many operations wait for the answers of the store";
+        begun.map_or_else(
+            || Pending::ready(Err(Error::Store { fault: Fault::Busy, reason: reason.into() })),
+            |()| pending,
+        )
+    }
+
+    /// Whether changes are accepted.
+    fn check_open(&self) -> Result<(), Error> {
+        if self.is_closing() {
+            return Err(Error::Closed);
+        }
+        // The store of a forked child refuses by itself, and says why.
+        if self.runtime.is_shut_down() && !is_forked(&self.runtime) { Err(Error::RuntimeEnded) } else { Ok(()) }
     }
 
     pub(crate) fn look_up<T: Send + 'static>(

@@ -92,22 +92,27 @@ impl<T> Pending<T> {
         if let Some(answer) = self.taken() {
             return answer;
         }
-        runtime.enter(|| {
-            loop {
-                let signal = Arc::new(Signal { source: CancellationTokenSource::on(&runtime) });
-                let token = signal.source.token();
-                let waker = Waker::from(signal);
-                if let Poll::Ready(answer) = Pin::new(&mut self).poll(&mut Context::from_waker(&waker)) {
-                    return answer;
-                }
-                token.wait();
-            }
-        })
+        block_on(&runtime, Pin::new(&mut self))
     }
 
     fn taken(&self) -> Option<Result<T, Error>> {
         self.slot.state.lock().answer.take()
     }
+}
+
+/// Blocks the thread until the future is ready. On a manual clock the call moves the clock.
+pub(super) fn block_on<F: Future + ?Sized>(runtime: &Runtime, mut future: Pin<&mut F>) -> F::Output {
+    runtime.enter(|| {
+        loop {
+            let signal = Arc::new(Signal { source: CancellationTokenSource::on(runtime) });
+            let token = signal.source.token();
+            let waker = Waker::from(signal);
+            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return output;
+            }
+            token.wait();
+        }
+    })
 }
 
 /// Wakes a thread that waits for a token.

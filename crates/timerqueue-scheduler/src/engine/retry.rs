@@ -215,7 +215,6 @@ pub struct Failed<'a> {
     pub(crate) attempt: u32,
     pub(crate) wait: Option<Duration>,
     pub(crate) error: &'a HandlerError,
-    pub(crate) is_panic: bool,
 }
 
 impl Failed<'_> {
@@ -247,7 +246,7 @@ impl Failed<'_> {
     /// Whether the handler panicked.
     #[must_use]
     pub fn is_panic(&self) -> bool {
-        self.is_panic
+        self.error.is_panic
     }
 
     /// The error that the handler has returned, if it has this type. An `anyhow::Error` is one
@@ -291,6 +290,9 @@ pub struct HandlerError {
     pub(crate) text: String,
     value: Option<Box<dyn Any>>,
     is_permanent: bool,
+    pub(crate) is_panic: bool,
+    /// What follows, if that is known already: a wait, or no attempt.
+    pub(crate) next: Option<Option<Duration>>,
 }
 
 impl HandlerError {
@@ -299,12 +301,26 @@ impl HandlerError {
         let _ = SHOWN.try_with(|shown| shown.set(false));
         let text = format!("{error:#}");
         let is_permanent = SHOWN.try_with(Cell::get).unwrap_or_default();
-        Self { text, value: Some(Box::new(error)), is_permanent }
+        Self { value: Some(Box::new(error)), is_permanent, ..Self::of_text(text) }
     }
 
     /// An error without a value.
     pub(crate) fn of_text(text: String) -> Self {
-        Self { text, value: None, is_permanent: false }
+        Self { text, value: None, is_permanent: false, is_panic: false, next: None }
+    }
+
+    pub(crate) fn of_panic(text: String) -> Self {
+        Self { is_panic: true, ..Self::of_text(text) }
+    }
+
+    /// A payload that the handler does not read: another attempt would fail as well.
+    pub(crate) fn unreadable(reason: impl fmt::Display) -> Self {
+        Self { is_permanent: true, ..Self::of_text(format!("the payload cannot be read: {reason}")) }
+    }
+
+    /// What follows is known already.
+    pub(crate) fn decided(text: String, wait: Option<Duration>, is_panic: bool) -> Self {
+        Self { is_panic, next: Some(wait), ..Self::of_text(text) }
     }
 
     /// Whether the error is, or shows, one that is [`Permanent`].

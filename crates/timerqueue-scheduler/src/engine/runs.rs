@@ -14,7 +14,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use timerqueue::{CancellationTokenSource, Delay, Due, Timestamp};
 
 use super::core::{Core, Registered, RunKey, run_key};
-use super::job::{BoxFuture, Call, Ended, Failure, Outcome, Run, RunInner, contained};
+use super::job::{Answer, Async, BoxFuture, Call, Failure, Outcome, Run, RunInner, Spawner, contained};
+use super::pending::block_on;
 use super::retry::{Failed, HandlerError, mixed};
 use crate::store::gate::MOST_CRASHES;
 use crate::store::{Applied, ClaimedJob, Held, Invalid, JobId, LastRun, Micros, Op, RunEnd, Settle, Verdict, When};
@@ -152,6 +153,7 @@ impl Core {
                 due: job.due.to_system(),
                 nominal: job.nominal.map(Micros::to_system),
                 run_id: Arc::clone(&job.run),
+                payload: job.payload,
                 token: source.token(),
             }),
         };
@@ -182,16 +184,16 @@ impl Core {
             self.runtime.execute(move || guard.finish(Ok(Outcome::Dead(error))));
             return;
         }
-        let (held, payload, limit, grace) = (job.held, job.payload, registered.limit, registered.grace);
+        let (held, limit, grace) = (job.held, registered.limit, registered.grace);
         match (&registered.call, &registered.spawner) {
             (Call::Async(call), Some(spawner)) => {
-                let (call, spawner) = (Arc::clone(call), Arc::clone(spawner));
+                let (call, spawner) = (Arc::clone(call), spawner.clone());
                 let running = Running {
                     guard: Some(guard),
                     source,
                     limit,
                     grace,
-                    start: Some((call, payload, run)),
+                    start: Some((call, run)),
                     future: None,
                     overdue: None,
                 };
@@ -201,26 +203,34 @@ impl Core {
                 let core = Arc::clone(self);
                 self.runtime.execute(move || {
                     let _inside = Inside::enter(&core, held);
-                    quietly(|| spawner(Box::pin(running)));
+                    quietly(|| spawner.spawn(Box::pin(running)));
                 });
             }
             (Call::Async(_), None) => drop(guard), // refused at the start
-            (Call::Blocking(call), _) => {
-                let call = Arc::clone(call);
+            (Call::Blocking(call), spawner) => {
+                let (call, spawner) = (Arc::clone(call), spawner.clone());
                 let run = move || {
                     let mut guard = guard;
                     guard.begin(&source, limit);
                     let inside = Inside::enter(&guard.core, held);
                     #[cfg(feature = "tracing")]
                     let span = guard.span().entered();
-                    let ended = contained(|| call(&payload, &run));
+                    let called = || match guard.core.around.is_empty() {
+                        true => call(&run),
+                        false => {
+                            let inner = run.clone();
+                            let code = Box::pin(async move { call(&inner) });
+                            block_on(&guard.core.runtime, guard.core.wrapped(&run, code).as_mut())
+                        }
+                    };
+                    let ended = contained(|| Spawner::inside(spawner.as_ref(), called));
                     // Values that the handler shares with nothing else are dropped before the run
                     // counts as ended.
                     drop(run);
                     #[cfg(feature = "tracing")]
                     drop(span);
                     drop(inside);
-                    guard.finish(ended);
+                    guard.finish(ended.map_err(Failure::Error));
                 };
                 // A runtime that has ended drops its jobs on the thread that ends it.
                 match here && !self.runtime.is_shut_down() {
@@ -244,17 +254,17 @@ impl Guard {
     }
 
     /// The handler has run.
-    fn finish(mut self, ended: Ended) {
+    fn finish(mut self, ended: Result<Outcome, Failure>) {
         self.settle(ended);
     }
 
-    fn settle(&mut self, ended: Ended) {
+    fn settle(&mut self, ended: Result<Outcome, Failure>) {
         if std::mem::replace(&mut self.finished, true) {
             return;
         }
         let core = &self.core;
         let duration = self.begun.map_or(Duration::ZERO, |begun| core.runtime.elapsed(begun));
-        let panicked = matches!(ended, Err(Failure::Panic(_)));
+        let panicked = matches!(&ended, Err(Failure::Error(error)) if error.is_panic);
         let (verdict, end, error) = {
             // The rule of a retry and the destructor of an error are code of users.
             let _inside = Inside::enter(core, self.held);
@@ -290,14 +300,11 @@ impl Guard {
         });
     }
 
-    fn judge(&self, ended: Ended) -> (Verdict, Option<RunEnd>, Option<String>) {
-        let is_panic = matches!(ended, Err(Failure::Panic(_)));
+    fn judge(&self, ended: Result<Outcome, Failure>) -> (Verdict, Option<RunEnd>, Option<String>) {
         let error = match ended {
             Ok(Outcome::Done) => return (Verdict::Done, Some(RunEnd::Done), None),
             Ok(Outcome::Again(due)) => return (Verdict::Again(self.core.when_again(due)), Some(RunEnd::Again), None),
-            Ok(Outcome::Dead(error)) | Err(Failure::Payload(error)) => {
-                return (Verdict::Dead, Some(RunEnd::Dead), Some(error));
-            }
+            Ok(Outcome::Dead(error)) => return (Verdict::Dead, Some(RunEnd::Dead), Some(error)),
             Ok(Outcome::PutBack) if self.core.closing.is_cancelled() => return (Verdict::Unrun, None, None),
             Ok(Outcome::PutBack) => {
                 HandlerError::of_text("the run was put back while the scheduler is open".to_owned())
@@ -315,23 +322,14 @@ impl Guard {
                 return (Verdict::Retry(Duration::ZERO), Some(RunEnd::Failed), Some(error));
             }
             Err(Failure::Error(error)) => error,
-            Err(Failure::Panic(text)) => HandlerError::of_text(text),
         };
-        let wait = if error.is_permanent() { None } else { self.wait_after(&error, is_panic) };
+        let wait = self.core.wait_after(self.handler, self.held.id, &self.key, (self.attempt, self.crashes), &error);
         let text = error.text.clone();
         quietly(|| drop(error));
         match wait {
             Some(wait) => (Verdict::Retry(wait), Some(RunEnd::Failed), Some(text)),
             None => (Verdict::Dead, Some(RunEnd::Dead), Some(text)),
         }
-    }
-
-    fn wait_after(&self, error: &HandlerError, is_panic: bool) -> Option<Duration> {
-        let Registered { name, retry, .. } = &self.core.handlers[self.handler];
-        let random = mixed(self.core.seed, self.held.id.0, self.attempt);
-        let attempt = self.attempt.saturating_sub(self.crashes);
-        let wait = retry.wait_after(attempt, random);
-        retry.decide(&Failed { key: &self.key, name, attempt, wait, error, is_panic })
     }
 
     fn count(&self, record: &LastRun, panicked: bool) {
@@ -360,6 +358,9 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.finished {
+            if self.core.handlers[self.handler].spawner.as_ref().is_some_and(Spawner::drops_at_its_end) {
+                self.core.stop();
+            }
             let (closes, begun) = (self.core.closing.is_cancelled(), self.begun.is_some());
             let failure = match self.core.runtime.is_shut_down() {
                 true => Failure::Unrun,
@@ -383,6 +384,28 @@ impl Core {
         })
     }
 
+    /// What follows a failed attempt: how long the job waits, or that it is dead.
+    pub(super) fn wait_after(
+        &self,
+        handler: usize,
+        id: JobId,
+        key: &str,
+        (attempt, crashes): (u32, u32),
+        error: &HandlerError,
+    ) -> Option<Duration> {
+        if let Some(next) = error.next {
+            return next;
+        }
+        if error.is_permanent() {
+            return None;
+        }
+        let Registered { name, retry, .. } = &self.handlers[handler];
+        let random = mixed(self.seed, id.0, attempt);
+        let attempt = attempt.saturating_sub(crashes);
+        let wait = retry.wait_after(attempt, random);
+        retry.decide(&Failed { key, name, attempt, wait, error })
+    }
+
     /// The due time of another run: an instant that stores do not have is moved to the nearest one.
     fn when_again(&self, due: Due) -> When {
         self.when(due).unwrap_or(match due {
@@ -392,24 +415,37 @@ impl Core {
     }
 }
 
-type Start = (Arc<dyn Fn(&str, Run) -> Result<BoxFuture<Ended>, Failure> + Send + Sync>, Arc<str>, Run);
-
 /// The future of a run on its executor. The handler is called at the first poll.
 struct Running {
     guard: Option<Guard>,
     source: Arc<CancellationTokenSource>,
     limit: Option<Duration>,
     grace: Duration,
-    start: Option<Start>,
-    future: Option<BoxFuture<Ended>>,
+    start: Option<(Arc<Async>, Run)>,
+    future: Option<BoxFuture<Answer>>,
     /// Ready when the grace is over after the token was cancelled. `None` before the first poll.
     overdue: Option<BoxFuture<()>>,
 }
 
 impl Running {
-    fn poll_handler(&mut self, context: &mut Context<'_>) -> Poll<Ended> {
-        if let Some((call, payload, run)) = self.start.take() {
-            match contained(|| call(&payload, run)) {
+    fn poll_handler(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
+        if let Some((call, run)) = self.start.take() {
+            let core = Arc::clone(&run.inner.core);
+            let started = contained(|| match core.around.is_empty() {
+                true => call(run),
+                false => {
+                    let inner = run.clone();
+                    let code = Box::pin(async move {
+                        let code = match call(inner) {
+                            Ok(code) => code,
+                            Err(error) => return Err(error),
+                        };
+                        code.await
+                    });
+                    Ok(core.wrapped(&run, code))
+                }
+            });
+            match started {
                 Ok(future) => self.future = Some(future),
                 Err(failure) => return Poll::Ready(Err(failure)),
             }
@@ -449,7 +485,7 @@ impl Future for Running {
         }
         let inside = Inside::enter(&guard.core, guard.held);
         let mut ended = match this.poll_handler(context) {
-            Poll::Ready(ended) => ended,
+            Poll::Ready(answer) => answer.map_err(Failure::Error),
             Poll::Pending if this.poll_overdue(context).is_pending() => return Poll::Pending,
             Poll::Pending if guard_closes(this.guard.as_ref()) => Err(Failure::Interrupted),
             Poll::Pending => Err(Failure::Error(HandlerError::of_text(format!(
@@ -464,7 +500,7 @@ impl Future for Running {
             Ok(())
         });
         if let Err(panic) = dropped {
-            ended = ended.and(Err(panic));
+            ended = ended.and(Err(Failure::Error(panic)));
         }
         drop(inside);
         if let Some(guard) = this.guard.take() {

@@ -12,7 +12,8 @@ use timerqueue::Runtime;
 use super::Scheduler;
 use super::error::StartError;
 use crate::engine::{
-    Binding, Call, Core, Handler, Hook, IntoOutcome, Job, Parts, Registered, Rule, Run, RunRecord, Spawner,
+    Around, Binding, Call, Core, Handler, Hook, IntoOutcome, Job, Next, Parts, Registered, Rule, Run, RunRecord,
+    Spawner,
 };
 #[cfg(feature = "sqlite")]
 use crate::store::SqliteStore;
@@ -52,13 +53,19 @@ pub struct Builder {
     handlers: Vec<Handler>,
     spawner: Option<Spawner>,
     parallel: usize,
+    backlog: usize,
     seed: Option<u64>,
     hook: Option<Hook>,
+    around: Vec<Around>,
     node_name: Option<Arc<str>>,
     binding: Rule,
 }
 
 impl Builder {
+    /// The most operations without an answer, unless [`backlog`](Self::backlog) sets another
+    /// number: of small ones some 40 MB, at most some 270 MB.
+    pub const BACKLOG: usize = 65_536;
+
     pub(super) fn new() -> Self {
         Self {
             runtime: None,
@@ -68,8 +75,10 @@ impl Builder {
             handlers: Vec::new(),
             spawner: None,
             parallel: usize::MAX,
+            backlog: Self::BACKLOG,
             seed: None,
             hook: None,
+            around: Vec::new(),
             node_name: None,
             binding: Rule::default(),
         }
@@ -159,7 +168,58 @@ impl Builder {
     /// # drop(builder);
     /// ```
     pub fn spawner(mut self, spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static) -> Self {
-        self.spawner = Some(Arc::new(spawn));
+        self.spawner = Some(Spawner::Own(Arc::new(spawn)));
+        self
+    }
+
+    /// Runs async handlers on this runtime of tokio. Without this and without a
+    /// [spawner](Self::spawner), [`start`](Self::start) takes the runtime in whose context it is
+    /// called. The last call of this method and of `spawner` counts; a handler may have a spawner
+    /// of its own all the same.
+    ///
+    /// Async handlers are tasks of that runtime: its timers, its connections and `tokio::spawn`
+    /// work in them. Blocking handlers run on the pool of timerqueue, in the context of the
+    /// runtime, so `Handle::current().block_on(..)` works in them. On a runtime with one thread the
+    /// tasks run while that thread is in `block_on`, so do not [`wait`](crate::Pending::wait) there
+    /// for what a run does.
+    ///
+    /// **When the runtime ends, the scheduler closes**, as by [`close`](Scheduler::close) with no
+    /// time: no run begins, changes are refused, and the runs that the runtime has dropped wait
+    /// again, as after the end of the process. On a store that lasts they are run by another
+    /// scheduler, or after the next start. To let runs finish, close the scheduler first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue_scheduler::{Run, Scheduler};
+    ///
+    /// #[tokio::main]
+    /// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let scheduler = Scheduler::builder()
+    ///         .async_handler("mail", |to: String, _: Run| async move {
+    ///             tokio::time::sleep(Duration::from_millis(1)).await;
+    ///             println!("to {to}");
+    ///         })
+    ///         .start()?; // on the runtime of `main`
+    ///     let _ = scheduler.put_to("mail", "ann").send().await?;
+    ///     scheduler.close(Duration::from_secs(10)).await?;
+    ///     Ok(())
+    /// }
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub fn tokio(mut self, runtime: &tokio::runtime::Handle) -> Self {
+        self.spawner = Some(Spawner::Tokio(runtime.clone()));
+        self
+    }
+
+    /// The runtime of tokio whose context this is, if an async handler needs one.
+    #[cfg(feature = "tokio")]
+    fn with_current_tokio(mut self) -> Self {
+        let needs = |handler: &Handler| matches!(handler.call, Call::Async(_)) && handler.spawner.is_none();
+        if self.spawner.is_none() && self.handlers.iter().any(needs) {
+            self.spawner = tokio::runtime::Handle::try_current().ok().map(Spawner::Tokio);
+        }
         self
     }
 
@@ -167,6 +227,26 @@ impl Builder {
     /// handlers' limits. With such a limit a slow handler can keep places from others.
     pub fn parallel(mut self, runs: usize) -> Self {
         self.parallel = runs.max(1);
+        self
+    }
+
+    /// The most operations of this scheduler that the store has not answered: puts, cancels and all
+    /// other changes. A further one is refused with [`Fault::Busy`](crate::store::Fault::Busy), or
+    /// [waits](crate::Put::wait_for_room). So a store that does not answer costs a bounded amount
+    /// of memory. Each 4 KiB of a payload count as one operation more. One that is larger than the
+    /// limit goes alone. Ends of runs do not count: the places of the handlers bound them. Zero
+    /// counts as one. Default: [`Builder::BACKLOG`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue_scheduler::Scheduler;
+    ///
+    /// let builder = Scheduler::builder().backlog(1_000);
+    /// # drop(builder);
+    /// ```
+    pub fn backlog(mut self, operations: usize) -> Self {
+        self.backlog = operations.max(1);
         self
     }
 
@@ -198,12 +278,98 @@ impl Builder {
         self
     }
 
+    /// A hook around all runs, of blocking and of async handlers: for a log, a span, a transaction,
+    /// a setting of the thread. It gets the run and the rest of it: awaiting [`Next`] calls the
+    /// handler, and gives its [`Ended`](crate::Ended), which the hook returns or changes. Without
+    /// awaiting it, the handler is not called, and what the hook returns is the end of the run. An
+    /// error of the hook's own is a failed attempt, as one of the handler.
+    ///
+    /// Of several hooks the one that was registered first is the outermost. A hook is a part of the
+    /// run: it runs where the handler runs, within its limit of time and with its token, in the
+    /// span of the run, and its panic is a failed attempt. A panic of the handler is its end for
+    /// the hook ([`Ended::Failed`](crate::Ended::Failed)). Around a blocking handler the future of
+    /// the hook is driven by the thread of the handler, which blocks where the hook waits; on a
+    /// manual clock it moves the clock. A run that does not come to its handler has no hooks: one
+    /// whose last instant has passed, or whose process has ended too often. What is in the store at
+    /// the end, and ends of such runs: [`on_run_end`](Self::on_run_end).
+    ///
+    /// # Examples
+    ///
+    /// A log, and a limit of attempts for one kind of error:
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use timerqueue_scheduler::{Ended, Next, Run, Scheduler};
+    ///
+    /// let builder = Scheduler::builder()
+    ///     .around(|run: Run, next: Next| async move {
+    ///         let begun = Instant::now();
+    ///         let ended = next.await;
+    ///         println!("{} {}, attempt {}: {:?}, {ended:?}", run.name(), run.key(), run.attempt(), begun.elapsed());
+    ///         ended
+    ///     })
+    ///     .around(|run: Run, next: Next| async move {
+    ///         match next.await {
+    ///             Ended::Failed { error, is_panic, .. } if error.contains("410 Gone") && run.attempt() > 2 => {
+    ///                 Ended::Failed { error, wait: None, is_panic } // no further attempt
+    ///             }
+    ///             ended => ended,
+    ///         }
+    ///     });
+    /// # drop(builder);
+    /// ```
+    ///
+    /// A transaction for each run, which an async handler finds in its task:
+    ///
+    /// ```
+    /// # use std::sync::{Arc, Mutex};
+    /// # use timerqueue_scheduler::{Ended, Next, Run, Scheduler};
+    /// # #[derive(Clone)] struct Pool;
+    /// # #[derive(Clone)] struct Transaction;
+    /// # impl Pool { async fn begin(&self) -> Result<Transaction, String> { Ok(Transaction) } }
+    /// # impl Transaction { async fn commit(self) -> Result<(), String> { Ok(()) } }
+    /// # let pool = Pool;
+    /// tokio::task_local! { static TRANSACTION: Transaction; }
+    ///
+    /// let builder = Scheduler::builder().around(move |_: Run, next: Next| {
+    ///     let pool = pool.clone();
+    ///     async move {
+    ///         let transaction = pool.begin().await?; // an error is a failed attempt
+    ///         let ended = TRANSACTION.scope(transaction.clone(), next).await;
+    ///         if ended.is_done() {
+    ///             transaction.commit().await?;
+    ///         }
+    ///         Ok::<Ended, String>(ended)
+    ///     }
+    /// });
+    /// # drop(builder);
+    /// ```
+    pub fn around<F, R>(mut self, hook: impl Fn(Run, Next) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = R> + Send + 'static,
+        R: IntoOutcome,
+    {
+        self.around.push(Arc::new(move |run, next| {
+            let ended = hook(run, next);
+            Box::pin(async move { ended.await.into_outcome() })
+        }));
+        self
+    }
+
     /// Starts the scheduler. Jobs already in the store begin to run.
     ///
     /// # Errors
     ///
     /// [`StartError`].
     pub fn start(self) -> Result<Scheduler, StartError> {
+        #[cfg(feature = "tokio")]
+        let this = self.with_current_tokio();
+        #[cfg(not(feature = "tokio"))]
+        let this = self;
+        this.started()
+    }
+
+    fn started(self) -> Result<Scheduler, StartError> {
         for (at, handler) in self.handlers.iter().enumerate() {
             let name = || handler.name.as_ref().to_owned();
             check_name(&handler.name).map_err(|reason| StartError::InvalidName { name: name(), reason })?;
@@ -234,13 +400,19 @@ impl Builder {
             store: self.store.or(own).unwrap_or_else(|| Arc::new(MemoryStore::own(&runtime))),
             handlers: self.handlers.into_iter().map(|handler| Registered::of(handler, spawner.as_ref())).collect(),
             parallel: self.parallel,
+            backlog: self.backlog,
             owner: random.hash_one(1),
             seed: self.seed.unwrap_or_else(|| random.hash_one(2)),
             hook: self.hook,
+            around: self.around,
             node_name: self.node_name.unwrap_or_else(default_name),
             binding: self.binding,
             runtime,
         });
+        #[cfg(feature = "tokio")]
+        if let Some(Spawner::Tokio(handle)) = &spawner {
+            core.stop_with(handle);
+        }
         Ok(Scheduler::owning(core))
     }
 }

@@ -28,7 +28,8 @@ pub enum StartError {
         /// The name.
         name: String,
     },
-    /// An async handler, and no [spawner](crate::Builder::spawner).
+    /// An async handler, and no [spawner](crate::Builder::spawner). With the feature `tokio`: nor
+    /// is this thread in the context of a runtime of tokio.
     NoSpawner {
         /// The name of the handler.
         name: String,

@@ -69,6 +69,7 @@ pub struct Put<'a> {
     overlap: Overlap,
     clash: Clash,
     refuse_overdue: bool,
+    waits: bool,
 }
 
 impl<'a> Put<'a> {
@@ -88,6 +89,7 @@ impl<'a> Put<'a> {
             overlap: Overlap::default(),
             clash: Clash::default(),
             refuse_overdue: false,
+            waits: false,
         }
     }
 
@@ -272,16 +274,47 @@ impl<'a> Put<'a> {
         self
     }
 
+    /// Waits for room, if the scheduler has its [greatest number](crate::Builder::backlog) of
+    /// operations under way that the store has not answered. Without this, the put is refused then:
+    /// [`Fault::Busy`](crate::store::Fault::Busy). Puts that wait begin in the order of their
+    /// calls. Until then, nothing is put, and dropping the answer of [`send`](Self::send) gives the
+    /// put up. Of [`put_many`](Scheduler::put_many) all puts wait together, if one of them does.
+    ///
+    /// Each operation is answered within the patience of its store, so a put waits for room as long
+    /// as the operations before it, and no longer.
+    ///
+    /// # Examples
+    ///
+    /// A million puts, of which no more than a thousand are under way:
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::Scheduler;
+    /// # let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// # let million = 100;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).backlog(1_000).handler("mail", |_: u32, _| {}).start()?;
+    /// for n in 0..million {
+    ///     let put = scheduler.put_to("mail", &n).due(Duration::from_secs(60)).wait_for_room();
+    ///     let _ = put.send().wait()?; // in async code: `send().await`
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wait_for_room(mut self) -> Self {
+        self.waits = true;
+        self
+    }
+
     /// Puts the job. When the answer is there, the job is in the store.
     ///
     /// # Errors
     ///
     /// All variants of [`Error`]. A taken key is no error: see [`Placed`].
     pub fn send(self) -> Pending<Placed> {
-        let core = self.core;
+        let (core, waits) = (self.core, self.waits);
         match self.op(core) {
             Err(error) => Pending::ready(Err(error)),
-            Ok(op) => core.mutate(op, |applied| match applied {
+            Ok(op) => core.mutate_in_turn(op, waits, |applied| match applied {
                 Applied::Placed(placed) => Some(placed),
                 _ => None,
             }),
@@ -362,14 +395,15 @@ impl Scheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn put_many<'a>(&self, puts: impl IntoIterator<Item = Put<'a>>) -> Pending<Vec<Result<Placed, Error>>> {
-        let (mut ops, mut bad) = (Vec::new(), Vec::new());
+        let (mut ops, mut bad, mut waits) = (Vec::new(), Vec::new(), false);
         for (n, put) in puts.into_iter().enumerate() {
+            waits |= put.waits;
             match put.op(&self.core) {
                 Ok(op) => ops.push(op),
                 Err(error) => bad.push((n, error)),
             }
         }
-        self.core.mutate_all(ops, move |applied| {
+        self.core.mutate_all(ops, waits, move |applied| {
             let mut placed = Vec::with_capacity(applied.len() + bad.len());
             let mut applied = applied.into_iter().map(placed_of);
             for (n, error) in bad {

@@ -52,8 +52,9 @@ pub enum Fault {
     /// Reading, writing or flushing failed. Whether the operation was done is known only once the
     /// file works again.
     Io,
-    /// Too many lists and other looks wait for their answers, or the store is about to end and the
-    /// look took too long. Nothing was read.
+    /// Too many operations wait for the store's answers
+    /// ([`Builder::backlog`](crate::Builder::backlog)), or too many lists and other looks; or the
+    /// store is about to end and the look took too long. Nothing was done.
     Busy,
     /// This process is a fork of the one that opened the store, whose threads are that one's alone.
     /// Nothing was done. The fork opens a store of its own.

@@ -2,7 +2,7 @@
 //! scheduler goes on when the file heals.
 
 use std::io::{Seek, SeekFrom, Write};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use timerqueue::Runtime;
 use timerqueue_scheduler::rusqlite::Connection;
@@ -81,6 +81,57 @@ fn k7_a_locked_file_is_an_error_and_the_scheduler_goes_on() {
     assert_eq!(scheduler.list(Query::new()).wait().unwrap().len(), 1, "lists go on");
     other.execute_batch("COMMIT").unwrap();
     until(|| log.keys() == ["accepted"]);
+}
+
+/// Each put waits for as long as its own patience, behind however many others; what comes while
+/// the file is locked does not wait for the patience of those before it.
+#[test]
+fn k15_each_operation_waits_for_a_locked_file_for_its_own_patience() {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let folder = Folder::new();
+    let log = Log::default();
+    let scheduler = scheduler(&folder, &SqliteOptions::new().busy_timeout(PATIENCE), &log);
+    let put = |n: u32| scheduler.put_to("log", &()).key(&n.to_string()).due(Duration::from_secs(3_600)).send();
+    let _ = put(0).wait().unwrap();
+    let other = Connection::open(folder.file()).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let begun = Instant::now();
+    let early = put(1);
+    std::thread::sleep(PATIENCE / 2);
+    let (asked, late) = (Instant::now(), put(2));
+    assert_eq!(fault(early.wait()), Fault::Locked);
+    let took = begun.elapsed();
+    assert!(took >= PATIENCE, "{took:?}");
+    // The file is free before the patience of the second one is over.
+    other.execute_batch("COMMIT").unwrap();
+    let answer = late.wait();
+    assert!(answer.is_ok() || asked.elapsed() >= PATIENCE, "{answer:?} after {:?}", asked.elapsed());
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let begun = Instant::now();
+    let queue: Vec<_> = (10..5_000).map(put).collect();
+    let sent = begun.elapsed();
+    assert!(queue.into_iter().all(|put| fault(put.wait()) == Fault::Locked));
+    println!("sent within {sent:?}, answered within {:?}", begun.elapsed());
+    assert!(begun.elapsed() - sent < PATIENCE * 3, "{:?}", begun.elapsed());
+    other.execute_batch("COMMIT").unwrap();
+    let _ = put(3).wait().unwrap();
+}
+
+#[test]
+fn j27_what_waits_for_room_goes_on_when_a_locked_file_is_free() {
+    let folder = Folder::new();
+    let store = SqliteOptions::new().busy_timeout(Duration::from_secs(60)).open(Runtime::global(), folder.file());
+    let scheduler = Scheduler::builder().store(store.unwrap()).backlog(10).start().unwrap();
+    let put = |n: u32| scheduler.put_to("log", &()).key(&n.to_string()).due(Duration::from_secs(3_600));
+    let other = Connection::open(folder.file()).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let first: Vec<_> = (0..10).map(|n| put(n).send()).collect();
+    assert_eq!(fault(put(10).send().wait()), Fault::Busy);
+    let waiting: Vec<_> = (10..500).map(|n| put(n).wait_for_room().send()).collect();
+    other.execute_batch("COMMIT").unwrap();
+    assert!(first.into_iter().chain(waiting).all(|put| put.wait().is_ok_and(|placed| placed.added().is_some())));
+    let jobs = scheduler.list(Query::new()).wait().unwrap();
+    assert!((0..500).eq(jobs.iter().map(|job| job.key.parse::<u32>().unwrap())), "in the order of the calls");
 }
 
 #[test]

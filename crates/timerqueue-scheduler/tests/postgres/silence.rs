@@ -4,8 +4,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use timerqueue::Runtime;
-use timerqueue_scheduler::Scheduler;
-use timerqueue_scheduler::store::PostgresOptions;
+use timerqueue_scheduler::store::{Fault, PostgresOptions};
+use timerqueue_scheduler::{Error, Scheduler};
 
 use crate::server::{Server, new_schema, until};
 use crate::{HOUR, LONG, Log, logging, options};
@@ -74,4 +74,42 @@ fn l16_each_put_of_a_long_queue_has_its_own_patience() {
     let took = begun.elapsed() - sent;
     println!("sent within {sent:?}, answered within {took:?}");
     assert!(took < PATIENCE * 3, "{took:?}");
+}
+
+/// Each scheduler on the store asks for jobs, and each of these requests once had a patience of its
+/// own from when it was begun: a put behind them waited for all of them.
+#[test]
+fn l16_a_put_does_not_wait_for_the_patience_of_each_scheduler() {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let Some(server) = Server::new() else { return };
+    let options = PostgresOptions::new().patience(PATIENCE);
+    let store = options.connect(Runtime::global(), &server.address()).unwrap();
+    let node = || logging(store.clone(), &Log::default());
+    let first = node();
+    let _ = first.put_to("log", &1).due(HOUR).send().wait().unwrap();
+    server.stop("immediate");
+    let others: Vec<_> = (0..8).map(|_| node()).collect(); // each joins, and asks
+    let begun = Instant::now();
+    assert!(first.put_to("log", &2).due(HOUR).send().wait().is_err());
+    let took = begun.elapsed();
+    println!("answered within {took:?}");
+    assert!(took < PATIENCE * 4, "{took:?}");
+    drop(others);
+}
+
+#[test]
+fn j27_what_waits_for_room_goes_on_when_the_server_answers_again() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let address = format!("{} application_name={schema}", server.address());
+    let store = options(&schema).patience(LONG * 3).lease(HOUR).connect(Runtime::global(), &address).unwrap();
+    let node = Scheduler::builder().store(store).backlog(10).start().unwrap();
+    let put = |n: u32| node.put_to("log", &n).key(&n.to_string()).due(HOUR);
+    let _ = put(1_000).send().wait().unwrap();
+    let stopped = Stopped::new(server, &schema);
+    let first: Vec<_> = (0..10).map(|n| put(n).send()).collect();
+    assert!(matches!(put(10).send().wait(), Err(Error::Store { fault: Fault::Busy, .. })));
+    let waiting: Vec<_> = (10..500).map(|n| put(n).wait_for_room().send()).collect();
+    drop(stopped);
+    assert!(first.into_iter().chain(waiting).all(|put| put.wait().is_ok_and(|placed| placed.added().is_some())));
 }

@@ -7,6 +7,7 @@ mod members;
 #[path = "../rows/mod.rs"]
 mod rows;
 
+mod around;
 mod attacks;
 mod changes;
 mod clocks;

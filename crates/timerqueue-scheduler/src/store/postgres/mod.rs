@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use timerqueue::Runtime;
@@ -531,7 +531,7 @@ impl Store for PostgresStore {
         if let Some(refusal) = self.inner.origin.refusal() {
             return reply.send(Err(refusal));
         }
-        let _ = self.inner.messages.send(Message::Claim(claim, reply));
+        let _ = self.inner.messages.send(Message::Claim(claim, Instant::now(), reply));
     }
 
     fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>) {
@@ -558,7 +558,7 @@ impl Store for PostgresStore {
     fn enter(&self, entry: Arc<Entry>) {
         self.inner.shared.entries.lock().insert(entry.owner, Arc::clone(&entry));
         self.inner.shared.leaving.store(false, Ordering::Release);
-        self.inner.tell(Message::Enter(entry));
+        self.inner.tell(Message::Enter(entry, Instant::now()));
     }
 
     fn leave(&self, owner: u64) {
@@ -568,7 +568,7 @@ impl Store for PostgresStore {
             entries.is_empty()
         };
         self.inner.shared.leaving.store(is_last, Ordering::Release);
-        self.inner.tell(Message::Leave(owner));
+        self.inner.tell(Message::Leave(owner, Instant::now()));
     }
 
     fn watch(&self, watcher: Watcher) {

@@ -71,11 +71,12 @@ impl Back {
 
 pub(super) enum Message {
     Apply(Write),
-    Claim(Claim, Reply<Claimed>),
+    /// With the instant at which its patience began, as all that follow.
+    Claim(Claim, Instant, Reply<Claimed>),
     /// A scheduler starts.
-    Enter(Arc<Entry>),
+    Enter(Arc<Entry>, Instant),
     /// A scheduler begins no more runs.
-    Leave(u64),
+    Leave(u64, Instant),
     Close,
 }
 
@@ -151,9 +152,9 @@ impl Writer {
             };
             match message {
                 Some(Message::Close) => break,
-                Some(Message::Claim(claim, reply)) => self.claim(claim, reply),
-                Some(Message::Enter(entry)) => self.enter(&entry),
-                Some(Message::Leave(owner)) => self.leave(owner),
+                Some(Message::Claim(claim, asked, reply)) => self.claim(claim, asked, reply),
+                Some(Message::Enter(entry, asked)) => self.enter(&entry, asked),
+                Some(Message::Leave(owner, asked)) => self.leave(owner, asked),
                 Some(Message::Apply(write)) => {
                     let mut size = write.ops.len();
                     let mut batch = Vec::from_iter(self.aside.behind(write));
@@ -243,7 +244,7 @@ impl Writer {
             write.reply.send(Ok(answer));
         }
         self.tell_others(done);
-        left.into_iter().for_each(|owner| self.leave(owner));
+        left.into_iter().for_each(|owner| self.leave(owner, Instant::now()));
         Ok(())
     }
 
@@ -304,8 +305,8 @@ impl Writer {
     }
 
     /// If this fails, the next claim makes the scheduler a member.
-    fn enter(&mut self, entry: &Entry) {
-        let _ = self.commit_soon(|link, shared, _| {
+    fn enter(&mut self, entry: &Entry, asked: Instant) {
+        let _ = self.commit_soon(asked, |link, shared, _| {
             let mut work = Work::begin(link)?;
             work.enter(entry, shared.settings.lease);
             Ok(((), work, Asked::default()))
@@ -314,10 +315,10 @@ impl Writer {
 
     /// If this fails, the lease of the member ends. The member of a scheduler with runs lives until
     /// these have ended.
-    fn leave(&mut self, owner: u64) {
+    fn leave(&mut self, owner: u64, asked: Instant) {
         self.hurry(true);
         let has_runs = self.shared.held.lock().keys().any(|held| held.owner == owner);
-        let left = self.commit_soon(|link, _, _| {
+        let left = self.commit_soon(asked, |link, _, _| {
             let mut work = Work::begin(link)?;
             work.leave_member(owner, has_runs);
             Ok(((), work, Asked::default()))
@@ -357,14 +358,14 @@ impl Writer {
         ended.into_iter().filter(has_left).collect()
     }
 
-    fn claim(&mut self, mut claim: Claim, reply: Reply<Claimed>) {
+    fn claim(&mut self, mut claim: Claim, asked: Instant, reply: Reply<Claimed>) {
         let now = Instant::now();
         self.locked_rooms.retain(|_, until| now < *until);
         claim.rooms.retain(|room| !self.locked_rooms.contains_key(&room.name));
-        let mut claimed = self.try_claim(&claim, false);
+        let mut claimed = self.try_claim(&claim, asked, false);
         if claimed.as_ref().is_err_and(|failure| failure.remedy == Remedy::Later) {
             self.aside.beware(self.shared.settings.patience, Instant::now());
-            claimed = self.claim_apart(claim);
+            claimed = self.claim_apart(claim, asked);
         }
         match claimed {
             Ok((mut claimed, done)) => {
@@ -379,7 +380,7 @@ impl Writer {
 
     /// A claim has met a lock, such as that of the row of a handler with a limit: the handlers one
     /// by one.
-    fn claim_apart(&mut self, claim: Claim) -> Result<(Claimed, Vec<Committed>), Failure> {
+    fn claim_apart(&mut self, claim: Claim, asked: Instant) -> Result<(Claimed, Vec<Committed>), Failure> {
         let now = self.shared.server_now();
         let (jobs, unbound, schedules) = (Vec::new(), Vec::new(), Vec::new());
         let mut all = Claimed { now, jobs, unbound, schedules, next_job: None, next_schedule: None };
@@ -387,7 +388,7 @@ impl Writer {
         for room in claim.rooms {
             let name = Arc::clone(&room.name);
             let claim = Claim { rooms: vec![room], at_most: claim.at_most - all.jobs.len(), ..claim };
-            match self.try_claim(&claim, true) {
+            match self.try_claim(&claim, asked, true) {
                 Ok((claimed, done)) => {
                     all.now = claimed.now;
                     all.jobs.extend(claimed.jobs);
@@ -408,13 +409,18 @@ impl Writer {
         Ok((all, committed))
     }
 
-    fn try_claim(&mut self, claim: &Claim, is_careful: bool) -> Result<(Claimed, Vec<Committed>), Failure> {
+    fn try_claim(
+        &mut self,
+        claim: &Claim,
+        since: Instant,
+        is_careful: bool,
+    ) -> Result<(Claimed, Vec<Committed>), Failure> {
         let (seed, patience) = (self.seed, self.shared.settings.patience);
         // Nodes are told by others of earlier jobs, unless they hear no notices.
         let is_told = !self.shared.settings.is_pooled && !is_careful;
         let slept = self.shared.sleeps.lock().get(&claim.owner).cloned().flatten();
-        let (now, wait) = (Instant::now(), self.aside.first_wait(patience, Instant::now()));
-        let done = self.commit(now + patience, (wait, is_careful), |link, shared, _| {
+        let wait = self.aside.first_wait(patience, Instant::now());
+        let done = self.commit(since + patience, (wait, is_careful), |link, shared, _| {
             let asked = shared.local_now();
             let mut work = Work::begin_claim(link, claim)?;
             shared.see_clock(work.up, asked);
@@ -448,14 +454,15 @@ impl Writer {
         Ok((claimed, vec![done]))
     }
 
-    /// As [`commit`](Self::commit), with a patience from now.
+    /// As [`commit`](Self::commit), with a patience from this instant.
     fn commit_soon<R>(
         &mut self,
+        asked: Instant,
         inside: impl for<'l> Fn(&'l Link, &Shared, (i64, i64)) -> Result<Found<'l, R>, Failure>,
     ) -> Result<Done<R>, Failure> {
-        let (now, patience) = (Instant::now(), self.shared.settings.patience);
-        let wait = self.aside.first_wait(patience, now);
-        self.commit(now + patience, (wait, false), inside).map_err(|(failure, _)| failure)
+        let patience = self.shared.settings.patience;
+        let wait = self.aside.first_wait(patience, Instant::now());
+        self.commit(asked + patience, (wait, false), inside).map_err(|(failure, _)| failure)
     }
 
     /// Runs `inside` in a transaction, and again until it is committed, fails for good, meets a

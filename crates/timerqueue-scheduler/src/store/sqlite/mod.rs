@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use timerqueue::Runtime;
@@ -147,8 +147,8 @@ impl SqliteOptions {
         Self::default()
     }
 
-    /// How long to wait for another program that writes into the file; then the answer is
-    /// [`Fault::Locked`](super::Fault::Locked). Default: 5 seconds.
+    /// How long an operation waits for another program that writes into the file, from its call on;
+    /// then the answer is [`Fault::Locked`](super::Fault::Locked). Default: 5 seconds.
     pub fn busy_timeout(mut self, limit: Duration) -> Self {
         self.busy = limit;
         self
@@ -384,10 +384,15 @@ impl Shared {
 }
 
 impl Inner {
+    /// A dropped reply answers that the store is closed.
+    fn write(&self, write: Write) {
+        let _ = self.messages.send(Message::Write(write, Instant::now()));
+    }
+
     /// What has no answer.
-    fn tell(&self, message: Message) {
+    fn tell(&self, write: Write) {
         if self.origin.refusal().is_none() {
-            let _ = self.messages.send(message);
+            self.write(write);
         }
     }
 }
@@ -420,22 +425,21 @@ impl Store for SqliteStore {
             return reply.send(Err(refusal));
         }
         let ops = ops.into_iter().map(checked).collect();
-        // A dropped reply answers that the store is closed.
-        let _ = self.inner.messages.send(Message::Write(Write::Apply(ops, reply)));
+        self.inner.write(Write::Apply(ops, reply));
     }
 
     fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
         if let Some(refusal) = self.inner.origin.refusal() {
             return reply.send(Err(refusal));
         }
-        let _ = self.inner.messages.send(Message::Write(Write::Claim(claim, reply)));
+        self.inner.write(Write::Claim(claim, reply));
     }
 
     fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>) {
         if let Some(refusal) = self.inner.origin.refusal() {
             return reply.send(Err(refusal));
         }
-        let _ = self.inner.messages.send(Message::Write(Write::Settle(Box::new(checked(end)), Some(place), reply)));
+        self.inner.write(Write::Settle(Box::new(checked(end)), Some(place), reply));
     }
 
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
@@ -450,7 +454,7 @@ impl Store for SqliteStore {
             self.inner.owners.lock().insert(entry.owner);
             self.inner.guard.leaving.store(false, Ordering::Release);
         }
-        self.inner.tell(Message::Write(Write::Enter(entry)));
+        self.inner.tell(Write::Enter(entry));
     }
 
     fn leave(&self, owner: u64) {
@@ -459,7 +463,7 @@ impl Store for SqliteStore {
             owners.remove(&owner);
             self.inner.guard.leaving.store(owners.is_empty(), Ordering::Release);
         }
-        self.inner.tell(Message::Write(Write::Leave(owner)));
+        self.inner.tell(Write::Leave(owner));
     }
 
     fn watch(&self, watcher: Watcher) {

@@ -50,7 +50,8 @@ enum Flush {
 type Entries = HashMap<u64, Arc<Entry>>;
 
 pub(super) enum Message {
-    Write(Write),
+    /// With the instant at which its patience began.
+    Write(Write, Instant),
     /// Another connection has written, or may have.
     Look,
     /// Another process may have ended.
@@ -84,7 +85,7 @@ pub(super) struct Writer {
     pub(super) db: Connection,
     pub(super) shared: Arc<Shared>,
     pub(super) alive: Alive,
-    /// How long to wait for the lock of writers.
+    /// How long an operation waits for the lock of writers.
     busy: Duration,
     /// The file that was opened, by device and number.
     file: (u64, u64),
@@ -171,7 +172,7 @@ impl Writer {
             let mut looks = false;
             while let Ok(message) = next {
                 match message {
-                    Message::Write(write) => batch.push(write),
+                    Message::Write(write, asked) => batch.push((write, asked)),
                     Message::Look => looks = true,
                     Message::Census => self.census = true,
                     Message::Joined => self.joined = true,
@@ -245,8 +246,8 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, batch: Vec<Write>) {
-        for write in &batch {
+    fn write(&mut self, batch: Vec<(Write, Instant)>) {
+        for (write, _) in &batch {
             match write {
                 Write::Enter(entry) => _ = self.entries.insert(entry.owner, Arc::clone(entry)),
                 Write::Leave(owner) => _ = self.entries.remove(owner),
@@ -255,24 +256,35 @@ impl Writer {
         }
         if let Some(damaged) = &self.damaged {
             let error = damaged.error();
-            batch.into_iter().for_each(|write| write.fail(&error));
+            batch.into_iter().for_each(|(write, _)| write.fail(&error));
             return;
         }
         match self.attempt(&batch) {
             Ok((answers, effects)) => {
                 self.tell(effects);
-                batch.into_iter().zip(answers).for_each(|(write, answer)| write.answer(answer));
+                batch.into_iter().zip(answers).for_each(|((write, _), answer)| write.answer(answer));
             }
             // What needs no room, such as the end of a run, goes on.
             Err(failure) if matches!(failure.fault, Fault::Full | Fault::Other) && batch.len() > 1 => {
                 batch.into_iter().for_each(|write| self.write(vec![write]));
             }
-            Err(failure) if matches!(failure.fault, Fault::Full | Fault::Other) && batch[0].place().is_some() => {
-                self.write(batch.into_iter().map(Write::without_place).collect());
+            Err(failure) if matches!(failure.fault, Fault::Full | Fault::Other) && batch[0].0.place().is_some() => {
+                self.write(batch.into_iter().map(|(write, asked)| (write.without_place(), asked)).collect());
+            }
+            // Each has a patience of its own.
+            Err(failure) if failure.fault == Fault::Locked => {
+                let (now, busy) = (Instant::now(), self.busy);
+                let (over, rest): (Vec<_>, Vec<_>) =
+                    batch.into_iter().partition(|(_, asked)| now.saturating_duration_since(*asked) >= busy);
+                over.into_iter().for_each(|(write, _)| write.fail(&failure.error()));
+                if !rest.is_empty() {
+                    std::thread::sleep(SHORT);
+                    self.write(rest);
+                }
             }
             Err(failure) => {
                 self.note_damage(&failure);
-                batch.into_iter().for_each(|write| write.fail(&failure.error()));
+                batch.into_iter().for_each(|(write, _)| write.fail(&failure.error()));
             }
         }
     }
@@ -302,13 +314,16 @@ impl Writer {
         }
     }
 
-    fn attempt(&mut self, batch: &[Write]) -> Result<(Vec<Answer>, Effects), Failure> {
+    /// Waits for the lock of writers until the patience of the first one is over.
+    fn attempt(&mut self, batch: &[(Write, Instant)]) -> Result<(Vec<Answer>, Effects), Failure> {
         let entries = self.entries.clone();
-        let is_lazy = batch.iter().all(|write| write.is_lazy(&entries));
-        self.in_commit(if is_lazy { Flush::Later } else { Flush::Now }, |work, _, shared, _| {
+        let is_lazy = batch.iter().all(|(write, _)| write.is_lazy(&entries));
+        let waited = batch.iter().map(|(_, asked)| asked.elapsed()).max().unwrap_or_default();
+        let flush = if is_lazy { Flush::Later } else { Flush::Now };
+        self.in_commit_within(self.busy.saturating_sub(waited), flush, |work, _, shared, _| {
             let mut answers = Vec::with_capacity(batch.len());
             let mut applied_at = None;
-            for write in batch {
+            for (write, _) in batch {
                 let now = work.read_clock(&shared.runtime);
                 if matches!(write, Write::Apply(..) | Write::Settle(..)) {
                     applied_at = Some(now);
@@ -331,8 +346,18 @@ impl Writer {
         flush: Flush,
         inside: impl FnOnce(&mut Work<'_>, &mut Alive, &Shared, Micros) -> Result<R, Failure>,
     ) -> Result<(R, Effects), Failure> {
+        self.in_commit_within(self.busy, flush, inside)
+    }
+
+    /// As [`in_commit`](Self::in_commit), with this patience for the lock.
+    fn in_commit_within<R>(
+        &mut self,
+        patience: Duration,
+        flush: Flush,
+        inside: impl FnOnce(&mut Work<'_>, &mut Alive, &Shared, Micros) -> Result<R, Failure>,
+    ) -> Result<(R, Effects), Failure> {
         self.set_flush(flush)?;
-        self.begin()?;
+        self.begin(patience)?;
         let done =
             self.mend_log(flush).and_then(|()| self.in_transaction(inside)).and_then(|(done, effects, wrote)| {
                 self.db.prepare_cached("COMMIT")?.execute([])?;
@@ -385,8 +410,8 @@ impl Writer {
     }
 
     /// Gets the lock of writers.
-    fn begin(&self) -> Result<(), Failure> {
-        schema::when_free(self.busy, || Ok(self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)?))
+    fn begin(&self, patience: Duration) -> Result<(), Failure> {
+        schema::when_free(patience, || Ok(self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)?))
     }
 
     fn in_transaction<R>(
@@ -585,14 +610,20 @@ impl Write {
 }
 
 /// Takes jobs for the places of all runs that end in this commit.
-fn fill_places(work: &mut Work<'_>, batch: &[Write], answers: &mut [Answer], entries: &Entries, now: Micros) {
+fn fill_places(
+    work: &mut Work<'_>,
+    batch: &[(Write, Instant)],
+    answers: &mut [Answer],
+    entries: &Entries,
+    now: Micros,
+) {
     let (seed, mut dealer) = (work.seed(), Dealer::default());
-    for claim in merged(batch.iter().filter_map(Write::place)) {
+    for claim in merged(batch.iter().filter_map(|(write, _)| write.place())) {
         work.read_due(&claim, now);
         dealer.add(work.fill(&claim, entries.get(&claim.owner).map(|entry| &**entry), now, seed));
         work.end_claim();
     }
-    for (write, answer) in batch.iter().zip(answers) {
+    for ((write, _), answer) in batch.iter().zip(answers) {
         if let (Some(place), Answer::Settled(settled)) = (write.place(), answer) {
             settled.next = dealer.next(place);
         }

@@ -13,6 +13,7 @@ use crate::store::{
 };
 use crate::{Error, Handler, Run, Scheduler};
 
+mod backlog;
 mod failures;
 mod suspects;
 
@@ -29,6 +30,8 @@ struct Gate {
     failures: Arc<AtomicUsize>,
     held: Arc<Mutex<Vec<HeldClaim>>>,
     holds_settles: Arc<AtomicBool>,
+    /// All operations are held, in the place of settles.
+    holds_all: Arc<AtomicBool>,
     held_settles: Arc<Mutex<Vec<HeldSettle>>>,
     /// The store gives the places of runs on, and has done so this many times.
     hands_over: Arc<AtomicBool>,
@@ -49,6 +52,7 @@ impl Gate {
             failures: Arc::default(),
             held: Arc::default(),
             holds_settles: Arc::default(),
+            holds_all: Arc::default(),
             held_settles: Arc::default(),
             hands_over: Arc::default(),
             handed: Arc::default(),
@@ -62,6 +66,17 @@ impl Gate {
         let fails = self.fails.load(Ordering::SeqCst);
         self.failures.fetch_add(usize::from(fails), Ordering::SeqCst);
         fails.then(|| Error::Store { fault: Fault::Full, reason: "the disk is full".into() })
+    }
+
+    fn holds(&self, ops: &[Op]) -> bool {
+        let is_settle = matches!(ops, [Op::Settle(_)]);
+        self.holds_all.load(Ordering::SeqCst) || (is_settle && self.holds_settles.load(Ordering::SeqCst))
+    }
+
+    /// Gives the first answer that is held.
+    fn release_one(&self) {
+        let (applied, reply) = self.held_settles.lock().remove(0);
+        reply.send(applied);
     }
 
     /// Gives the held answers.
@@ -94,7 +109,7 @@ impl Store for Gate {
     fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
         match self.failure() {
             Some(error) => reply.send(Err(error)),
-            None if self.holds_settles.load(Ordering::SeqCst) && matches!(ops[..], [Op::Settle(_)]) => {
+            None if self.holds(&ops) => {
                 let gate = self.clone();
                 self.store.apply(ops, Reply::new(move |applied| gate.held_settles.lock().push((applied, reply))));
             }
