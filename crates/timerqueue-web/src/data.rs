@@ -57,8 +57,8 @@ pub(crate) async fn of(page: &Inner, route: Route) -> Result<Option<String>, Err
     Ok(Some(match route {
         Route::Overview(span) => text(&Overview { counts: &counts, activity: activity(page, now, span).await?.1 }),
         Route::Jobs(filter) => {
-            let (found, next) = jobs(page, &filter).await?;
-            list(&found, next, now)
+            let part = jobs(page, &filter).await?;
+            list(&part.jobs, part.next, now)
         }
         Route::Schedules { after } => {
             let (found, next) = schedules(page, after).await?;

@@ -1,7 +1,8 @@
 //! A page that shows the jobs of a [`Scheduler`](timerqueue_scheduler::Scheduler): what waits,
 //! runs, fails and is dead, how many runs end and how late they begin, schedules with their last
-//! and next runs, and each job with its payload, attempts and errors. Jobs are retried, cancelled,
-//! run now, paused and resumed there; handlers are paused and resumed.
+//! and next runs, and each job with its payload, attempts and errors. Jobs are searched, put,
+//! edited, retried, cancelled, run now, paused and resumed there, one or all of a list. Handlers
+//! are paused and resumed.
 //!
 //! A [`Page`] is a `tower_service::Service` over the types of the crate `http`: mount it in a
 //! server of your own. With the feature `server`, `serve` is a server of its own.
@@ -55,14 +56,16 @@
 //! | path | content |
 //! |---|---|
 //! | `/api/v1?span=hour` | `counts` ([`Counts`]) and `activity` (a list of [`Activity`]) of the last `hour`, `day` or `week` |
-//! | `/api/v1/jobs?state=waiting` | 50 `jobs` ([`JobInfo::shown`]): `waiting`, `running`, `failing`, `dead`, `queued` or `all`; with `handler` and `key` as on the page |
+//! | `/api/v1/jobs?state=waiting` | 50 `jobs` ([`JobInfo::shown`]): `waiting`, `running`, `failing`, `dead`, `queued` or `all`; with `handler`, `key`, `find`, `since`, `until` and `sort` as on the page |
 //! | `/api/v1/schedules` | 50 recurring `jobs` |
 //! | `/api/v1/nodes` | `nodes` (a list of [`Node`]) |
 //! | `/api/v1/job/17` | the job with this number: a [`JobInfo`], or a [`FinishedJob`] that its store keeps |
 //!
-//! `next` of a list is the `after` of its next part, or `null`. What goes wrong has an `error`
-//! beside a status: 401 without the token, 404 for a job that is not there, 503 for a store that
-//! fails. Programs give the token as `Authorization: Bearer`.
+//! `next` of a list is the `after` of its next part, or `null`. A request for `find`, `since` or
+//! `until` looks at 5,000 jobs at most, and a list with fewer jobs than 50 may have a `next`. What
+//! goes wrong has an `error` beside a status: 401 without the token, 404 for a job that is not
+//! there or a field that cannot be read, 503 for a store that fails. Programs give the token as
+//! `Authorization: Bearer`.
 //!
 //! # Prometheus
 //!

@@ -24,7 +24,7 @@ use timerqueue_scheduler::{Counts, Figure, Figures, Scheduler};
 
 use crate::body::{self, Body};
 use crate::guard::{Admitted, Guard, Refusal, SHORTEST_TOKEN, is_loopback, random};
-use crate::route::{Fields, Route, Said};
+use crate::route::{Fields, LONGEST_FORM, Route, Said};
 use crate::{act, data, view};
 
 /// Counts that take less are asked for each page.
@@ -33,8 +33,6 @@ const SLOW: Duration = Duration::from_millis(20);
 const OLDEST: Duration = Duration::from_secs(30);
 /// The path of the figures, as Prometheus asks for it.
 const FIGURES: &str = "/metrics";
-/// The longest body of a form.
-const LONGEST_FORM: usize = 4 * 1024;
 
 /// The address of the caller, which a server puts into the [extensions](http::Request::extensions)
 /// of a request. Without a token, a page answers requests of this machine alone, and none that a
@@ -423,7 +421,7 @@ impl Inner {
             return self.begin_session(parts, path, &nonce);
         }
         if route.is_change() {
-            let form = body::read(body, LONGEST_FORM).await.map(|form| Fields::of(&form));
+            let form = body::read(body, route.longest_form()).await.map(|form| Fields::of(&form));
             let Some(form) = form else { return plain(StatusCode::PAYLOAD_TOO_LARGE, "the form is too long") };
             if let Err(refusal) = self.guard.admit_change(parts, form.get("form")) {
                 return self.refuse(refusal);
@@ -431,7 +429,7 @@ impl Inner {
             if self.read_only {
                 return plain(StatusCode::FORBIDDEN, "this page shows, and changes nothing");
             }
-            let answer = act::act(self, route, &form).await;
+            let answer = act::act(self, route, &form, &nonce).await;
             // The next page shows the change.
             *self.counted() = None;
             return self.finish(self.told(answer, &nonce), &nonce);

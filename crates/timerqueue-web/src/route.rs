@@ -4,7 +4,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use timerqueue_scheduler::store::MAX_PAYLOAD_BYTES;
 use timerqueue_scheduler::{JobId, JobInfo, Query, State};
+
+use crate::text;
 
 /// A list of jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +58,57 @@ impl Tab {
 
     fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|tab| tab.word() == word)
+    }
+
+    /// The order of a list for which none was chosen: those that are about to run first, the
+    /// overdue ones before all others, or else those that came last.
+    pub(crate) fn sort(self) -> Sort {
+        if matches!(self, Self::Dead | Self::All) { Sort::Newest } else { Sort::Due }
+    }
+
+    /// The changes of many jobs at a time. A schedule is in none of these lists.
+    pub(crate) fn actions(self) -> &'static [Action] {
+        match self {
+            Self::Waiting => &[Action::RunNow, Action::Pause, Action::Resume, Action::Cancel],
+            Self::Failing => &[Action::Retry, Action::Pause, Action::Resume, Action::Cancel],
+            Self::Running => &[Action::Cancel],
+            Self::Dead => &[Action::Retry, Action::Discard],
+            Self::Queued | Self::All => &[],
+        }
+    }
+}
+
+/// The order of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sort {
+    /// By due time.
+    Due,
+    /// By put.
+    Newest,
+    Oldest,
+}
+
+impl Sort {
+    pub(crate) const ALL: [Self; 3] = [Self::Due, Self::Newest, Self::Oldest];
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Due => "due",
+            Self::Newest => "newest",
+            Self::Oldest => "oldest",
+        }
+    }
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Due => "Due first",
+            Self::Newest => "Put last",
+            Self::Oldest => "Put first",
+        }
+    }
+
+    fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|sort| sort.word() == word)
     }
 }
 
@@ -135,7 +189,112 @@ pub(crate) struct Filter {
     pub(crate) tab: Tab,
     pub(crate) handler: Option<String>,
     pub(crate) key: Option<String>,
+    /// A text in the key, the handler, the payload or the error.
+    pub(crate) find: Option<String>,
+    /// When the job was put: from the first, and before the second.
+    pub(crate) since: Option<SystemTime>,
+    pub(crate) until: Option<SystemTime>,
+    pub(crate) sort: Sort,
     pub(crate) after: Option<After>,
+}
+
+impl Filter {
+    /// `None`: a field is none of its kind. What cannot be read must not widen the list, whose jobs
+    /// may be changed.
+    fn read(query: &Fields) -> Option<Self> {
+        let instant = |name: &str| match query.text(name) {
+            Some(text) => text::read_instant(&text).map(Some),
+            None => Some(None),
+        };
+        let tab = query.get("state").and_then(Tab::of).unwrap_or(Tab::Waiting);
+        Some(Self {
+            tab,
+            handler: query.text("handler"),
+            key: query.text("key"),
+            find: query.text("find"),
+            since: instant("since")?,
+            until: instant("until")?,
+            sort: query.get("sort").and_then(Sort::of).unwrap_or(tab.sort()),
+            after: query.after(),
+        })
+    }
+
+    /// The filter without its position, as the fields of a form.
+    pub(crate) fn fields(&self) -> Vec<(&'static str, String)> {
+        let instant = |at: Option<SystemTime>| at.map(text::input);
+        let sort = (self.sort != self.tab.sort()).then(|| self.sort.word().to_owned());
+        let fields = [
+            ("state", Some(self.tab.word().to_owned())),
+            ("handler", self.handler.clone()),
+            ("key", self.key.clone()),
+            ("find", self.find.clone()),
+            ("since", instant(self.since)),
+            ("until", instant(self.until)),
+            ("sort", sort),
+        ];
+        fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+
+    /// The filter without its position, as the query of a URL.
+    pub(crate) fn query(&self) -> String {
+        form_urlencoded::Serializer::new(String::new()).extend_pairs(self.fields()).finish()
+    }
+
+    /// Whether the store's own lists are enough.
+    pub(crate) fn is_of_store(&self) -> bool {
+        self.find.is_none() && self.since.is_none() && self.until.is_none()
+    }
+
+    /// Whether a job of the store's list is one of the filter.
+    pub(crate) fn takes(&self, job: &JobInfo) -> bool {
+        let was_put = |fits: &dyn Fn(SystemTime) -> bool| job.added.is_some_and(fits);
+        let has = |needle: &String| {
+            let texts = [Some(&job.key), Some(&job.name), Some(&job.payload), job.error.as_ref()];
+            let needle = needle.to_lowercase();
+            texts.into_iter().flatten().any(|text| text.to_lowercase().contains(&needle))
+        };
+        self.since.is_none_or(|since| was_put(&|added| added >= since))
+            && self.until.is_none_or(|until| was_put(&|added| added < until))
+            && self.find.as_ref().is_none_or(has)
+    }
+}
+
+/// A change of many jobs: those of a filter that were there at its begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Many {
+    pub(crate) action: Action,
+    /// Its position is the last job that was looked at.
+    pub(crate) filter: Filter,
+    /// The last job that was there. `None`: nothing has been asked for yet.
+    pub(crate) until: Option<JobId>,
+    pub(crate) changed: u64,
+    /// Those that their state has kept from the change.
+    pub(crate) kept: u64,
+    pub(crate) is_done: bool,
+}
+
+impl Many {
+    pub(crate) fn read(query: &Fields) -> Option<Self> {
+        let filter = Filter { sort: Sort::Oldest, ..Filter::read(query)? };
+        let action = query.get("action").and_then(Action::of)?;
+        if !filter.tab.actions().contains(&action) {
+            return None;
+        }
+        let number = |name: &str| query.get(name).and_then(|number| number.parse().ok()).unwrap_or(0);
+        let until = query.get("last").and_then(|last| last.parse().ok()).map(JobId);
+        let is_done = query.get("done").is_some();
+        Some(Self { action, filter, until, changed: number("changed"), kept: number("kept"), is_done })
+    }
+
+    pub(crate) fn fields(&self) -> Vec<(&'static str, String)> {
+        let mut fields: Vec<_> = self.filter.fields().into_iter().filter(|(name, _)| *name != "sort").collect();
+        fields.push(("action", self.action.word().to_owned()));
+        fields.extend(self.until.map(|JobId(last)| ("last", last.to_string())));
+        fields.extend(self.filter.after.map(|after| ("after", after.to_string())));
+        fields.extend([("changed", self.changed.to_string()), ("kept", self.kept.to_string())]);
+        fields.extend(self.is_done.then(|| ("done", "1".to_owned())));
+        fields
+    }
 }
 
 /// A change of a job.
@@ -151,6 +310,10 @@ pub(crate) enum Action {
 
 impl Action {
     const ALL: [Self; 6] = [Self::Cancel, Self::RunNow, Self::Retry, Self::Discard, Self::Pause, Self::Resume];
+
+    fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|action| action.word() == word)
+    }
 
     pub(crate) fn word(self) -> &'static str {
         match self {
@@ -173,6 +336,18 @@ impl Action {
             Self::Resume => "Resume",
         }
     }
+
+    /// What has become of many jobs.
+    pub(crate) fn past(self) -> &'static str {
+        match self {
+            Self::Cancel => "were cancelled",
+            Self::RunNow => "are due now",
+            Self::Retry => "wait again",
+            Self::Discard => "were removed",
+            Self::Pause => "were paused",
+            Self::Resume => "go on",
+        }
+    }
 }
 
 /// What a path asks for.
@@ -180,13 +355,33 @@ impl Action {
 pub(crate) enum Route {
     Overview(Span),
     Jobs(Filter),
-    Schedules { after: Option<After> },
+    Schedules {
+        after: Option<After>,
+    },
     Nodes,
     Job(JobId),
     Icon,
     Login,
-    Change { id: JobId, action: Action },
-    Handler { name: String, paused: bool },
+    /// The form for a new job, filled with what another one has.
+    New {
+        like: Option<JobId>,
+    },
+    Put,
+    /// The form for other parts of a job.
+    Edit(JobId),
+    Save(JobId),
+    /// A change of many jobs, as far as it is.
+    Many(Many),
+    /// Its next step.
+    Step,
+    Change {
+        id: JobId,
+        action: Action,
+    },
+    Handler {
+        name: String,
+        paused: bool,
+    },
 }
 
 /// The parts of a query, of which the first of each name counts.
@@ -202,7 +397,7 @@ impl Fields {
         self.0.iter().find(|(own, _)| own == name).map(|(_, value)| &**value)
     }
 
-    fn text(&self, name: &str) -> Option<String> {
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
         self.get(name).filter(|value| !value.is_empty()).map(str::to_owned)
     }
 
@@ -210,6 +405,9 @@ impl Fields {
         After::read(self.get("after")?)
     }
 }
+
+/// The longest form without a text of the user's.
+pub(crate) const LONGEST_FORM: usize = 4 * 1024;
 
 /// The version of the JSON.
 const API: &str = "/api/v1";
@@ -229,21 +427,21 @@ impl Route {
                 let span = Span::ALL.into_iter().find(|span| query.get("span") == Some(span.word()));
                 Self::Overview(span.unwrap_or_default())
             }
-            [Some("jobs"), None, ..] => Self::Jobs(Filter {
-                tab: query.get("state").and_then(Tab::of).unwrap_or(Tab::Waiting),
-                handler: query.text("handler"),
-                key: query.text("key"),
-                after: query.after(),
-            }),
+            [Some("jobs"), None, ..] => Self::Jobs(Filter::read(query)?),
+            [Some("many"), None, ..] => Self::Many(Many::read(query)?),
+            [Some("step"), None, ..] => Self::Step,
+            [Some("new"), None, ..] => Self::New { like: query.get("like").and_then(|id| id.parse().ok()).map(JobId) },
+            [Some("put"), None, ..] => Self::Put,
             [Some("schedules"), None, ..] => Self::Schedules { after: query.after() },
             [Some("nodes"), None, ..] => Self::Nodes,
             [Some("icon.svg"), None, ..] => Self::Icon,
             [Some("login"), None, ..] => Self::Login,
             [Some("job"), Some(id), None, _] => Self::Job(JobId(id.parse().ok()?)),
-            [Some("job"), Some(id), Some(word), None] => Self::Change {
-                id: JobId(id.parse().ok()?),
-                action: Action::ALL.into_iter().find(|action| action.word() == word)?,
-            },
+            [Some("job"), Some(id), Some("edit"), None] => Self::Edit(JobId(id.parse().ok()?)),
+            [Some("job"), Some(id), Some("save"), None] => Self::Save(JobId(id.parse().ok()?)),
+            [Some("job"), Some(id), Some(word), None] => {
+                Self::Change { id: JobId(id.parse().ok()?), action: Action::of(word)? }
+            }
             [Some("handler"), Some(word @ ("pause" | "resume")), None, _] => {
                 Self::Handler { name: query.text("name")?, paused: word == "pause" }
             }
@@ -253,7 +451,19 @@ impl Route {
 
     /// Whether the path changes something, and takes a POST alone.
     pub(crate) fn is_change(&self) -> bool {
-        matches!(self, Self::Change { .. } | Self::Handler { .. } | Self::Login)
+        matches!(
+            self,
+            Self::Change { .. } | Self::Handler { .. } | Self::Login | Self::Put | Self::Save(_) | Self::Step
+        )
+    }
+
+    /// The longest form of a change, in bytes. A byte that is no letter takes three.
+    pub(crate) fn longest_form(&self) -> usize {
+        match self {
+            Self::Put | Self::Save(_) => 3 * MAX_PAYLOAD_BYTES + 16 * 1024,
+            Self::Step => 16 * 1024, // a filter
+            _ => LONGEST_FORM,
+        }
     }
 }
 
@@ -269,14 +479,17 @@ pub(crate) enum Said {
     Resumed,
     HandlerPaused,
     HandlerResumed,
+    Put,
+    Edited,
     Gone,
     Runs,
     Taken,
     NotNow,
+    Outdated,
 }
 
 impl Said {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 16] = [
         Self::Cancelled,
         Self::Cancelling,
         Self::WillRun,
@@ -286,10 +499,13 @@ impl Said {
         Self::Resumed,
         Self::HandlerPaused,
         Self::HandlerResumed,
+        Self::Put,
+        Self::Edited,
         Self::Gone,
         Self::Runs,
         Self::Taken,
         Self::NotNow,
+        Self::Outdated,
     ];
 
     pub(crate) fn word(self) -> &'static str {
@@ -303,6 +519,9 @@ impl Said {
             Self::Resumed => "resumed",
             Self::HandlerPaused => "handler-paused",
             Self::HandlerResumed => "handler-resumed",
+            Self::Put => "put",
+            Self::Edited => "edited",
+            Self::Outdated => "outdated",
             Self::Gone => "gone",
             Self::Runs => "runs",
             Self::Taken => "taken",
@@ -321,6 +540,9 @@ impl Said {
             Self::Resumed => "Goes on.",
             Self::HandlerPaused => "The handler is paused: none of its jobs starts.",
             Self::HandlerResumed => "The jobs of the handler go on.",
+            Self::Put => "The job was put.",
+            Self::Edited => "The job was changed.",
+            Self::Outdated => "Nothing was changed: the job is not as it was when the form was shown.",
             Self::Gone => "Nothing was changed: the job is there no more.",
             Self::Runs => "Nothing was changed: the job runs.",
             Self::Taken => "Nothing was changed: another job has the key by now.",
@@ -330,7 +552,7 @@ impl Said {
 
     /// Whether the change was made.
     pub(crate) fn is_done(self) -> bool {
-        !matches!(self, Self::Gone | Self::Runs | Self::Taken | Self::NotNow)
+        !matches!(self, Self::Gone | Self::Runs | Self::Taken | Self::NotNow | Self::Outdated)
     }
 
     pub(crate) fn of(word: &str) -> Option<Self> {

@@ -64,6 +64,34 @@ pub(crate) fn rfc3339(at: SystemTime) -> String {
     Timestamp::try_from(at).map_or_else(|_| "?".to_owned(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
+/// An instant as a field of a form has it, in UTC.
+pub(crate) fn input(at: SystemTime) -> String {
+    Timestamp::try_from(at).map_or_else(|_| String::new(), |at| at.strftime("%Y-%m-%dT%H:%M:%S").to_string())
+}
+
+/// An instant of a form: a date, with or without a time of day, in UTC, or by RFC 3339.
+pub(crate) fn read_instant(text: &str) -> Option<SystemTime> {
+    let text = text.trim();
+    let civil = || text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();
+    let instant = text.parse::<Timestamp>().ok().or_else(|| Some(civil()?.timestamp()))?;
+    (instant >= Timestamp::UNIX_EPOCH).then(|| instant.into())
+}
+
+/// JSON without white space outside of its texts.
+pub(crate) fn compact(json: &str) -> String {
+    let (mut in_text, mut escaped) = (false, false);
+    let is_kept = |c: &char| {
+        if in_text {
+            in_text = escaped || *c != '"';
+            escaped = *c == '\\' && !escaped;
+            return true;
+        }
+        in_text = *c == '"';
+        !matches!(c, ' ' | '\n' | '\r' | '\t')
+    };
+    json.chars().filter(is_kept).collect()
+}
+
 /// Date and time of day, in UTC.
 pub(crate) fn date_time(at: SystemTime) -> String {
     Timestamp::try_from(at).map_or_else(|_| "?".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string())
@@ -138,6 +166,25 @@ mod tests {
         assert_eq!(short("ünüsual", 3), "ünü…");
         assert_eq!(short("same", 4), "same");
         assert_eq!(pair("key", "a&b=<\"'>/..\n"), "key=a%26b%3D%3C%22%27%3E%2F..%0A");
+    }
+
+    #[test]
+    fn instants_of_forms_are_read() {
+        let at = UNIX_EPOCH + Duration::from_secs(1_767_225_600);
+        for text in ["2026-01-01", "2026-01-01T00:00", " 2026-01-01T00:00:00 ", "2026-01-01T01:00:00+01:00", &input(at)]
+        {
+            assert_eq!(read_instant(text), Some(at), "{text}");
+        }
+        for wrong in ["", "yesterday", "2026-13-01", "1969-12-31", "2026-01-01T25:00"] {
+            assert_eq!(read_instant(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn json_loses_its_lines_and_nothing_else() {
+        let lines = "{\r\n  \"a b\": [ 1.50,\t\"x \\\" y\" ],\n \"c\\\\\": { }\n}";
+        assert_eq!(compact(lines), r#"{"a b":[1.50,"x \" y"],"c\\":{}}"#);
+        assert_eq!(compact("\"open \\\""), "\"open \\\"");
     }
 
     #[test]

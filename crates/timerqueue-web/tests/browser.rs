@@ -155,9 +155,21 @@ fn tour(browser: &Browser, scheduler: &Scheduler, advance: &dyn Fn()) {
             ("job-dead", format!("/job/{printer}")),
             ("job-evil", format!("/job/{evil}")),
             ("job-schedule", format!("/job/{daily}")),
+            ("edit", format!("/job/{daily}/edit")),
+            ("new-like-evil", format!("/new?like={evil}")),
+            ("search", "/jobs?state=waiting&find=1&since=2020-01-01&sort=newest".to_owned()),
+            ("search-evil", format!("/jobs?state=dead&{}", query("find", EVIL))),
+            ("many", "/many?state=dead&action=retry".to_owned()),
+            ("many-evil", format!("/many?state=dead&action=discard&{}", query("handler", EVIL))),
+            ("many-done", "/many?state=dead&action=retry&last=9&done=1&changed=12&kept=3".to_owned()),
+            ("running", "/jobs?state=running".to_owned()),
         ],
     );
-    keyboard(browser, &at);
+    keyboard(browser, &at, "/");
+    keyboard(browser, &at, "/jobs?state=waiting&since=2020-01-01");
+    keyboard(browser, &at, "/new");
+    many(browser, &at, scheduler);
+    forms(browser, &at, scheduler);
     actions(browser, &at, scheduler, advance, printer);
     live(browser, &at, scheduler);
     without_scripts(browser, &at, scheduler);
@@ -194,7 +206,7 @@ fn pages(browser: &Browser, at: &impl Fn(&str) -> String, more: &[(&str, String)
             assert_eq!(browser.complaints(), [""; 0], "{path}");
             assert_eq!(browser.run(WIDER), json!([]), "{path} at {width}");
             assert_eq!(browser.run(CUT), json!([]), "{path} at {width}");
-            if path.contains("state=dead") {
+            if path == "/jobs?state=dead" {
                 assert!(browser.text("#list").contains("the printer is on fire"), "an error, at {width}");
             }
             let foreign = browser.run("return document.querySelectorAll('main img, main script, [onerror]').length");
@@ -242,17 +254,23 @@ const CONTRAST: &str = r"
     return [...new Set(faint)];";
 
 /// All that can be clicked can be reached by the tab key, and shows it.
-fn keyboard(browser: &Browser, at: &impl Fn(&str) -> String) {
-    browser.open(&at("/"));
-    let wanted = browser.run("return [...document.querySelectorAll('a[href], button, summary, input:not([type=hidden])')].filter((e) => e.checkVisibility()).length");
-    let mut reached = 0;
-    for _ in 0..wanted.as_u64().unwrap() {
+fn keyboard(browser: &Browser, at: &impl Fn(&str) -> String, path: &str) {
+    browser.open(&at(path));
+    let wanted = browser.run("return [...document.querySelectorAll('a[href], button, summary, select, textarea, input:not([type=hidden])')].filter((e) => e.checkVisibility()).length");
+    // The field of an instant has a stop for each of its parts.
+    let stops = browser.run("return 8 * document.querySelectorAll('input[type=datetime-local]').length");
+    let mut reached = json!(0);
+    for _ in 0..wanted.as_u64().unwrap() + stops.as_u64().unwrap() {
         let key = |kind: &str| json!({"type": kind, "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9});
         browser.devtools("Input.dispatchKeyEvent", &key("rawKeyDown"));
         browser.devtools("Input.dispatchKeyEvent", &key("keyUp"));
-        let shown = "const e = document.activeElement; return e !== document.body && getComputedStyle(e).outlineStyle !== 'none'";
-        reached += u64::from(browser.run(shown) == true);
+        reached = browser.run(
+            "const e = document.activeElement, all = window.reached ??= new Set();
+            if (e !== document.body && getComputedStyle(e).outlineStyle !== 'none') all.add(e);
+            return all.size;",
+        );
     }
+    let reached = reached.as_u64().unwrap();
     assert!(reached + 1 >= wanted.as_u64().unwrap(), "{reached} of {wanted}");
 }
 
@@ -289,6 +307,65 @@ fn actions(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Schedule
     browser.click("form[action$='/pause'] button");
     assert_eq!(browser.text(".said"), "Paused.");
     assert!(!browser.url().contains("said="), "a later look says nothing of it: {}", browser.url());
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+fn query(name: &str, value: &str) -> String {
+    form_urlencoded::Serializer::new(String::new()).append_pair(name, value).finish()
+}
+
+/// A change of many jobs goes on by itself, and by hand where there are no scripts.
+fn many(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Scheduler) {
+    let script = |on: bool| browser.devtools("Emulation.setScriptExecutionDisabled", &json!({"value": !on}));
+    for scripts in [true, false] {
+        let put = |n: u64| {
+            let due = Duration::from_secs(90_000 + n);
+            scheduler.put_to("mail", &n).key(&format!("bulk/{n}")).due(due)
+        };
+        let _ = scheduler.put_many((0..1_100).map(put)).wait().unwrap();
+        script(scripts);
+        browser.open(&at("/jobs?state=waiting"));
+        browser.keys("input[name=find]", "BULK/");
+        browser.click(".filter button");
+        browser.click(".many a[href*='action=cancel']");
+        assert!(browser.text("main").contains("1\u{2009}100 jobs of this list"), "{}", browser.text("main"));
+        browser.click("form[action='/step'] button");
+        for _ in 0..if scripts { 0 } else { 2 } {
+            assert!(browser.text("main").contains("were cancelled"));
+            browser.click("form[action='/step'] button");
+        }
+        browser.until("all were cancelled", || browser.text("main").contains("1\u{2009}100 were cancelled"));
+        assert!(browser.text("main").contains("To the list"), "{}", browser.url());
+        assert_eq!(scheduler.list(Query::new().key_prefix("bulk/")).wait().unwrap().len(), 0);
+        assert_eq!(browser.complaints(), [""; 0]);
+    }
+    script(true);
+}
+
+/// A job is put by its form, and then edited.
+fn forms(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Scheduler) {
+    browser.open(&at("/jobs"));
+    browser.click("a[href='/new']");
+    for (field, keys) in [("input[name=handler]", "mail"), ("input[name=key]", "by/hand"), ("textarea", "{\"to\": ")] {
+        browser.keys(field, keys);
+    }
+    browser.run("document.querySelector('input[name=due]').value = '2100-01-01T00:00:00'");
+    browser.click("form[action='/put'] button");
+    assert!(browser.text(".said").contains("The payload is no JSON"), "{}", browser.text("main"));
+    let _ = browser.complaints(); // of the status
+    browser.keys("textarea", "\"ann\"}");
+    browser.click("form[action='/put'] button");
+    browser.until("the job was put", || browser.text(".said") == "The job was put.");
+    let job = scheduler.get("by/hand").wait().unwrap().unwrap();
+    assert_eq!(&*job.payload, r#"{"to":"ann"}"#);
+    browser.click("a[href$='/edit']");
+    browser.run("document.querySelector('textarea').value = '[1,\\n 2]'");
+    browser.run("document.querySelector('input[name=priority]').value = 3");
+    browser.click("form[action$='/save'] button");
+    assert_eq!(browser.text(".said"), "The job was changed.");
+    let edited = scheduler.get("by/hand").wait().unwrap().unwrap();
+    assert_eq!((edited.id, &*edited.payload, edited.priority, edited.due), (job.id, "[1,2]", 3, job.due));
+    let _ = scheduler.cancel("by/hand").wait().unwrap();
     assert_eq!(browser.complaints(), [""; 0]);
 }
 

@@ -458,6 +458,328 @@ fn each_action_does_what_it_says() {
     assert_eq!(location(&handler("resume")), "/?said=handler-resumed");
 }
 
+/// The keys of a list, in its order.
+fn keys(page: &Page, query: &str) -> Vec<String> {
+    let list = json(page, &format!("/jobs?{query}"));
+    list["jobs"].as_array().unwrap().iter().map(|job| job["key"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn lists_are_searched_and_sorted() {
+    let rig = Rig::new();
+    let page = rig.page();
+    let put = |key: &str, payload: &serde_json::Value, after: u64| {
+        let due = Duration::from_secs(after);
+        let _ = rig.scheduler.put_to("mail", payload).key(key).due(due).send().wait().unwrap();
+    };
+    put("one", &serde_json::json!({"to": "Ünna@example.com"}), 300);
+    rig.clock.advance(Duration::from_secs(100));
+    put("two/example", &serde_json::json!(null), 100);
+    rig.put("fails", "three", 0);
+    rig.run();
+    assert_eq!(keys(&page, "find=EXAMPLE"), ["two/example", "one"], "payloads and keys, due first");
+    assert_eq!(keys(&page, "find=%C3%BCnna"), ["one"]);
+    assert_eq!(keys(&page, "find=server+says"), ["three"], "an error");
+    assert_eq!(keys(&page, "state=failing&find=FAIL"), ["three"], "a handler");
+    assert_eq!(keys(&page, "find=example&handler=fails"), [""; 0]);
+    assert_eq!(keys(&page, "sort=oldest"), ["one", "two/example", "three"]);
+    assert_eq!(keys(&page, "sort=newest"), ["three", "two/example", "one"]);
+    assert_eq!(keys(&page, "state=all&sort=due"), ["three", "two/example", "one"]);
+    // By the time of the put: 00:00:00 and 00:01:40.
+    assert_eq!(keys(&page, "until=2026-01-01T00:01:40&sort=oldest"), ["one"]);
+    assert_eq!(keys(&page, "since=2026-01-01T00:01:40&sort=oldest"), ["two/example", "three"]);
+    assert_eq!(keys(&page, "since=2026-01-01&until=2026-01-01T00:01&find=example"), ["one"]);
+    for wrong in
+        ["/jobs?since=yesterday", "/jobs?until=2026-13-01", "/api/v1/jobs?since=x", "/many?action=cancel&since=x"]
+    {
+        assert_eq!(ask(&page, get(wrong)).status(), StatusCode::NOT_FOUND, "{wrong}: a wider list is none");
+    }
+    let html = show(&page, "/jobs?find=example&since=2026-01-01");
+    assert!(html.contains("value=\"example\"") && html.contains("value=\"2026-01-01T00:00:00\""));
+    assert!(html.contains("aria-sort=\"ascending\"") && html.contains("sort=oldest"));
+    assert!(show(&page, "/jobs?sort=newest").contains("aria-sort=\"descending\""));
+}
+
+#[test]
+fn a_search_is_bounded_and_goes_on() {
+    let rig = Rig::new();
+    let page = rig.page();
+    for part in 0..11 {
+        let put = |n: usize| {
+            let due = Duration::from_secs(1 + (part * 500 + n) as u64);
+            rig.scheduler.put_to("mail", &n).key(&format!("n/{part:02}/{n:03}")).due(due)
+        };
+        let _ = rig.scheduler.put_many((0..500).map(put)).wait().unwrap();
+    }
+    let html = show(&page, "/jobs?find=n/10/49");
+    assert!(
+        html.contains("No job.") && html.contains("Look further") && html.contains("5\u{2009}000 jobs were looked at")
+    );
+    let first = json(&page, "/jobs?find=n/10/49");
+    let rest = keys(&page, &format!("find=n/10/49&after={}", first["next"].as_str().unwrap()));
+    assert_eq!((rest.len(), &*rest[0]), (10, "n/10/490"));
+    // What has been found is shown in parts, of which none is lost.
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let part = json(&page, &format!("/jobs?find=/12{after}"));
+        seen.extend(part["jobs"].as_array().unwrap().iter().map(|job| job["key"].as_str().unwrap().to_owned()));
+        match part["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(seen.len(), 110);
+    assert!(seen.is_sorted());
+    let html = show(&page, "/many?state=waiting&find=n/0&action=pause");
+    assert!(html.contains("more than 5\u{2009}000 jobs"), "{html}");
+}
+
+/// Does all steps of a change of many jobs. The last page, and the number of the steps.
+fn steps(page: &Page, query: &str) -> (String, usize) {
+    let mut html = show(page, &format!("/many?{query}"));
+    for step in 0.. {
+        let Some((_, form)) = html.split_once("action=\"/step\"") else { return (html, step) };
+        let fields = form.split("</form>").next().unwrap().split("name=\"").skip(1).map(|field| {
+            let (name, rest) = field.split_once("\" value=\"").unwrap();
+            (name, rest.split('"').next().unwrap())
+        });
+        let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        let next = send(page, post("/step"), &body);
+        html = show(page, location(&next));
+    }
+    unreachable!()
+}
+
+#[test]
+fn many_jobs_are_changed_in_steps() {
+    let rig = Rig::new();
+    let page = rig.page();
+    let put = |name: &'static str, prefix: &str, n: usize| {
+        let put = |n: usize| rig.scheduler.put_to(name, &n).key(&format!("{prefix}/{n}"));
+        let _ = rig.scheduler.put_many((0..n).map(put)).wait().unwrap();
+        rig.clock.advance(Duration::from_secs(1));
+    };
+    put("dies", "old", 1_200);
+    put(EVIL, "other", 3);
+    rig.clock.advance(Duration::from_secs(86_400));
+    put("dies", "new", 5);
+    let count = |state: State| rig.scheduler.stats().wait().unwrap().jobs.of(state);
+    assert_eq!(count(State::Dead), 1_208);
+    let _ = rig.scheduler.pause_handler("dies").wait().unwrap();
+    let yesterday = "state=dead&handler=dies&until=2026-01-02&action=retry";
+    let html = show(&page, &format!("/many?{yesterday}"));
+    assert!(html.contains("1\u{2009}200 jobs") && html.contains("old/0"), "{html}");
+    assert!(!html.contains("data-go-on>"), "the first step is asked for by hand");
+    assert_eq!(count(State::Dead), 1_208, "a look changes nothing");
+    // What is put after the look is not among them.
+    let (html, number) = steps(&page, yesterday);
+    assert!(html.contains("<b>1\u{2009}200</b> wait again"), "{html}");
+    assert_eq!((number, count(State::Dead), count(State::Waiting)), (3, 8, 1_200));
+    assert!(rig.job("new/0").unwrap().state == State::Dead && rig.job("old/1199").unwrap().state == State::Waiting);
+    // A key that is taken again keeps its dead job.
+    let _ = rig.scheduler.put_to("dies", &1).key("new/3").send().wait().unwrap();
+    let (html, _) = steps(&page, "state=dead&handler=dies&action=retry");
+    assert!(html.contains("<b>4</b> wait again") && html.contains("1 were left as they were"), "{html}");
+    let (html, _) = steps(&page, "state=waiting&key=old/&find=old/11&action=cancel");
+    assert!(html.contains("<b>111</b> were cancelled"), "{html}");
+    assert!(rig.job("old/11").is_none() && rig.job("old/12").is_some());
+    let (html, number) = steps(&page, "state=waiting&key=nothing&action=cancel");
+    assert!(html.contains("0 jobs") && number == 0);
+
+    // Jobs that come between the look and the steps stay.
+    let html = show(&page, "/many?state=waiting&key=old/1&action=cancel");
+    let last = html.split_once("name=\"last\" value=\"").unwrap().1.split('"').next().unwrap().to_owned();
+    rig.put("dies", "old/1-late", 60);
+    let body = format!("{}&state=waiting&key=old/1&action=cancel&last={last}", form(&page));
+    assert!(location(&send(&page, post("/step"), &body)).contains("done=1"));
+    assert!(rig.job("old/1-late").is_some() && rig.job("old/10").is_none());
+}
+
+#[test]
+fn a_change_of_many_jobs_needs_a_form_and_a_list_that_takes_it() {
+    let rig = Rig::new();
+    let page = rig.page();
+    rig.put("mail", "a", 60);
+    let body = "state=waiting&action=cancel&last=9";
+    assert_eq!(send(&page, post("/step"), body).status(), StatusCode::FORBIDDEN);
+    let foreign = Request::post("/step")
+        .header(header::HOST, "localhost:8787")
+        .header(header::ORIGIN, "http://evil.example")
+        .extension(peer("127.0.0.1:40000"));
+    assert_eq!(send(&page, foreign, &format!("{}&{body}", form(&page))).status(), StatusCode::FORBIDDEN);
+    assert_eq!(ask(&page, get("/step")).status(), StatusCode::METHOD_NOT_ALLOWED);
+    for wrong in ["state=all&action=cancel", "state=waiting&action=discard", "state=dead&action=run", "state=dead"] {
+        assert_eq!(ask(&page, get(&format!("/many?{wrong}"))).status(), StatusCode::NOT_FOUND, "{wrong}");
+        let said = send(&page, post("/step"), &format!("{}&{wrong}&last=9", form(&page)));
+        assert_eq!(location(&said), "/jobs?said=not-now");
+    }
+    // Without the last job of a look nothing is changed.
+    let said = send(&page, post("/step"), &format!("{}&state=waiting&action=cancel", form(&page)));
+    assert_eq!(location(&said), "/jobs?said=not-now");
+    let reads = rig.builder().read_only().build().unwrap();
+    let html = show(&reads, "/many?state=waiting&action=cancel");
+    assert!(!html.contains("<form") && html.contains("1 job"));
+    for path in ["/jobs", "/jobs?state=dead"] {
+        let html = show(&reads, path);
+        assert!(!html.contains("/many?") && !html.contains("/new"), "{path}");
+    }
+    for path in ["/step", "/put", "/job/1/save"] {
+        assert_eq!(send(&reads, post(path), &format!("form={}", "0".repeat(64))).status(), StatusCode::FORBIDDEN);
+    }
+    assert!(rig.job("a").is_some());
+}
+
+#[test]
+fn jobs_are_put_by_a_form() {
+    let rig = Rig::new();
+    let page = rig.page();
+    let form = form(&page);
+    let put = |fields: &[(&str, &str)]| {
+        let body = form_urlencoded::Serializer::new(form.clone()).extend_pairs(fields).finish();
+        send(&page, post("/put"), &body)
+    };
+    assert!(show(&page, "/new").contains("<option value=\"mail\">"));
+    let payload = "{\r\n  \"to\": \"a b\",\r\n  \"n\": 12345678901234567890.10\r\n}";
+    let due = "2026-01-01T01:00:00";
+    let placed = put(&[
+        ("handler", "mail"),
+        ("key", "k"),
+        ("payload", payload),
+        ("due", due),
+        ("priority", "-3"),
+        ("group", "g"),
+    ]);
+    let job = rig.job("k").unwrap();
+    assert_eq!(location(&placed), format!("/job/{}?said=put", job.id.0));
+    assert_eq!(&*job.payload, r#"{"to":"a b","n":12345678901234567890.10}"#, "as it was written");
+    assert_eq!((job.priority, job.group.as_deref()), (-3, Some("g")));
+    assert_eq!(job.due, Some(std::time::UNIX_EPOCH + Duration::from_secs(1_767_229_200)));
+    // Without a key and a payload; it may have run by then.
+    assert!(location(&put(&[("handler", "mail")])).starts_with("/job/"));
+    // What is wrong is told, and nothing that was written is lost.
+    let evil = "</textarea><script>alert(1)</script>";
+    for (fields, reason) in [
+        (vec![("handler", "mail"), ("payload", evil)], "The payload is no JSON"),
+        (vec![("handler", "mail"), ("payload", evil), ("due", "soon")], "The payload is no JSON"),
+        (vec![("handler", "mail"), ("due", "soon")], "The due time is none"),
+        (vec![("handler", "mail"), ("priority", "10")], "priority"),
+        (vec![("handler", "mail"), ("priority", "x")], "A priority lies between -9 and 9"),
+        (vec![("handler", "mail"), ("key", "k")], "Another job has this key"),
+        (vec![("handler", "mail"), ("payload", r#""\u0000""#)], "NUL"),
+        (vec![("handler", "nobody's")], "nobody&#39;s"),
+        (vec![], "handler"),
+    ] {
+        let refused = put(&fields);
+        assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY, "{fields:?}");
+        let html = text(refused);
+        let told = html.split_once("role=\"alert\">").unwrap().1.split("</p>").next().unwrap();
+        assert!(told.contains(reason) || reason.contains('&') && told.contains("nobody's"), "{told}");
+        assert!(!html.contains("<script>alert"), "{fields:?}");
+        if fields.iter().any(|(_, value)| *value == evil) {
+            assert!(html.contains("&lt;/textarea&gt;&lt;script&gt;alert(1)"));
+        }
+    }
+    let long = format!("\"{}\"", "x".repeat(300_000));
+    assert!(text(put(&[("handler", "mail"), ("payload", &long)])).contains("role=\"alert\""));
+    let longer = format!("\"{}\"", "x".repeat(900_000));
+    assert_eq!(put(&[("handler", "mail"), ("payload", &longer)]).status(), StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(rig.scheduler.list(Query::new()).wait().unwrap().len(), 2);
+    // Like a dead one, under its key.
+    rig.put("dies", "again", 0);
+    rig.run();
+    let html = show(&page, &format!("/new?like={}", rig.job("again").unwrap().id.0));
+    assert!(
+        html.contains("value=\"again\"") && html.contains("value=\"dies\"") && html.contains("&quot;payload&quot;")
+    );
+    assert!(!show(&page, &format!("/new?like={}", job.id.0)).contains("value=\"k\""));
+    assert_eq!(ask(&page, get("/put")).status(), StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[test]
+fn parts_of_a_job_are_edited() {
+    let rig = Rig::new();
+    let page = rig.page();
+    let job = rig.put("mail", "a", 3_600);
+    let open = |id: u64| {
+        let html = show(&page, &format!("/job/{id}/edit"));
+        let was = html.split_once("name=\"was\" value=\"").unwrap().1.split('"').next().unwrap().to_owned();
+        (html, was)
+    };
+    let form = form(&page);
+    let save = |id: u64, was: &str, fields: &[(&str, &str)]| {
+        let mut body = form_urlencoded::Serializer::new(form.clone());
+        send(&page, post(&format!("/job/{id}/save")), &body.append_pair("was", was).extend_pairs(fields).finish())
+    };
+    let (html, was) = open(job.id.0);
+    let pretty = "[\n  \"payload\"\n]";
+    assert!(html.contains(&pretty.replace('"', "&quot;")) && html.contains("value=\"2026-01-01T01:00:00\""));
+    // Nothing but the priority.
+    let fields = [("payload", "[\r\n  \"payload\"\r\n]"), ("due", "2026-01-01T01:00:00"), ("priority", "4")];
+    let said = |id: u64, word: &str| format!("/job/{id}?said={word}");
+    assert_eq!(location(&save(job.id.0, &was, &fields)), said(job.id.0, "edited"));
+    let edited = rig.job("a").unwrap();
+    assert_eq!((edited.priority, &edited.payload, edited.due), (4, &job.payload, job.due));
+    assert_eq!(location(&save(job.id.0, &was, &fields)), said(job.id.0, "outdated"), "the form is of the job before");
+    let (_, was) = open(job.id.0);
+    let fields = [("payload", "{\"to\": 1}"), ("due", "2026-01-01T00:30:00"), ("priority", "0")];
+    assert_eq!(location(&save(job.id.0, &was, &fields)), said(job.id.0, "edited"));
+    let edited = rig.job("a").unwrap();
+    assert_eq!((edited.priority, &*edited.payload), (0, "{\"to\":1}"));
+    assert_eq!(edited.due, Some(std::time::UNIX_EPOCH + Duration::from_secs(1_767_227_400)));
+    let (_, was) = open(job.id.0);
+    let wrong = save(job.id.0, &was, &[("payload", "{"), ("priority", "0")]);
+    assert_eq!(wrong.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(text(wrong).contains(&format!("action=\"/job/{}/save\"", job.id.0)), "the form again");
+    let wrong = save(job.id.0, &was, &[("payload", "1"), ("priority", "11")]);
+    assert_eq!(wrong.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(&*rig.job("a").unwrap().payload, "{\"to\":1}");
+    // A schedule has no due time of its own.
+    let every = Schedule::every(Duration::from_secs(60)).build().unwrap();
+    let _ = rig.scheduler.put_to("mail", &1).key("r").schedule(every).send().wait().unwrap();
+    let id = rig.job("r").unwrap().id.0;
+    let (html, was) = open(id);
+    assert!(!html.contains("name=\"due\""));
+    assert_eq!(location(&save(id, &was, &[("payload", "2"), ("priority", "1")])), said(id, "edited"));
+    assert_eq!((&*rig.job("r").unwrap().payload, rig.job("r").unwrap().priority), ("2", 1));
+    // Neither dead jobs nor those that are gone.
+    let dead = rig.put("dies", "d", 0);
+    rig.run();
+    assert_eq!(ask(&page, get(&format!("/job/{}/edit", dead.id.0))).status(), StatusCode::NOT_FOUND);
+    assert!(!show(&page, &format!("/job/{}", dead.id.0)).contains("/edit"));
+    let _ = rig.scheduler.cancel("a").wait().unwrap();
+    assert_eq!(location(&save(job.id.0, &was, &[])), "/jobs?said=gone");
+}
+
+#[test]
+fn a_run_shows_its_node_and_a_job_without_one_is_marked() {
+    let clock = ManualClock::new();
+    clock.set_wall(std::time::UNIX_EPOCH + Duration::from_secs(1_767_225_600));
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let store = timerqueue_scheduler::store::MemoryStore::new(&runtime);
+    let builder = || Scheduler::builder().runtime(&runtime).store(store.clone());
+    let shown = builder().node_name("page").start().unwrap();
+    let node = builder()
+        .node_name("worker <7>")
+        .async_handler("import", |_: u32, _: Run| std::future::pending::<()>())
+        .spawner(std::mem::forget)
+        .start()
+        .unwrap();
+    let _ = shown.put_to("import", &1).key("i").send().wait().unwrap();
+    let _ = shown.put_to("nobody's", &1).key("lost").send().wait().unwrap();
+    clock.advance(Duration::from_secs(65));
+    let page = Page::builder(&shown).build().unwrap();
+    let html = show(&page, "/jobs?state=running");
+    assert!(html.contains("worker &lt;7&gt;") && html.contains("1 min 5 s ago"), "{html}");
+    assert!(!html.contains("no node"));
+    let run = shown.get("i").wait().unwrap().unwrap();
+    let html = show(&page, &format!("/job/{}", run.id.0));
+    assert!(html.contains("Runs since") && html.contains("worker &lt;7&gt;") && html.contains(">Put<"));
+    assert!(show(&page, "/jobs").contains("no node") && show(&page, "/").contains("no node"));
+    let lost = shown.get("lost").wait().unwrap().unwrap();
+    assert!(show(&page, &format!("/job/{}", lost.id.0)).contains("No node that is up has this handler."));
+    drop(node);
+}
+
 #[test]
 fn an_old_form_changes_no_other_job() {
     let rig = Rig::new();

@@ -4,6 +4,7 @@ use maud::{Markup, html};
 use timerqueue_scheduler::store::FinishedJob;
 use timerqueue_scheduler::{Catchup, Error, JobId, JobInfo, LastRun, Overlap, Recurrence, State};
 
+use super::form::takes_edits;
 use super::{Frame, Place, actions, end, schedules, state};
 use crate::act::find;
 use crate::route::{Action, Tab};
@@ -98,6 +99,8 @@ fn changes(frame: &Frame<'_>, job: &JobInfo) -> Markup {
                 (frame.action(job, action, "job"))
             }
         }
+        @if takes_edits(job) { a.button href=(frame.link(&format!("/job/{}/edit", job.id.0))) { "Edit" } }
+        @if job.recurrence.is_none() { a.button href=(frame.link(&format!("/new?like={}", job.id.0))) { "Put another one" } }
         @if let (Some(JobId(parent)), true) = (job.parent, job.state != State::Dead) {
             span.dim { "A run of a schedule: " a href=(frame.link(&format!("/job/{parent}"))) { "cancel or pause the schedule" } "." }
         }
@@ -110,12 +113,24 @@ fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
     html! {
         dl {
             dt { "State" }
-            dd { (state(job)) }
+            dd { (state(job)) (frame.unserved(job)) }
             dt { "Handler" }
             dd { a href=(handler) { bdi { (text::visible(&job.name)) } } @if paused { " " span.paused { "handler paused" } } }
             @if let Some(due) = job.due {
                 dt { (if job.state == State::Recurring { "Next run" } else { "Due" }) }
                 dd { (frame.both(due)) }
+            }
+            @if let Some(added) = job.added {
+                dt { "Put" }
+                dd { (frame.both(added)) }
+            }
+            @if let Some(begun) = job.begun {
+                dt { "Runs since" }
+                dd { (frame.both(begun)) }
+            }
+            @if job.node.is_some() {
+                dt { "Node" }
+                dd { (frame.node(job)) }
             }
             @if let Some(nominal) = job.nominal.filter(|&nominal| Some(nominal) != job.due) {
                 dt { "Occurrence of" }
@@ -242,7 +257,7 @@ fn attempt(frame: &Frame<'_>, run: &LastRun) -> Markup {
 
 /// JSON with a line for each value; what is none as it is. Numbers, texts and the order of the
 /// fields stay as they were written.
-fn pretty(payload: &str) -> String {
+pub(super) fn pretty(payload: &str) -> String {
     if serde_json::from_str::<serde_json::Value>(payload).is_err() {
         return payload.to_owned();
     }

@@ -1,21 +1,76 @@
 //! Lists of jobs.
 
+use std::time::SystemTime;
+
 use maud::{Markup, html};
 use timerqueue_scheduler::{Error, JobInfo, Query};
 
-use super::{Frame, HANDLERS, Place, state};
+use super::{Frame, HANDLERS, PAGE, Place, state};
 use crate::page::Inner;
-use crate::route::{Action, After, Filter, Tab};
+use crate::route::{Action, After, Filter, Sort, Tab};
 use crate::text;
 
-/// Those that are about to run first, the overdue ones before all others, or else those that came
-/// last.
-fn is_by_due(tab: Tab) -> bool {
-    !matches!(tab, Tab::Dead | Tab::All)
+/// The most jobs that a request looks at, to find those of a filter, and the most bytes of their
+/// texts.
+pub(super) const LOOKED: usize = 5_000;
+const LOOKED_BYTES: usize = 16 << 20;
+/// The jobs that are asked for at a time.
+const SOME: usize = 500;
+
+/// A part of a list.
+pub(crate) struct Part {
+    pub(crate) jobs: Vec<JobInfo>,
+    /// Where the next part begins, if there may be one.
+    pub(crate) next: Option<After>,
+    /// How many jobs were looked at.
+    pub(crate) looked: usize,
 }
 
 /// The jobs of a list, and where its next part begins.
-pub(crate) async fn find(page: &Inner, filter: &Filter) -> Result<(Vec<JobInfo>, Option<After>), Error> {
+pub(crate) async fn find(page: &Inner, filter: &Filter) -> Result<Part, Error> {
+    if !filter.is_of_store() {
+        return search(page, filter, PAGE).await;
+    }
+    let (jobs, next) = super::part(page, query(filter), filter.after, filter.sort == Sort::Due).await?;
+    Ok(Part { looked: jobs.len(), jobs, next })
+}
+
+/// At most this number of jobs of a list, among a bounded number that are looked at. No store has
+/// an index of texts, or of the times of puts.
+pub(crate) async fn search(page: &Inner, filter: &Filter, most: usize) -> Result<Part, Error> {
+    let by_due = filter.sort == Sort::Due;
+    let mut part = Part { jobs: Vec::new(), next: filter.after, looked: 0 };
+    let mut bytes = 0;
+    loop {
+        let mut some = query(filter).limit(SOME);
+        if let Some(after) = part.next {
+            some = after.narrow(some, by_due);
+        }
+        let jobs = page.scheduler.list(some).await?;
+        let is_last = jobs.len() < SOME;
+        for job in jobs {
+            if part.jobs.len() == most {
+                return Ok(part);
+            }
+            part.looked += 1;
+            bytes += job.payload.len() + job.error.as_ref().map_or(0, |error| error.len());
+            part.next = Some(After::of(&job));
+            if filter.takes(&job) {
+                part.jobs.push(job);
+            }
+        }
+        if is_last {
+            part.next = None;
+            return Ok(part);
+        }
+        if part.looked >= LOOKED || bytes >= LOOKED_BYTES {
+            return Ok(part);
+        }
+    }
+}
+
+/// What the store has of a list.
+fn query(filter: &Filter) -> Query {
     let mut query = Query::new();
     if let Some(state) = filter.tab.state() {
         query = query.state(state);
@@ -23,49 +78,67 @@ pub(crate) async fn find(page: &Inner, filter: &Filter) -> Result<(Vec<JobInfo>,
     if filter.tab == Tab::Failing {
         query = query.failing();
     }
-    let by_due = is_by_due(filter.tab);
-    query = if by_due { query.soonest_first() } else { query.newest_first() };
+    query = match filter.sort {
+        Sort::Due => query.soonest_first(),
+        Sort::Newest => query.newest_first(),
+        Sort::Oldest => query,
+    };
     if let Some(handler) = &filter.handler {
         query = query.name(handler);
     }
     if let Some(key) = &filter.key {
         query = query.key_prefix(key);
     }
-    super::part(page, query, filter.after, by_due).await
+    query
 }
 
 pub(super) async fn show(frame: &Frame<'_>, filter: &Filter) -> Result<Markup, Error> {
-    let (jobs, next) = find(frame.page, filter).await?;
+    let part = find(frame.page, filter).await?;
     let title = filter.tab.title();
     let main = html! {
         h1 { (title) }
         (form(frame, filter))
-        (table(frame, &jobs, filter.tab, "list"))
-        (pager(frame, filter, next))
+        (many(frame, filter, &part))
+        (table(frame, &part.jobs, filter.tab, Some(filter)))
+        (pager(frame, filter, &part))
     };
     Ok(frame.document(Place::Jobs(filter.tab), title, &main))
 }
 
 /// The list without its position.
 fn base(filter: &Filter) -> String {
-    let mut url = format!("/jobs?state={}", filter.tab.word());
-    for (name, value) in [("handler", &filter.handler), ("key", &filter.key)] {
-        if let Some(value) = value {
-            url.push('&');
-            url.push_str(&text::pair(name, value));
-        }
-    }
-    url
+    format!("/jobs?{}", filter.query())
 }
 
-fn pager(frame: &Frame<'_>, filter: &Filter, next: Option<After>) -> Markup {
+/// Changes of all jobs of the list.
+fn many(frame: &Frame<'_>, filter: &Filter, part: &Part) -> Markup {
+    let actions = if frame.page.read_only { &[] } else { filter.tab.actions() };
+    let is_empty = part.jobs.is_empty() && part.next.is_none();
+    html! {
+        div.actions-bar.many #many data-live {
+            @if !actions.is_empty() && !is_empty {
+                span.dim { "All of this list:" }
+                @for action in actions {
+                    a href=(frame.link(&format!("/many?{}&action={}", filter.query(), action.word()))) { (action.label()) "…" }
+                }
+            }
+            @if !frame.page.read_only { a.more href=(frame.link("/new")) { "New job" } }
+        }
+    }
+}
+
+fn pager(frame: &Frame<'_>, filter: &Filter, part: &Part) -> Markup {
     let first = filter.after.map(|_| frame.link(&base(filter)));
-    let next = next.map(|next| frame.link(&format!("{}&after={next}", base(filter))));
+    let next = part.next.map(|next| frame.link(&format!("{}&after={next}", base(filter))));
+    let label = if part.jobs.len() < PAGE { "Look further" } else { "Next part" };
     html! {
         @if first.is_some() || next.is_some() {
             nav.pager #pager data-live aria-label="Parts of the list" {
                 @if let Some(first) = first { a href=(first) { "First part" } }
-                @if let Some(next) = next { a rel="next" href=(next) { "Next part" } }
+                @if next.is_some() && part.jobs.len() < PAGE {
+                    span.dim { (text::number(part.looked as u64)) " jobs were looked at." }
+                }
+                @if let Some(next) = next { a rel="next" href=(next) { (label) } }
             }
         }
     }
@@ -100,7 +173,34 @@ fn form(frame: &Frame<'_>, filter: &Filter) -> Markup {
                 "Key begins with"
                 input type="text" name="key" value=[filter.key.as_deref()] autocomplete="off" spellcheck="false";
             }
+            label {
+                "With the text"
+                input type="search" name="find" value=[filter.find.as_deref()] autocomplete="off" spellcheck="false"
+                    title="In key, handler, payload and error";
+            }
             button type="submit" { "Show" }
+            details.further open[filter.since.or(filter.until).is_some() || filter.sort != filter.tab.sort()] {
+                summary { "More" }
+                div.fields {
+                    label {
+                        "Put from, UTC"
+                        input type="datetime-local" name="since" step="1" value=[filter.since.map(text::input)];
+                    }
+                    label {
+                        "Put before, UTC"
+                        input type="datetime-local" name="until" step="1" value=[filter.until.map(text::input)];
+                    }
+                    label {
+                        "Order"
+                        select name="sort" {
+                            option value="" { "as usual" }
+                            @for sort in Sort::ALL {
+                                option value=(sort.word()) selected[sort == filter.sort && sort != filter.tab.sort()] { (sort.title()) }
+                            }
+                        }
+                    }
+                }
+            }
         }
     }
 }
@@ -110,10 +210,29 @@ fn offered(job: &JobInfo) -> Option<Action> {
     super::actions(job).into_iter().find(|action| matches!(action, Action::Retry | Action::RunNow))
 }
 
-/// `id`: of the part of the page, for the script.
-pub(super) fn table(frame: &Frame<'_>, jobs: &[JobInfo], tab: Tab, id: &str) -> Markup {
+/// A column by which a list is in order, or can be.
+fn sorted(frame: &Frame<'_>, filter: Option<&Filter>, name: &str, up: Sort, down: Option<Sort>) -> Markup {
+    let Some(filter) = filter else { return html! { (name) } };
+    let next = if filter.sort == up { down.unwrap_or(up) } else { up };
+    let url = frame.link(&base(&Filter { sort: next, ..filter.clone() }));
+    html! {
+        a href=(url) { (name) }
+        @if filter.sort == up { span aria-hidden="true" { " ↑" } } @else if Some(filter.sort) == down { span aria-hidden="true" { " ↓" } }
+    }
+}
+
+/// In the words of ARIA.
+fn order(filter: Option<&Filter>, up: Sort, down: Option<Sort>) -> Option<&'static str> {
+    let sort = filter?.sort;
+    if sort == up { Some("ascending") } else { (Some(sort) == down).then_some("descending") }
+}
+
+/// `filter`: of a whole list; without one, the table is a short one of the overview.
+pub(super) fn table(frame: &Frame<'_>, jobs: &[JobInfo], tab: Tab, filter: Option<&Filter>) -> Markup {
     let errors = matches!(tab, Tab::Dead | Tab::Failing | Tab::All);
-    let from = if id == "list" { tab.word() } else { "overview" };
+    let from = if filter.is_some() { tab.word() } else { "overview" };
+    let id = if filter.is_some() { "list".to_owned() } else { format!("few-{}", tab.word()) };
+    let (oldest, newest) = (Sort::Oldest, Some(Sort::Newest));
     html! {
         div.scroll id=(id) data-live {
             table {
@@ -122,7 +241,10 @@ pub(super) fn table(frame: &Frame<'_>, jobs: &[JobInfo], tab: Tab, id: &str) -> 
                         th { "Key" }
                         th.wide { "Handler" }
                         th { "State" }
-                        th { (if tab == Tab::Dead { "Ran" } else { "Due" }) }
+                        @if tab == Tab::Dead { th { "Ran" } }
+                        @else { th aria-sort=[order(filter, Sort::Due, None)] { (sorted(frame, filter, "Due", Sort::Due, None)) } }
+                        th.wide aria-sort=[order(filter, oldest, newest)] { (sorted(frame, filter, "Put", oldest, newest)) }
+                        @if tab == Tab::Running { th { "Began" } th.wide { "Node" } }
                         th.num.wide { "Attempt" }
                         @if errors { th.wide { "Error" } }
                         th { span.away { "Actions" } }
@@ -137,15 +259,20 @@ pub(super) fn table(frame: &Frame<'_>, jobs: &[JobInfo], tab: Tab, id: &str) -> 
                                 @if let Some(error) = &error { div.narrow.error { bdi { (error) } } }
                             }
                             td.key-of.wide { bdi { (text::short(&job.name, 60)) } }
-                            td.nowrap { (state(job)) }
+                            td.nowrap { (state(job)) (frame.unserved(job)) }
                             td.nowrap { (when(frame, job, tab)) }
+                            td.nowrap.wide { (instant(frame, job.added)) }
+                            @if tab == Tab::Running {
+                                td.nowrap { (instant(frame, job.begun)) }
+                                td.key-of.wide { (frame.node(job)) }
+                            }
                             td.num.wide { (job.attempt) }
                             @if errors { td.error.wide { bdi { (error.unwrap_or_default()) } } }
                             td.actions { @if let Some(action) = offered(job) { (frame.action(job, action, from)) } }
                         }
                     }
                     @if jobs.is_empty() {
-                        tr { td.empty colspan="7" { "No job." } }
+                        tr { td.empty colspan="9" { "No job." } }
                     }
                 }
             }
@@ -158,5 +285,9 @@ fn when(frame: &Frame<'_>, job: &JobInfo, tab: Tab) -> Markup {
         (Tab::Dead, Some(last)) => Some(last.started),
         _ => job.due,
     };
+    instant(frame, at)
+}
+
+fn instant(frame: &Frame<'_>, at: Option<SystemTime>) -> Markup {
     html! { @if let Some(at) = at { (frame.relative(at)) } @else { span.dim { "–" } } }
 }

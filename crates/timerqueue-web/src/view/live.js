@@ -24,8 +24,9 @@
     }
   };
   let asking = false;
+  const still = document.querySelector("[data-still]");
   const look = async () => {
-    if (asking || document.hidden || !box.checked) return;
+    if (still || asking || document.hidden || !box.checked) return;
     asking = true;
     try {
       const answer = await fetch(location.href, { redirect: "error" });
@@ -46,6 +47,8 @@
     url.searchParams.delete("said");
     history.replaceState(null, "", url);
   }
+  const goOn = document.querySelector("form[data-go-on]");
+  if (goOn) setTimeout(() => goOn.requestSubmit(), 300);
   if (box) {
     box.closest("label").hidden = false;
     setInterval(look, every);

@@ -4,8 +4,10 @@
 //! stand in the page, under its nonce. A part with `data-live` and an `id` is replaced by the
 //! script; all forms and links work without it.
 
+mod form;
 mod job;
 mod jobs;
+mod many;
 mod nodes;
 mod overview;
 mod schedules;
@@ -14,9 +16,10 @@ use std::time::SystemTime;
 
 use http::StatusCode;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use timerqueue_scheduler::{Counts, Error, JobInfo, LastRun, Query, RunEnd, State};
+use timerqueue_scheduler::{Counts, Error, JobId, JobInfo, LastRun, Node, Query, RunEnd, State};
 
-pub(crate) use self::jobs::find as jobs;
+pub(crate) use self::form::{Values, again};
+pub(crate) use self::jobs::{find as jobs, search};
 pub(crate) use self::overview::activity;
 pub(crate) use self::schedules::find as schedules;
 use crate::page::{Answer, Inner};
@@ -38,6 +41,8 @@ struct Frame<'a> {
     counts: &'a Counts,
     now: SystemTime,
     said: Option<Said>,
+    /// Where the page names them.
+    nodes: Vec<Node>,
 }
 
 /// A place in the navigation.
@@ -73,13 +78,17 @@ pub(crate) async fn show(page: &Inner, route: Route, said: Option<Said>, nonce: 
         return Ok(Answer::Icon);
     }
     let (counts, now) = page.counts().await?;
-    let frame = Frame { page, nonce, counts: &counts, now, said };
-    let shown = match route {
+    let names_nodes = matches!(route, Route::Overview(_) | Route::Jobs(_) | Route::Schedules { .. } | Route::Job(_));
+    let nodes = if names_nodes { page.scheduler.nodes().await? } else { Vec::new() };
+    let frame = Frame { page, nonce, counts: &counts, now, said, nodes };
+    let shown = match route.clone() {
         Route::Overview(span) => overview::show(&frame, span).await?,
         Route::Jobs(filter) => jobs::show(&frame, &filter).await?,
         Route::Schedules { after } => schedules::show(&frame, after).await?,
         Route::Nodes => nodes::show(&frame).await?,
-        Route::Job(id) => match job::show(&frame, id).await? {
+        Route::New { like } => form::new(&frame, like).await?,
+        Route::Many(many) => many::show(&frame, &many).await?,
+        Route::Job(id) | Route::Edit(id) => match one(&frame, &route, id).await? {
             Some(shown) => shown,
             None => {
                 let gone = bare(page, nonce, "The job is not there", "It is done, was cancelled, or never was.");
@@ -89,6 +98,10 @@ pub(crate) async fn show(page: &Inner, route: Route, said: Option<Said>, nonce: 
         _ => return Ok(Answer::Html(StatusCode::NOT_FOUND, bare(page, nonce, "Not found", "There is no such page."))),
     };
     Ok(Answer::Html(StatusCode::OK, shown))
+}
+
+async fn one(frame: &Frame<'_>, route: &Route, id: JobId) -> Result<Option<Markup>, Error> {
+    if matches!(route, Route::Edit(_)) { form::edit(frame, id).await } else { job::show(frame, id).await }
 }
 
 fn head(page: &Inner, nonce: &str, title: &str) -> Markup {
@@ -193,6 +206,33 @@ impl Frame<'_> {
     /// An instant, and how far it is from now.
     fn both(&self, at: SystemTime) -> Markup {
         html! { (self.instant(at, |at| format!("{} UTC", text::date_time(at)))) span.dim { ", " (text::relative(at, self.now)) } }
+    }
+
+    /// Whether a node that is up has a handler.
+    fn is_served(&self, name: &str) -> bool {
+        self.nodes.iter().flat_map(|node| &node.handlers).any(|handler| &*handler.name == name)
+    }
+
+    /// A mark for a job that no node would run.
+    fn unserved(&self, job: &JobInfo) -> Markup {
+        let waits = matches!(job.state, State::Waiting | State::Queued | State::Recurring);
+        html! {
+            @if waits && !self.is_served(&job.name) {
+                " " span.paused title="No node that is up has this handler." { "no node" }
+            }
+        }
+    }
+
+    /// The node of a run.
+    fn node(&self, job: &JobInfo) -> Markup {
+        let name = job.node.map(|id| (id, self.nodes.iter().find(|node| node.id == id)));
+        html! {
+            @match name {
+                Some((_, Some(node))) => bdi { (text::short(&node.name, 60)) },
+                Some((id, None)) => { "node " (id.0) },
+                None => span.dim { "–" },
+            }
+        }
     }
 
     fn job_link(&self, job: &JobInfo) -> Markup {

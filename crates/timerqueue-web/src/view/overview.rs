@@ -53,7 +53,7 @@ pub(super) async fn show(frame: &Frame<'_>, span: Span) -> Result<Markup, Error>
                     h2 { (tab.title()) }
                     a.more href=(frame.link(&format!("/jobs?state={}", tab.word()))) { "All" }
                 }
-                (jobs::table(frame, list, *tab, &format!("few-{}", tab.word())))
+                (jobs::table(frame, list, *tab, None))
             }
         }
     };
@@ -263,6 +263,7 @@ fn handler(frame: &Frame<'_>, kind: &KindCounts, sum: Option<&Sum>) -> Markup {
             td.key-of {
                 a href=(frame.link(&format!("/jobs?state=all&{name}"))) { bdi { (text::short(&kind.name, 80)) } }
                 @if kind.paused { " " span.paused { "paused" } }
+                @if !frame.is_served(&kind.name) { " " span.paused { "no node" } }
             }
             (cell(Tab::Waiting, kind.of(State::Waiting)))
             (cell(Tab::Running, kind.of(State::Running)))
