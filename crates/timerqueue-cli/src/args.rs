@@ -148,6 +148,19 @@ pub(crate) struct NewJob {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) expires_after: Option<Duration>,
 
+    /// Is begun at most once: dead, instead of begun again, after a failure and after the end of
+    /// its worker
+    #[arg(long)]
+    pub(crate) at_most_once: bool,
+
+    /// Attempts before the job is dead, instead of those of the worker; of a schedule, for each run
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) attempts: Option<u32>,
+
+    /// The limit of time of each run, instead of that of the worker
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) limit: Option<Duration>,
+
     /// The group, such as account-7: one worker runs all jobs of the handler with it, as many at a
     /// time as --per-group says there
     #[arg(short, long)]
@@ -610,8 +623,9 @@ pub(crate) struct Backup {
 ///
 /// A backup knows jobs as waiting that have run since. With --hold, all handlers are paused in one
 /// commit. Then the overdue jobs can be looked at, cancelled and moved by the other commands, or
-/// all skipped at once. With --release, the handlers that the hold has paused go on. Without an
-/// option, it tells whether the store is held.
+/// all skipped at once. With --release, the handlers that the hold has paused go on; jobs that are
+/// begun at most once and are overdue are dead then. Without an option, it tells whether the store
+/// is held.
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("how").args(["hold", "skip_overdue", "release"]),

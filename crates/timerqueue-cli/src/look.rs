@@ -34,6 +34,7 @@ pub(crate) fn end_name(end: RunEnd) -> &'static str {
         RunEnd::Failed => "failed",
         RunEnd::Dead => "dead",
         RunEnd::Expired => "expired",
+        RunEnd::CutOff => "cut off",
         _ => "unknown",
     }
 }
@@ -211,7 +212,12 @@ fn described(job: &JobInfo, is_served: bool) -> String {
     if let Some(after) = job.expires_after {
         field("expires", format!("{} after each due time", text::rough(after)));
     }
-    field("attempts", job.attempt.to_string());
+    let most = job.terms.attempts.map(|most| format!(" of {most}")).unwrap_or_default();
+    let once = if job.terms.at_most_once { ", begun at most once" } else { "" };
+    field("attempts", format!("{}{most}{once}", job.attempt));
+    if let Some(limit) = job.terms.limit {
+        field("limit", text::rough(limit));
+    }
     if job.crashes > 0 {
         field("crashes", format!("{} (attempts that the end of their process has cut off)", job.crashes));
     }

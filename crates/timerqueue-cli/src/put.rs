@@ -63,10 +63,10 @@ impl args::NewJob {
     fn with<'s>(&self, put: Put<'s>) -> Put<'s> {
         let put = put.clash(self.clash()).priority(self.priority);
         let put = if let Some(group) = &self.group { put.group(group) } else { put };
-        match self.expires_after {
-            Some(after) => put.expires_after(after),
-            None => put,
-        }
+        let put = if self.at_most_once { put.at_most_once() } else { put };
+        let put = if let Some(attempts) = self.attempts { put.attempts(attempts) } else { put };
+        let put = if let Some(limit) = self.limit { put.limit(limit) } else { put };
+        if let Some(after) = self.expires_after { put.expires_after(after) } else { put }
     }
 }
 

@@ -74,7 +74,7 @@ pub use histogram::Histogram;
 pub use scheduler::{Builder, ById, EditJob, Figure, FigureKind, Figures, Put, Scheduler, StartError};
 pub use store::{
     Activity, Cancel, Candidate, Catchup, Change, Clash, Counts, Error, JobId, JobInfo, KindCounts, LastRun, Node,
-    NodeHandler, NodeId, Overlap, Placed, Query, Recurrence, Revive, RunEnd, State, Tally,
+    NodeHandler, NodeId, Overlap, Placed, Query, Recurrence, Revive, RunEnd, State, Tally, Terms,
 };
 pub use timerqueue::Due;
 #[doc(inline)]

@@ -92,6 +92,15 @@ fn a_cron_line_is_shown_with_its_next_five_runs(folder: Folder) {
     folder.ok(["cron", "poll", "every 10s", "--key", "p", "--catchup", "all=3", "--overlap", "queue", "--grace", "1m"]);
     folder.ok(["cron", "poll", "every 1h", "--key", "e", "--priority", "9", "--expires-after", "5m"]);
     assert_eq!(folder.job("e")["expires_after_seconds"], json!(300.0));
+    folder.ok(["cron", "pay", "every 1h", "--key", "t", "--at-most-once", "--attempts", "3", "--limit", "90s"]);
+    let job = folder.job("t");
+    assert_eq!(
+        (&job["at_most_once"], &job["most_attempts"], &job["limit_seconds"]),
+        (&json!(true), &json!(3), &json!(90.0))
+    );
+    let shown = folder.ok(["show", "t"]);
+    assert!(shown.contains("0 of 3, begun at most once\n") && shown.contains("\nlimit "), "{shown}");
+    assert_eq!(folder.fails(["put", "h", "--attempts", "0"]).0, 2);
     let rules = &folder.job("p")["recurring"];
     assert_eq!(
         (&rules["catchup"], &rules["overlap"], &rules["grace_seconds"]),

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Folder, LONG, Worker, lives, until};
 
@@ -44,6 +44,23 @@ fn a_killed_worker_leaves_no_process_and_its_job_runs_again(folder: Folder) {
 fn parent(process: &str) -> Pid {
     let ps = std::process::Command::new("ps").args(["-o", "ppid=", "-p", process.trim()]).output().unwrap();
     String::from_utf8_lossy(&ps.stdout).trim().parse().ok().and_then(Pid::from_raw).unwrap()
+}
+
+fn a_job_that_is_begun_at_most_once_is_dead_with_its_worker(folder: Folder) {
+    let script = "echo begun >> ran; sleep 1000";
+    folder.ok(["put", "h", "--key", "killed", "--at-most-once"]);
+    let worker = folder.worker(&["h"], script);
+    folder.lines("ran", 1);
+    drop(worker); // killed
+    folder.ok(["put", "h", "--key", "stopped", "--at-most-once", "--in", "1s"]);
+    let worker = folder.worker(&["h", "--finish", "0s"], script);
+    folder.lines("ran", 2);
+    until(|| folder.job("killed")["state"] == "dead");
+    assert_eq!(folder.job("killed")["last"]["end"], "cut_off");
+    assert_eq!(worker.stop().code, 6);
+    let job = folder.job("stopped");
+    assert_eq!((&job["state"], &job["attempt"]), (&json!("dead"), &json!(1)));
+    assert_eq!(folder.lines("ran", 2).len(), 2);
 }
 
 fn a_killed_guard_leaves_no_process_and_the_attempt_has_failed(folder: Folder) {
@@ -206,6 +223,7 @@ on_each_store! {
     nodes_are_listed_while_they_live
     two_workers_share_the_jobs
     a_killed_worker_leaves_no_process_and_its_job_runs_again
+    a_job_that_is_begun_at_most_once_is_dead_with_its_worker
     a_killed_guard_leaves_no_process_and_the_attempt_has_failed
     a_guard_ignores_the_signals_of_its_worker
     a_worker_goes_on_when_its_outputs_are_closed

@@ -118,7 +118,7 @@ impl Core {
             Ok(outcome) => Ended::Outcome(outcome),
             Err(mut error) => {
                 let wait = self.by_name.get(run.name()).and_then(|&handler| {
-                    let attempts = (run.attempt(), run.crashes());
+                    let attempts = (run.attempt(), run.crashes(), run.inner.terms);
                     self.wait_after(handler, run.id(), run.key(), attempts, &error)
                 });
                 let (text, is_panic) = (std::mem::take(&mut error.text), error.is_panic);

@@ -12,7 +12,7 @@ use timerqueue::{CancellationToken, Due};
 
 use super::core::Core;
 use super::retry::{HandlerError, Retry};
-use crate::store::{JobId, Limits, Rate};
+use crate::store::{JobId, Limits, Rate, Terms};
 use crate::unwind::caught;
 
 /// A type of payload with the name of its handler.
@@ -164,6 +164,7 @@ pub(crate) struct RunInner {
     pub(crate) nominal: Option<SystemTime>,
     pub(crate) run_id: Arc<str>,
     pub(crate) payload: Arc<str>,
+    pub(crate) terms: Terms,
     pub(crate) token: CancellationToken,
 }
 
@@ -270,6 +271,8 @@ pub(crate) enum Failure {
     Unbegun,
     /// The run did not begin, since its last instant had passed.
     Expired,
+    /// The run did not begin, since the job is begun at most once, and has begun before.
+    CutOff,
 }
 
 /// What the code of a run has ended with.

@@ -162,7 +162,17 @@ impl Retry {
     /// attempt follows. `random` decides the random part.
     #[must_use]
     pub fn wait_after(&self, attempt: u32, random: u64) -> Option<Duration> {
-        if attempt >= self.attempts() {
+        self.wait_within(self.attempts(), attempt, random)
+    }
+
+    /// As [`wait_after`](Self::wait_after), of a job with its own number of attempts. Beyond the
+    /// end of a list the last wait of the list comes again.
+    pub(crate) fn wait_of(&self, most: Option<u32>, attempt: u32, random: u64) -> Option<Duration> {
+        self.wait_within(most.unwrap_or_else(|| self.attempts()), attempt, random)
+    }
+
+    fn wait_within(&self, attempts: u32, attempt: u32, random: u64) -> Option<Duration> {
+        if attempt >= attempts {
             return None;
         }
         let before = attempt.saturating_sub(1);
@@ -172,7 +182,9 @@ impl Retry {
             Waits::Growing { first, factor, .. } => {
                 first.as_secs_f64() * factor.powi(i32::try_from(before).unwrap_or(i32::MAX))
             }
-            Waits::List(waits) => waits[before as usize].as_secs_f64(),
+            Waits::List(waits) => {
+                waits.get(before as usize).or(waits.last()).copied().unwrap_or_default().as_secs_f64()
+            }
         };
         let longest = self.longest.as_secs_f64();
         let part = (random >> 11) as f64 / (1_u64 << 53) as f64; // at least 0, below 1

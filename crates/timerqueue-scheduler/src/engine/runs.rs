@@ -18,7 +18,9 @@ use super::job::{Answer, Async, BoxFuture, Call, Failure, Outcome, Run, RunInner
 use super::pending::block_on;
 use super::retry::{Failed, HandlerError, mixed};
 use crate::store::gate::MOST_CRASHES;
-use crate::store::{Applied, ClaimedJob, Held, Invalid, JobId, LastRun, Micros, Op, RunEnd, Settle, Verdict, When};
+use crate::store::{
+    Applied, ClaimedJob, Held, Invalid, JobId, LastRun, Micros, Op, RunEnd, Settle, Terms, Verdict, When,
+};
 use crate::unwind::quietly;
 
 /// When a job is tried again that its executor did not begin. At once would be for ever.
@@ -104,6 +106,7 @@ struct Guard {
     attempt: u32,
     /// How many of the attempts were no failures.
     crashes: u32,
+    terms: Terms,
     #[cfg(feature = "sqlite")]
     settled: Arc<std::sync::atomic::AtomicBool>,
     begun: Option<Timestamp>,
@@ -154,6 +157,7 @@ impl Core {
                 nominal: job.nominal.map(Micros::to_system),
                 run_id: Arc::clone(&job.run),
                 payload: job.payload,
+                terms: job.terms,
                 token: source.token(),
             }),
         };
@@ -169,6 +173,7 @@ impl Core {
             claimed: self.store_now(),
             attempt: job.attempt,
             crashes: job.crashes,
+            terms: job.terms,
             #[cfg(feature = "sqlite")]
             settled,
             begun: None,
@@ -178,13 +183,17 @@ impl Core {
             self.runtime.execute(move || guard.finish(Err(Failure::Expired)));
             return;
         }
+        if job.cut_off {
+            self.runtime.execute(move || guard.finish(Err(Failure::CutOff)));
+            return;
+        }
         if job.suspicion >= MOST_CRASHES {
             let error = format!("the process ended during the run, {} times, at last without another run", job.crashes);
             // The end of a run may call a hook of the user's.
             self.runtime.execute(move || guard.finish(Ok(Outcome::Dead(error))));
             return;
         }
-        let (held, limit, grace) = (job.held, registered.limit, registered.grace);
+        let (held, limit, grace) = (job.held, job.terms.limit.or(registered.limit), registered.grace);
         match (&registered.call, &registered.spawner) {
             (Call::Async(call), Some(spawner)) => {
                 let (call, spawner) = (Arc::clone(call), spawner.clone());
@@ -305,6 +314,9 @@ impl Guard {
             Ok(Outcome::Done) => return (Verdict::Done, Some(RunEnd::Done), None),
             Ok(Outcome::Again(due)) => return (Verdict::Again(self.core.when_again(due)), Some(RunEnd::Again), None),
             Ok(Outcome::Dead(error)) => return (Verdict::Dead, Some(RunEnd::Dead), Some(error)),
+            Ok(Outcome::PutBack) if self.terms.at_most_once => {
+                HandlerError::of_text("the run was put back, and is to be begun at most once".to_owned())
+            }
             Ok(Outcome::PutBack) if self.core.closing.is_cancelled() => return (Verdict::Unrun, None, None),
             Ok(Outcome::PutBack) => {
                 HandlerError::of_text("the run was put back while the scheduler is open".to_owned())
@@ -317,13 +329,21 @@ impl Guard {
                 let error = "the last instant at which a run might begin had passed".to_owned();
                 return (Verdict::Dead, Some(RunEnd::Expired), Some(error));
             }
+            Err(Failure::CutOff) => {
+                let error = "the run was cut off, and the job is begun at most once".to_owned();
+                return (Verdict::Dead, Some(RunEnd::CutOff), Some(error));
+            }
             Err(Failure::Interrupted) => {
                 let error = "the executor ended during the run".to_owned();
+                if self.terms.at_most_once {
+                    return (Verdict::Dead, Some(RunEnd::CutOff), Some(error));
+                }
                 return (Verdict::Retry(Duration::ZERO), Some(RunEnd::Failed), Some(error));
             }
             Err(Failure::Error(error)) => error,
         };
-        let wait = self.core.wait_after(self.handler, self.held.id, &self.key, (self.attempt, self.crashes), &error);
+        let attempts = (self.attempt, self.crashes, self.terms);
+        let wait = self.core.wait_after(self.handler, self.held.id, &self.key, attempts, &error);
         let text = error.text.clone();
         quietly(|| drop(error));
         match wait {
@@ -340,6 +360,7 @@ impl Guard {
             RunEnd::Failed => stats.retried += 1,
             RunEnd::Dead => stats.died += 1,
             RunEnd::Expired => stats.expired += 1,
+            RunEnd::CutOff => stats.cut_off += 1,
         }
         stats.panics += u64::from(panicked);
         stats.durations.add(record.duration);
@@ -363,6 +384,7 @@ impl Drop for Guard {
             }
             let (closes, begun) = (self.core.closing.is_cancelled(), self.begun.is_some());
             let failure = match self.core.runtime.is_shut_down() {
+                true if begun && self.terms.at_most_once => Failure::Interrupted,
                 true => Failure::Unrun,
                 false if closes && begun => Failure::Interrupted,
                 false if closes => Failure::Unrun,
@@ -390,9 +412,12 @@ impl Core {
         handler: usize,
         id: JobId,
         key: &str,
-        (attempt, crashes): (u32, u32),
+        (attempt, crashes, terms): (u32, u32, Terms),
         error: &HandlerError,
     ) -> Option<Duration> {
+        if terms.at_most_once {
+            return None;
+        }
         if let Some(next) = error.next {
             return next;
         }
@@ -402,7 +427,7 @@ impl Core {
         let Registered { name, retry, .. } = &self.handlers[handler];
         let random = mixed(self.seed, id.0, attempt);
         let attempt = attempt.saturating_sub(crashes);
-        let wait = retry.wait_after(attempt, random);
+        let wait = retry.wait_of(terms.attempts, attempt, random);
         retry.decide(&Failed { key, name, attempt, wait, error })
     }
 
@@ -536,6 +561,7 @@ impl Guard {
             RunEnd::Failed => tracing::warn!(?duration, error, "attempt failed"),
             RunEnd::Dead => tracing::error!(?duration, error, "job is dead"),
             RunEnd::Expired => tracing::warn!(error, "job has expired"),
+            RunEnd::CutOff => tracing::error!(error, "run was cut off, and the job is dead"),
         }
     }
 }

@@ -25,6 +25,9 @@ pub struct Stats {
     /// Jobs that died without a run, since their last instant had passed:
     /// [`Put::expires`](crate::Put::expires).
     pub expired: u64,
+    /// Jobs that died without another run, since they are begun at most once and their run was cut
+    /// off: [`Put::at_most_once`](crate::Put::at_most_once).
+    pub cut_off: u64,
     /// Panics among the failed attempts.
     pub panics: u64,
     /// Settles that were refused, since the run was another scheduler's by then.

@@ -30,7 +30,7 @@ use crate::Schedule;
 use crate::engine::{Core, Job, Pending, Report, Run, Stats};
 use crate::store::{
     Activity, Applied, Cancel, Change, JobId, JobInfo, Micros, Mutation, Node, Op, Query, Recurrence, Revive, Scan,
-    Scanned,
+    Scanned, State,
 };
 #[cfg(doc)]
 use crate::{Error, Handler, Retry};
@@ -694,11 +694,47 @@ impl crate::store::Hold {
     /// scheduler and on others. Blocks. Afterwards the store is to forget the hold:
     /// `SqliteStore::forget_hold`, `PostgresOptions::forget_hold`.
     ///
+    /// Jobs of the restored past that are begun [at most once](crate::Put::at_most_once) and are
+    /// due by now may have begun in the lost store. So they do not begin: each is dead once a
+    /// scheduler with its handler claims it, with [`RunEnd::CutOff`](crate::RunEnd::CutOff).
+    /// Recurring jobs of this kind go on from now.
+    ///
     /// # Errors
     ///
     /// [`Error::Store`]. Some handlers may be resumed by then; the call may be repeated.
     pub fn release(&self, scheduler: &Scheduler) -> Result<(), crate::Error> {
+        for state in [State::Waiting, State::Queued, State::Recurring] {
+            self.doubt(scheduler, state)?;
+        }
         self.handlers.iter().try_for_each(|name| scheduler.resume_handler(name).wait().map(drop))
+    }
+
+    /// Jobs that are due later have begun nowhere, and those that were put later begin here first.
+    fn doubt(&self, scheduler: &Scheduler, state: State) -> Result<(), crate::Error> {
+        const PAGE: usize = 256;
+        let now = scheduler.stats().wait()?.jobs.now;
+        let mut query = Query::new().state(state).soonest_first().limit(PAGE);
+        loop {
+            let mut page = scheduler.list(query.clone()).wait()?;
+            let last = page.pop();
+            let is_end = page.len() + 1 < PAGE || last.as_ref().is_none_or(|last| last.due.is_none() || last.due > now);
+            let ops: Vec<Op> = page
+                .iter()
+                .chain(&last)
+                .filter(|job| job.terms.at_most_once && job.id <= self.last && job.due.is_some() && job.due <= now)
+                .map(|job| match job.state {
+                    State::Recurring => Op::Key { key: Arc::clone(&job.key), mutation: Mutation::Realign },
+                    _ => Op::Doubt(job.id),
+                })
+                .collect();
+            if !ops.is_empty() {
+                scheduler.core.mutate_all(ops, true, |_| Ok(())).wait()?;
+            }
+            match last {
+                Some(last) if !is_end => query = query.after_job(&last),
+                _ => return Ok(()),
+            }
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use super::Scheduler;
 use crate::Schedule;
 use crate::engine::{Core, Pending, wrong_answer};
 use crate::store::rules::first_occurrence;
-use crate::store::{Applied, Catchup, Clash, Error, Expiry, NewJob, Op, Overlap, Placed, Recurrence, When};
+use crate::store::{Applied, Catchup, Clash, Error, Expiry, NewJob, Op, Overlap, Placed, Recurrence, Terms, When};
 
 /// The last instant of a job, before the engine has read its clock.
 #[derive(Clone, Copy)]
@@ -62,6 +62,7 @@ pub struct Put<'a> {
     group: Option<Arc<str>>,
     priority: i8,
     expires: Option<PutExpiry>,
+    terms: Terms,
     due: Due,
     schedule: Option<Schedule>,
     catchup: Catchup,
@@ -82,6 +83,7 @@ impl<'a> Put<'a> {
             group: None,
             priority: 0,
             expires: None,
+            terms: Terms::default(),
             due: Due::After(Duration::ZERO),
             schedule: None,
             catchup: Catchup::default(),
@@ -226,6 +228,77 @@ impl<'a> Put<'a> {
         self
     }
 
+    /// A run of the job is begun at most once: for what is better left undone than done twice. No
+    /// attempt follows a failed one. If the run is cut off, by the end of its process or of its
+    /// lease, the job is dead. Then [`RunEnd::CutOff`](crate::RunEnd::CutOff) is the end of its
+    /// last run, and [`on_run_end`](crate::Builder::on_run_end) is told by the scheduler that finds
+    /// it. It may have done all of its work then, a part or none. The same holds if its future is
+    /// dropped, and if it is [put back](crate::Outcome::PutBack) during a close.
+    ///
+    /// A run begins with its claim, which is flushed before the handler is called. So a cut of the
+    /// power in between leaves a job dead that did nothing. A job that was claimed and was not
+    /// begun for a reason that its scheduler knows (a close, a full executor) waits as before. Of a
+    /// recurring job, this holds for each run. [`Scheduler::revive`](crate::Scheduler::revive) and
+    /// [`Outcome::Again`](crate::Outcome::Again) ask for a new run, which is begun at most once,
+    /// too. After a restore from a backup, [`Hold::release`](crate::store::Hold::release) lets no
+    /// job begin that was due before and may have begun in the lost store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::{Run, Scheduler, State};
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// # let builder = Scheduler::builder().runtime(&runtime);
+    /// let pay = |_: u64, _: &Run| Err::<(), _>("the bank has not answered");
+    /// let scheduler = builder.handler("pay", pay).start()?;
+    /// let _ = scheduler.put_to("pay", &1_200).key("invoice/17").at_most_once().send().wait()?;
+    /// clock.advance(Duration::from_secs(60));
+    /// let job = scheduler.get("invoice/17").wait()?.unwrap();
+    /// assert_eq!((job.state, job.attempt), (State::Dead, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn at_most_once(mut self) -> Self {
+        self.terms.at_most_once = true;
+        self
+    }
+
+    /// The attempts at a run of this job, with the first, instead of those of its handler's
+    /// [`Retry`](crate::Retry): the waits stay, and the last one of a list comes again beyond its
+    /// end. Zero counts as one. A [rule](crate::Retry::adjust) has the last word, as it has on the
+    /// handler's own number.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::{Run, Scheduler, State};
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// # let builder = Scheduler::builder().runtime(&runtime);
+    /// let scheduler = builder.handler("call", |_: u64, _: &Run| Err::<(), _>("no")).start()?;
+    /// let _ = scheduler.put_to("call", &1).key("once more").attempts(2).send().wait()?;
+    /// clock.advance(Duration::from_secs(60));
+    /// let job = scheduler.get("once more").wait()?.unwrap();
+    /// assert_eq!((job.state, job.attempt), (State::Dead, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn attempts(mut self, attempts: u32) -> Self {
+        self.terms.attempts = Some(attempts);
+        self
+    }
+
+    /// The limit of time of each run of this job, instead of that of its handler:
+    /// [`Handler::limit`](crate::Handler::limit). Rounded up to microseconds. On the runtime's
+    /// clock.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.terms.limit = Some(limit);
+        self
+    }
+
     /// When the job is due. A `Duration`, and the time until a
     /// [`Timestamp`](timerqueue::Timestamp), are added to the store's wall clock; a `SystemTime` is
     /// a time of that clock. Due times follow the clock when it is set. They are rounded up to
@@ -354,6 +427,7 @@ impl<'a> Put<'a> {
                 Some(PutExpiry::At(at)) => Some(Expiry::At(core.when(at)?)),
                 Some(PutExpiry::AfterDue(after)) => Some(Expiry::AfterDue(after)),
             },
+            terms: self.terms,
             when,
             // An occurrence that is due is not overdue.
             refuse_overdue: self.refuse_overdue && recurrence.is_none(),

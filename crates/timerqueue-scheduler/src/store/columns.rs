@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::Written::{Always, Begin, Change, Once};
 use super::rules::{Lane, Row, Tie};
@@ -96,6 +97,19 @@ const COLUMNS: &[Column] = &[
     ),
     number("added", Once, |row| micros(row.added), |read, at| read.row.added = Some(Micros::new(at))),
     number("begun", Begin, |row| micros(row.begun), |read, at| read.row.begun = Some(Micros::new(at))),
+    flag("at_most_once", Change, |row| row.terms.at_most_once, |read, is| read.row.terms.at_most_once = is),
+    number(
+        "most_attempts",
+        Change,
+        |row| row.terms.attempts.map(i64::from),
+        |read, n| read.row.terms.attempts = Some(count(n).try_into().unwrap_or(u32::MAX)),
+    ),
+    number(
+        "time_limit",
+        Change,
+        |row| row.terms.limit.map(super::rules::span_of),
+        |read, n| read.row.terms.limit = Some(Duration::from_micros(count(n))),
+    ),
 ];
 
 fn micros(at: Option<Micros>) -> Option<i64> {

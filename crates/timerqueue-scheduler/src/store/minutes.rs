@@ -38,7 +38,8 @@ pub struct Activity {
     pub again: u64,
     /// Attempts that ended with [`RunEnd::Failed`].
     pub failed: u64,
-    /// Attempts that ended with [`RunEnd::Dead`], and jobs that ended with [`RunEnd::Expired`].
+    /// Attempts that ended with [`RunEnd::Dead`], and jobs that ended with [`RunEnd::Expired`]
+    /// or [`RunEnd::CutOff`].
     pub died: u64,
     /// How long after its due time each attempt began. The classes are those below 256 us, below
     /// 1,024 us, and so on: each four times as wide as the one before.
@@ -77,7 +78,7 @@ impl Ends {
             RunEnd::Done => &mut self.done,
             RunEnd::Again => &mut self.again,
             RunEnd::Failed => &mut self.failed,
-            RunEnd::Dead | RunEnd::Expired => &mut self.died,
+            RunEnd::Dead | RunEnd::Expired | RunEnd::CutOff => &mut self.died,
         };
         *count = count.saturating_add(1);
         // Without a division: this is in the path of each settle.

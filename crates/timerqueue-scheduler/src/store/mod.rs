@@ -71,7 +71,7 @@ pub use self::postgres::{
 pub use self::reply::Reply;
 pub use self::row::{
     Catchup, ClaimedJob, ClaimedSchedule, Counts, FinishedJob, Held, JobId, JobInfo, KindCounts, LastRun, Occurrence,
-    Overlap, Query, Recurrence, RunEnd, State, Tally,
+    Overlap, Query, Recurrence, RunEnd, State, Tally, Terms,
 };
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::{SqliteOptions, SqliteReader, SqliteStore};

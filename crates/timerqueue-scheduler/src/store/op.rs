@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{GroupId, Held, Invalid, JobId, LastRun, Micros, NodeId, Occurrence, Recurrence};
+use super::{GroupId, Held, Invalid, JobId, LastRun, Micros, NodeId, Occurrence, Recurrence, Terms};
 
 /// When a job is due: an instant, or a time that the store adds to its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +85,8 @@ pub struct NewJob {
     pub priority: i8,
     /// The last instant at which a run of the job begins.
     pub expires: Option<Expiry>,
+    /// What the job asks for its runs; a recurring job, for each of them.
+    pub terms: Terms,
     /// When the job is due; of a recurring job: its first look.
     pub when: When,
     /// The schedule and its rules, of a recurring job.
@@ -253,6 +255,10 @@ pub enum Op {
     Revive(JobId),
     /// A dead job leaves the store. Answer: [`Applied::Held`].
     Discard(JobId),
+    /// A job that is to be begun at most once may have begun, in a past that the store has lost: it
+    /// is not begun any more, and ends as [`RunEnd::CutOff`](super::RunEnd::CutOff) once it is due.
+    /// Answer: [`Applied::Held`]; false: no such job waits.
+    Doubt(JobId),
     /// A group is a member's from now on, or once its runs under way have ended. Answer:
     /// [`Applied::Held`].
     Bind(Bind),

@@ -145,6 +145,47 @@ pub enum RunEnd {
     /// The last instant had passed, so the handler was not called: [`JobInfo::expires`]. The job is
     /// dead.
     Expired,
+    /// The job was to be begun at most once ([`Terms::at_most_once`]), and its run was cut off: by
+    /// the end of its process, of its lease or of its executor. The job is dead, and may have done
+    /// all of its work, a part or none.
+    CutOff,
+}
+
+/// What a job asks for its runs, beside the settings of its handler: [`Put::at_most_once`],
+/// [`Put::attempts`] and [`Put::limit`]. The default asks for nothing.
+///
+/// [`Put::at_most_once`]: crate::Put::at_most_once
+/// [`Put::attempts`]: crate::Put::attempts
+/// [`Put::limit`]: crate::Put::limit
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[non_exhaustive]
+pub struct Terms {
+    /// A run is not begun again: neither after a failure, nor after the end of its process.
+    #[serde(skip_serializing_if = "is_not")]
+    pub at_most_once: bool,
+    /// The attempts before the job is dead, instead of those of its handler.
+    #[serde(rename = "most_attempts", skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+    /// The limit of time of each run, instead of that of its handler.
+    #[serde(
+        rename = "limit_seconds",
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "form::seconds_or_none"
+    )]
+    pub limit: Option<Duration>,
+}
+
+fn is_not(is: &bool) -> bool {
+    !is
+}
+
+impl Terms {
+    /// As stores keep them: at least one attempt, and a limit in whole microseconds, rounded up.
+    pub(crate) fn kept(self) -> Self {
+        let micros = |limit: Duration| limit.as_nanos().div_ceil(1_000).min(i64::MAX as u128) as u64;
+        let limit = self.limit.map(|limit| Duration::from_micros(micros(limit)));
+        Self { attempts: self.attempts.map(|attempts| attempts.max(1)), limit, ..self }
+    }
 }
 
 /// The last run of a job.
@@ -237,6 +278,9 @@ pub struct JobInfo {
         serialize_with = "form::seconds_or_none"
     )]
     pub expires_after: Option<Duration>,
+    /// What the job asks for its runs; of a recurring job, for each of them.
+    #[serde(flatten)]
+    pub terms: Terms,
     /// The payload, as JSON text.
     #[serde(serialize_with = "form::json")]
     pub payload: Arc<str>,
@@ -483,6 +527,11 @@ pub struct ClaimedJob {
     /// The last instant has passed: the caller calls no handler, and ends the run by
     /// [`RunEnd::Expired`]. The attempt does not count.
     pub expired: bool,
+    /// The job is to be begun at most once, and has begun: the caller calls no handler, and ends
+    /// the run by [`RunEnd::CutOff`]. The attempt does not count.
+    pub cut_off: bool,
+    /// What the job asks for the run.
+    pub terms: Terms,
 }
 
 /// A recurring job to be looked at: the caller computes an [`Advance`](super::Advance).

@@ -113,6 +113,8 @@ impl<A: Rig, B: Rig> Twins<A, B> {
         if self.random.chance(20) {
             new.expires = Some(Expiry::AfterDue(secs(self.random.below(15))));
         }
+        new.terms.at_most_once = self.random.chance(15);
+        new.terms.attempts = self.random.chance(15).then_some(2);
         if self.random.chance(25) {
             let overlap = [Overlap::Skip, Overlap::QueueOne, Overlap::Allow][self.random.below(3) as usize];
             let schedule = Schedule::every(secs(10)).build().unwrap();
@@ -208,6 +210,8 @@ impl<A: Rig, B: Rig> Twins<A, B> {
         let [a, b] = self.dead.swap_remove(index);
         let (what, [a, b]) = if self.random.chance(60) {
             ("revive", [Op::Revive(a), Op::Revive(b)])
+        } else if self.random.chance(20) {
+            ("doubt", [Op::Doubt(a), Op::Doubt(b)])
         } else {
             ("discard", [Op::Discard(a), Op::Discard(b)])
         };

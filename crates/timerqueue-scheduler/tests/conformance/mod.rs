@@ -169,6 +169,7 @@ fn new_job(key: &str, when: When) -> NewJob {
         group: None,
         priority: 0,
         expires: None,
+        terms: Default::default(),
         when,
         recurrence: None,
         first: None,
@@ -220,6 +221,7 @@ mod limits;
 mod nodes;
 mod priorities;
 mod recurring;
+mod terms;
 
 pub(crate) use activity::*;
 pub(crate) use claims::*;
@@ -232,6 +234,7 @@ pub(crate) use limits::*;
 pub(crate) use nodes::*;
 pub(crate) use priorities::*;
 pub(crate) use recurring::*;
+pub(crate) use terms::*;
 
 /// The tests, for a rig.
 macro_rules! conformance {
@@ -333,6 +336,11 @@ macro_rules! conformance {
             limits_of_edits
             a_job_shows_when_it_was_put_and_its_run_began
             a_run_shows_its_node
+            j24_a_job_that_is_begun_at_most_once_has_one_begin
+            j24_a_job_that_was_claimed_and_has_not_begun_may_begin
+            j24_a_run_that_was_in_doubt_does_not_begin
+            j24_runs_of_a_recurring_job_have_its_terms
+            j25_a_job_has_its_own_attempts_and_limit
             two_schedulers_never_get_the_same_job
         );
     };

@@ -167,6 +167,45 @@ fn k14_a_restored_file_gives_no_token_of_a_lost_run_again() {
     assert_eq!(tokens.len(), all.len(), "{all:?}");
 }
 
+/// What was due before the release may have begun in the file that was lost.
+#[test]
+fn j24_a_restored_file_begins_no_job_again_that_is_begun_at_most_once() {
+    let folder = Folder::new();
+    let (file, copy) = (folder.file(), folder.file().with_file_name("backup.db"));
+    let hourly = || Schedule::cron("0 * * * *").build().unwrap();
+    {
+        let (_clock, runtime) = virtual_at(wall(10));
+        let scheduler = Scheduler::open(&file).runtime(&runtime).start().unwrap();
+        let once = |n: u64| scheduler.put_to("h", &()).key(&format!("once {n}")).at_most_once().due(secs(60 + n));
+        let _ = answer(scheduler.put_many((0..300).map(once))).unwrap();
+        let _ = answer(scheduler.put_to("h", &()).key("plain").due(secs(60)).send()).unwrap();
+        let _ = answer(scheduler.put_to("h", &()).key("later").at_most_once().due(3 * HOUR).send()).unwrap();
+        let _ = answer(scheduler.put_to("h", &()).key("hourly").at_most_once().schedule(hourly()).send()).unwrap();
+        SqliteReader::open(&file).unwrap().backup(&copy).unwrap();
+    }
+    let (clock, runtime) = virtual_at(wall(7_000));
+    let (send, runs) = mpsc::channel();
+    let handler = move |_: (), run: &Run| send.send(run.key().to_owned()).unwrap();
+    let hold = SqliteReader::open(&copy).unwrap().held().unwrap().unwrap();
+    let scheduler = Scheduler::open(&copy).runtime(&runtime).handler("h", handler).start().unwrap();
+    let _ = answer(scheduler.put_to("h", &()).key("new").at_most_once().send()).unwrap();
+    clock.advance(secs(1));
+    assert!(runs.try_recv().is_err(), "the copy is held");
+    // The calls of a release move no clock but to wait.
+    hold.release(&scheduler).unwrap();
+    SqliteStore::forget_hold(&copy).unwrap();
+    go_until(&clock, || answer(scheduler.stats()).unwrap().cut_off == 300);
+    go_until(&clock, || answer(scheduler.stats()).unwrap().done == 2);
+    let mut ran: Vec<String> = runs.try_iter().collect();
+    ran.sort();
+    assert_eq!(ran, ["new", "plain"]);
+    let hourly = answer(scheduler.get("hourly")).unwrap().unwrap();
+    assert_eq!((hourly.due, hourly.tally.runs), (Some(wall(7_200)), 0));
+    assert_eq!(answer(scheduler.get("later")).unwrap().unwrap().state, State::Waiting);
+    clock.advance(4 * HOUR);
+    go_until(&clock, || answer(scheduler.get("later")).unwrap().is_none());
+}
+
 /// Puts jobs, and says when they are due.
 #[test]
 #[ignore = "a machine of k12"]

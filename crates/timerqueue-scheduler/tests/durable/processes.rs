@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use timerqueue::Runtime;
 use timerqueue_scheduler::rusqlite::Connection;
 use timerqueue_scheduler::store::{SqliteOptions, SqliteStore};
-use timerqueue_scheduler::{Cancel, Handler, Run, Scheduler, State};
+use timerqueue_scheduler::{Cancel, Handler, Run, RunEnd, Scheduler, State};
 
 use crate::support::{Folder, LONG, Log, until};
 
@@ -112,6 +112,32 @@ fn k2_the_runs_of_a_store_that_is_gone_are_taken_back() {
     assert_eq!(attempts.recv_timeout(LONG).unwrap(), 2, "the attempt counts");
     println!("taken back after {:?}", gone.elapsed());
     drop(worker);
+}
+
+/// Its handler does not begin again, and its end is told of.
+#[test]
+fn j24_a_job_that_is_begun_at_most_once_is_dead_with_its_process() {
+    let folder = Folder::new();
+    let front = Scheduler::open(folder.file()).start().unwrap();
+    let _ = front.put_to("h", &()).key("a").at_most_once().send().wait().unwrap();
+    let runtime = Runtime::builder().start().unwrap();
+    let store = SqliteStore::open(&runtime, folder.file()).unwrap();
+    claim_and_forget(&store);
+    drop(store);
+    let (send, ends) = mpsc::channel();
+    let send = std::sync::Mutex::new(send);
+    let worker = Scheduler::open(folder.file())
+        .handler("h", |_: (), run: &Run| assert!(run.attempt() == 0, "begun again: {run:?}"))
+        .on_run_end(move |record| send.lock().unwrap().send((record.key.to_string(), record.run.end)).unwrap())
+        .start()
+        .unwrap();
+    assert_eq!(ends.recv_timeout(LONG).unwrap(), ("a".to_owned(), RunEnd::CutOff));
+    until(|| front.get("a").wait().unwrap().is_some_and(|job| job.state == State::Dead));
+    let job = front.get("a").wait().unwrap().unwrap();
+    assert_eq!((job.attempt, job.error.as_deref().map(|error| error.contains("cut off"))), (1, Some(true)));
+    assert_eq!(worker.stats().wait().unwrap().cut_off, 1);
+    // The key is free.
+    let _ = front.put_to("other", &()).key("a").send().wait().unwrap().added().unwrap();
 }
 
 /// The file is locked for longer than the looks after the end of a process go on.

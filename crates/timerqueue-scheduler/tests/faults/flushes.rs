@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use timerqueue::Runtime;
 use timerqueue_scheduler::rusqlite::Connection;
 use timerqueue_scheduler::store::{SqliteReader, SqliteStore};
-use timerqueue_scheduler::{Change, Error, Handler, Run, Scheduler};
+use timerqueue_scheduler::{Change, Error, Handler, Run, RunEnd, Scheduler, State};
 
 use crate::layer::{Call, Faults};
 use crate::life::Folder;
@@ -73,6 +73,42 @@ fn k2_the_begin_of_a_run_waits_for_no_flush_and_counts_after_a_cut_once_it_is_fl
     let second = held(&after);
     assert_eq!(second.attempts.recv(), Ok(2), "the attempt before the cut counts");
     let _ = (go_on.send(()), second.go_on.send(()));
+}
+
+/// A job that is begun at most once has begun on the disk before its handler does.
+#[test]
+fn j24_the_begin_of_a_job_that_is_begun_at_most_once_is_flushed() {
+    let folder = Folder::new("disk");
+    let faults = Faults::of(&folder.path);
+    let Held { scheduler, attempts, go_on } = held(&folder);
+    let once = |key: &str, due| {
+        let put = scheduler.put_to("held", &()).key(key).at_most_once().due(Duration::from_millis(due));
+        let _ = put.send().wait().unwrap();
+    };
+    once("a", 200);
+    let before = flushes(&faults);
+    assert_eq!(attempts.recv(), Ok(1));
+    assert_eq!(flushes(&faults), before + 1);
+    // In the place of a run that ends: with its end.
+    once("b", 0);
+    let before = flushes(&faults);
+    go_on.send(()).unwrap();
+    assert_eq!(attempts.recv(), Ok(1));
+    assert!(flushes(&faults) > before);
+    faults.cut();
+    for seed in 0..20 {
+        let after = Folder::new("disk");
+        for (name, bytes) in faults.after_cut(seed).files {
+            std::fs::write(after.path.join(name), bytes).unwrap();
+        }
+        let second = held(&after);
+        let is_dead = || second.scheduler.get("b").wait().unwrap().is_some_and(|job| job.state == State::Dead);
+        wait_until("the job is dead", is_dead);
+        let last = second.scheduler.get("b").wait().unwrap().unwrap().last.unwrap();
+        assert_eq!((last.end, last.attempt), (RunEnd::CutOff, 1));
+        assert!(second.attempts.try_recv().is_err(), "begun again");
+    }
+    let _ = go_on.send(());
 }
 
 /// What a cut of the power has left, opened again.

@@ -18,4 +18,5 @@ mod limits;
 mod model;
 mod places;
 mod shown;
+mod terms;
 mod threads;

@@ -67,6 +67,7 @@ impl Program {
                     group: (self.below(3) == 0).then(|| format!("x{}", self.below(3)).into()),
                     priority: [0, 0, -2, 1][self.below(4) as usize],
                     expires: None,
+                    terms: Default::default(),
                     when: after,
                     recurrence,
                     first,
@@ -226,6 +227,7 @@ fn a_claim_looks_at_a_bounded_number_of_recurring_jobs_and_asks_for_another() {
             group: None,
             priority: 0,
             expires: None,
+            terms: Default::default(),
             when: When::At(now),
             recurrence: Some(Box::new(recurrence)),
             // The jobs of the second handler have waited longer.

@@ -148,6 +148,18 @@ fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
                 dt { "Expires" }
                 dd { (text::duration(after)) " after each due time" }
             }
+            @if job.terms.at_most_once {
+                dt { "Begun" }
+                dd { "at most once" }
+            }
+            @if let Some(most) = job.terms.attempts {
+                dt { "Attempts at most" }
+                dd { (most) }
+            }
+            @if let Some(limit) = job.terms.limit {
+                dt { "Limit" }
+                dd { (text::duration(limit)) }
+            }
             @if job.state != State::Recurring {
                 dt { "Attempts begun" }
                 dd { (job.attempt) @if job.crashes > 0 { ", of which the end of their process has cut off " (job.crashes) } }

@@ -298,6 +298,7 @@ fn end(run: &LastRun) -> Markup {
         RunEnd::Failed => ("failing", "failed"),
         RunEnd::Dead => ("dead", "dead"),
         RunEnd::Expired => ("dead", "expired"),
+        RunEnd::CutOff => ("dead", "cut off"),
         _ => ("waiting", "ended"),
     };
     html! { span class=(format!("state {class}")) { (word) } }

@@ -26,9 +26,18 @@ CREATE INDEX IF NOT EXISTS finished_handlers ON finished (handler, seq);
 -- Keys of its done jobs may be taken, so a put looks there.
 ALTER TABLE handlers ADD COLUMN IF NOT EXISTS keeps_keys boolean NOT NULL DEFAULT false;
 
+-- What a job asks for its runs; of a recurring job, for each of them.
+ALTER TABLE jobs
+    ADD COLUMN IF NOT EXISTS at_most_once boolean NOT NULL DEFAULT false, -- a run is not begun again, also after the end of its node
+    ADD COLUMN IF NOT EXISTS most_attempts bigint, -- instead of those of the handler
+    ADD COLUMN IF NOT EXISTS time_limit bigint; -- microseconds, instead of the limit of the handler
+
+DROP FUNCTION IF EXISTS put(text, text, text, timestamptz, text, text, bigint, timestamptz);
+
 -- Puts a job in the caller's own transaction. Returns its number; none if another job has the key and stays.
 -- `in_group`, which was `affinity`: one member runs all jobs of the handler with this text. `clash`: `refuse` and `keep` let the other job stay, `replace` lets it make way.
--- `priority`: from -9 to 9, and each step is worth an hour. `expires`: the last instant at which a run begins.
+-- `priority`: from -9 to 9, and each step is worth an hour. `expires`: the last instant at which a run begins. `at_most_once`: the job is not begun again,
+-- also after the end of its process. `attempts` and `time_limit` (of each run): instead of those of the handler.
 CREATE OR REPLACE FUNCTION put(
     handler text,
     key text,
@@ -37,13 +46,17 @@ CREATE OR REPLACE FUNCTION put(
     clash text DEFAULT 'refuse',
     in_group text DEFAULT NULL,
     priority bigint DEFAULT 0,
-    expires timestamptz DEFAULT NULL
+    expires timestamptz DEFAULT NULL,
+    at_most_once boolean DEFAULT false,
+    attempts bigint DEFAULT NULL,
+    time_limit interval DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
 #variable_conflict use_column
 DECLARE
     kind bigint;
     tie bigint;
     at bigint := coalesce(ceil(extract(epoch FROM put.due) * 1000000)::bigint, clock());
+    micros bigint := least(ceil(extract(epoch FROM put.time_limit) * 1000000), 9223372036854775807)::bigint;
     last bigint := floor(extract(epoch FROM put.expires) * 1000000)::bigint;
     new_id bigint;
     old jobs%ROWTYPE;
@@ -71,6 +84,9 @@ BEGIN
     IF last NOT BETWEEN 0 AND 253402300799999999 THEN
         RAISE EXCEPTION 'a last instant lies between 1970 and 9999';
     END IF;
+    IF put.at_most_once IS NULL OR put.attempts NOT BETWEEN 1 AND 4294967295 OR micros < 0 THEN
+        RAISE EXCEPTION 'attempts are at least one, a limit of time is not negative, and at_most_once is true or false';
+    END IF;
     SELECT h.id INTO kind FROM handlers h WHERE h.name = put.handler;
     IF kind IS NULL THEN
         INSERT INTO handlers (name) VALUES (put.handler) ON CONFLICT (name) DO UPDATE SET name = excluded.name
@@ -82,8 +98,8 @@ BEGIN
         RETURNING id INTO tie;
     END IF;
     LOOP
-        INSERT INTO jobs (id, key, handler, payload, due, wake, affinity, affinity_id, priority, expires)
-        VALUES (nextval('ids'), put.key, kind, put.payload, at, at, put.in_group, tie, put.priority, last)
+        INSERT INTO jobs (id, key, handler, payload, due, wake, affinity, affinity_id, priority, expires, at_most_once, most_attempts, time_limit)
+        VALUES (nextval('ids'), put.key, kind, put.payload, at, at, put.in_group, tie, put.priority, last, put.at_most_once, put.attempts, micros)
         ON CONFLICT (key) WHERE holds_key DO NOTHING
         RETURNING id INTO new_id;
         EXIT WHEN new_id IS NOT NULL OR put.clash <> 'replace';

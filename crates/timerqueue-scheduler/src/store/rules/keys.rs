@@ -7,7 +7,7 @@ use super::{Bindings, Recurring, Row, Rows, Runs, Tie, span_of};
 use crate::store::{Applied, limits};
 use crate::store::{
     Cancel, Change, Clash, Edit, Expiry, Invalid, JobId, Micros, Mutation, NewJob, Occurrence, Op, Overlap, Placed,
-    Recurrence, State, When,
+    Recurrence, State, Terms, When,
 };
 
 /// Puts and changes by key.
@@ -49,6 +49,7 @@ pub(crate) trait Changes: Rows + Sized {
             Op::Advance(advance) => Applied::Held(self.advance(*advance, now)),
             Op::Revive(id) => Applied::Revive(self.revive(id, now)),
             Op::Discard(id) => Applied::Held(self.discard(id)),
+            Op::Doubt(id) => Applied::Held(self.doubt(id)),
             Op::Bind(bind) => Applied::Held(self.bind(&bind)),
         }
     }
@@ -96,7 +97,7 @@ pub(crate) trait Changes: Rows + Sized {
             row.span = Some(0);
         }
         row.tie = new.group.map(|text| Box::new(Tie { group: self.group_of(kind, &text, now), text }));
-        (row.priority, row.added) = (new.priority, Some(self.up()));
+        (row.priority, row.added, row.terms) = (new.priority, Some(self.up()), new.terms.kept());
         row.expires = match new.expires {
             Some(Expiry::AfterDue(after)) if row.recurring.is_some() => Some(span_of(after)),
             Some(Expiry::AfterDue(after)) => Some(due.saturating_add(after).as_i64()),
@@ -119,7 +120,7 @@ pub(crate) trait Changes: Rows + Sized {
         let mut recurrence = new.recurrence.take()?;
         let kind = self.kind(&new.name);
         let tie = |row: &Row| row.tie.as_ref().map(|tie| Arc::clone(&tie.text));
-        let priority = new.priority;
+        let (priority, terms) = (new.priority, new.terms.kept());
         let expires = new.expires.and_then(|expires| match expires {
             Expiry::AfterDue(after) => Some(span_of(after)),
             Expiry::At(_) => None, // refused for a recurring job
@@ -127,7 +128,7 @@ pub(crate) trait Changes: Rows + Sized {
         let compared = self.row(old).and_then(|row| {
             let recurring = row.recurring.as_deref().filter(|recurring| !recurring.ending)?;
             let is_same = row.kind == kind && row.payload == new.payload && tie(row) == new.group;
-            let is_same = is_same && (row.priority, row.expires) == (priority, expires);
+            let is_same = is_same && (row.priority, row.expires, row.terms) == (priority, expires, terms);
             Some((is_same, *recurring.recurrence == *recurrence))
         });
         let Some((is_same, recurs_same)) = compared.filter(|same| new.clash == Clash::Update || *same == (true, true))
@@ -144,7 +145,7 @@ pub(crate) trait Changes: Rows + Sized {
             self.note_priority(kind, priority);
         }
         self.edit(old, |row| {
-            (row.priority, row.expires) = (priority, expires);
+            (row.priority, row.expires, row.terms) = (priority, expires, terms);
             if let Some(recurring) = &mut row.recurring {
                 let rules = &mut recurring.recurrence;
                 std::mem::swap(&mut rules.catchup, &mut recurrence.catchup);
@@ -383,6 +384,7 @@ impl Row {
             progress: None,
             added: None,
             begun: None,
+            terms: Terms::default(),
         })
     }
 }

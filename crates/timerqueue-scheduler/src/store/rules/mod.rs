@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     JobId, JobInfo, LastRun, MAX_ERROR_BYTES, Micros, NewJob, Notice, Occurrence, Op, Query, Recurrence, RunEnd, State,
-    Tally,
+    Tally, Terms,
 };
 
 pub(crate) use self::claim::Claims;
@@ -219,6 +219,8 @@ pub(crate) struct Row {
     pub(crate) added: Option<Micros>,
     /// When the last run began.
     pub(crate) begun: Option<Micros>,
+    /// Of a recurring job, those of its runs.
+    pub(crate) terms: Terms,
 }
 
 /// The index that has a row with a wake instant.
@@ -397,6 +399,7 @@ impl Row {
                 .expires
                 .filter(|_| recurring.is_some())
                 .map(|n| Duration::from_micros(n.unsigned_abs())),
+            terms: self.terms,
             name: Arc::clone(name),
             payload: Arc::clone(&self.payload),
             state: self.state,
@@ -439,6 +442,10 @@ pub(crate) struct Effects {
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // the other stores tell all
     pub(crate) for_all: Option<Micros>,
     pub(crate) cancelled: Vec<JobId>,
+    /// A run has begun of a job that is begun at most once: it is not known to have begun before
+    /// this commit is on the disk.
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code))] // other stores flush each commit, or none
+    pub(crate) begins_once: bool,
     /// Dropped after unlocking.
     garbage: Vec<Garbage>,
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{Changes, Row, Rows, kept_error, span_of};
 use crate::store::minutes::minute_of;
 use crate::store::{
-    Advance, Claim, ClaimedJob, ClaimedSchedule, Held, JobId, LastRun, Micros, Occurrence, Overlap, Revive, Settle,
-    State, Step, Verdict,
+    Advance, Claim, ClaimedJob, ClaimedSchedule, Held, JobId, LastRun, Micros, Occurrence, Overlap, Revive, RunEnd,
+    Settle, State, Step, Verdict,
 };
 
 /// The most recurring jobs in an answer to a claim, and the most rows that follow a step of the
@@ -111,12 +111,15 @@ pub(crate) trait Runs: Rows + Sized {
         let (name, process) = (self.name_of(kind), self.process());
         self.edit(id, |row| {
             let due = row.due;
-            let expired = row.expires.is_some_and(|last| last < now.as_i64());
+            // It counts as begun from its claim on: whether its handler was called, its holder
+            // alone knows, which is gone.
+            let cut_off = row.terms.at_most_once && row.attempt > 0;
+            let expired = !cut_off && row.expires.is_some_and(|last| last < now.as_i64());
             (row.state, row.owner, row.lease, row.span) = (State::Running, owner, None, None);
             (row.counted, row.begun) = (by.counted, Some(now));
             row.process = process;
             row.claims += 1;
-            row.attempt = row.attempt.saturating_add(u32::from(!expired));
+            row.attempt = row.attempt.saturating_add(1);
             let run = match (row.parent, row.nominal) {
                 (Some(parent), Some(nominal)) => format!("{seed:016x}-{}-{}-{}", parent.0, nominal.as_i64(), row.turn),
                 _ => format!("{seed:016x}-{}-{}", id.0, row.turn),
@@ -129,13 +132,16 @@ pub(crate) trait Runs: Rows + Sized {
                 payload: Arc::clone(&row.payload),
                 due,
                 nominal: row.nominal,
-                attempt: row.attempt,
+                attempt: row.attempt - u32::from(expired || cut_off),
                 crashes: row.crashes,
                 suspicion: row.suspicion,
                 run: run.into(),
                 expired,
+                cut_off,
+                terms: row.terms,
             }
         })
+        .inspect(|job| self.effects().begins_once |= job.terms.at_most_once)
     }
 
     fn is_held(&mut self, held: Held) -> bool {
@@ -199,7 +205,14 @@ pub(crate) trait Runs: Rows + Sized {
             }
             Verdict::Dead => {
                 let error = record.as_ref().and_then(|record| record.error.clone());
-                self.edit(id, |row| row.end_with(record));
+                self.edit(id, |row| {
+                    // The handler was not called, and so the attempt does not count.
+                    let unbegun = |record: &LastRun| matches!(record.end, RunEnd::Expired | RunEnd::CutOff);
+                    if let Some(record) = record.as_deref().filter(|record| unbegun(record)) {
+                        row.attempt = record.attempt;
+                    }
+                    row.end_with(record);
+                });
                 self.bury(id, error);
                 self.left(parent, id, now);
             }
@@ -291,7 +304,7 @@ pub(crate) trait Runs: Rows + Sized {
                 let due = occurrence.map_or(now, |occurrence| occurrence.due);
                 let mut run = Row::new(id, Arc::clone(&row.key), row.kind, Arc::clone(&row.payload), state, due, None);
                 run.tie = row.tie.clone();
-                (run.priority, run.added) = (row.priority, Some(added));
+                (run.priority, run.added, run.terms) = (row.priority, Some(added), row.terms);
                 run.expires = row.expires.map(|after| due.as_i64().saturating_add(after));
                 Some((run, row.paused && occurrence.is_some()))
             })
@@ -400,6 +413,16 @@ pub(crate) trait Runs: Rows + Sized {
             }
         }
         Revive::Revived
+    }
+
+    /// A job that waits and is to be begun at most once may have begun. False: it is none.
+    fn doubt(&mut self, id: JobId) -> bool {
+        let waits = |row: &Row| matches!(row.state, State::Waiting | State::Queued) && row.terms.at_most_once;
+        let waits = self.row(id).is_some_and(waits);
+        if waits {
+            self.edit(id, |row| row.attempt = row.attempt.max(1));
+        }
+        waits
     }
 
     fn discard(&mut self, id: JobId) -> bool {

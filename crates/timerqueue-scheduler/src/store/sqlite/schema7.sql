@@ -23,3 +23,8 @@ END;
 -- When the job was put, and when its last run began. Older versions write neither.
 ALTER TABLE timerqueue_jobs ADD COLUMN added INTEGER;
 ALTER TABLE timerqueue_jobs ADD COLUMN begun INTEGER;
+
+-- What a job asks for its runs; of a recurring job, for each of them.
+ALTER TABLE timerqueue_jobs ADD COLUMN at_most_once INTEGER NOT NULL DEFAULT 0; -- a run is not begun again, also after the end of its process
+ALTER TABLE timerqueue_jobs ADD COLUMN most_attempts INTEGER; -- instead of those of the handler
+ALTER TABLE timerqueue_jobs ADD COLUMN time_limit INTEGER; -- microseconds, instead of the limit of the handler

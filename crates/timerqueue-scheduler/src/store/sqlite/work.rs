@@ -20,7 +20,7 @@ use crate::store::minutes::minute_of;
 use crate::store::rules::{Bindings as _, Effects, Row, Rows as _};
 use crate::store::sql::looks::Look;
 use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Texts, Which, values};
-use crate::store::{Claim, JobId, LastRun, MAX_PRIORITY, Micros, NewJob, State};
+use crate::store::{Claim, JobId, LastRun, MAX_PRIORITY, Micros, NewJob, State, Terms};
 
 /// What a connection remembers from one commit to the next, as long as no other connection writes.
 #[derive(Debug, Default)]
@@ -226,6 +226,7 @@ impl Dialect for File<'_> {
             span: None,
             priority: 0,
             expires: None,
+            terms: Terms { at_most_once: false, attempts: None, limit: None },
             key: _,
             name: _,
             payload: _,

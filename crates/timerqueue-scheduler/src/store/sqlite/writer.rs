@@ -318,8 +318,30 @@ impl Writer {
     fn attempt(&mut self, batch: &[(Write, Instant)]) -> Result<(Vec<Answer>, Effects), Failure> {
         let entries = self.entries.clone();
         let is_lazy = batch.iter().all(|(write, _)| write.is_lazy(&entries));
+        if is_lazy {
+            // A job that is begun at most once has begun before its run does: this is known when
+            // the rows are read, and the flush of a commit is settled before.
+            let mut begins_once = false;
+            let done = self.attempt_with(batch, &entries, Flush::Later, |effects| {
+                begins_once = effects.begins_once;
+                !begins_once
+            });
+            if !begins_once {
+                return done;
+            }
+        }
+        self.attempt_with(batch, &entries, Flush::Now, |_| true)
+    }
+
+    /// `suits`: whether the commit is to be made.
+    fn attempt_with(
+        &mut self,
+        batch: &[(Write, Instant)],
+        entries: &Entries,
+        flush: Flush,
+        suits: impl FnOnce(&Effects) -> bool,
+    ) -> Result<(Vec<Answer>, Effects), Failure> {
         let waited = batch.iter().map(|(_, asked)| asked.elapsed()).max().unwrap_or_default();
-        let flush = if is_lazy { Flush::Later } else { Flush::Now };
         self.in_commit_within(self.busy.saturating_sub(waited), flush, |work, _, shared, _| {
             let mut answers = Vec::with_capacity(batch.len());
             let mut applied_at = None;
@@ -328,15 +350,19 @@ impl Writer {
                 if matches!(write, Write::Apply(..) | Write::Settle(..)) {
                     applied_at = Some(now);
                 }
-                answers.push(write.perform(work, &entries, now));
+                answers.push(write.perform(work, entries, now));
                 if work.has_failed() {
                     return Ok(answers);
                 }
             }
             if let Some(now) = applied_at {
-                fill_places(work, batch, &mut answers, &entries, now);
+                fill_places(work, batch, &mut answers, entries, now);
             }
-            Ok(answers)
+            if suits(work.effects()) {
+                Ok(answers)
+            } else {
+                Err(Failure::new(Fault::Other, "the commit is to be flushed"))
+            }
         })
     }
 
@@ -536,7 +562,8 @@ impl Writer {
 
 impl Write {
     /// A claim: if it is lost, its jobs wait, as they do after the end of its process. Only an
-    /// attempt is not counted. A rate counts begins of runs, and must know of each (M8).
+    /// attempt is not counted. A rate counts begins of runs, and must know of each (M8). So must a
+    /// job that is begun at most once, which is found in the commit.
     fn is_lazy(&self, entries: &Entries) -> bool {
         match self {
             Self::Claim(claim, _) => entries

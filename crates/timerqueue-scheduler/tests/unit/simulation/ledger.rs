@@ -19,6 +19,8 @@
 //!    it, by its due time less an hour for each step of priority.
 //! 7. *Exact answers*: of puts, cancels and moves; after "cancelled" no handler begins, after
 //!    "running" no further attempt does.
+//! 8. *At most once*: a job that asks for it begins once, but for further runs at its own request;
+//!    and it is dead as cut off only if a claim before came to no end.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -27,7 +29,7 @@ use std::time::Duration;
 use super::Origin;
 use crate::store::{
     Applied, Cancel, Catchup, Change, Claim, Claimed, ClaimedJob, Clash, Held, JobId, Micros, Mutation, NewJob, Op,
-    Overlap, Placed, Settle, Verdict, When,
+    Overlap, Placed, RunEnd, Settle, Verdict, When,
 };
 
 /// What a job does, as far as the door of the server shows.
@@ -72,8 +74,11 @@ pub(super) struct Job {
     pub(super) phase: Phase,
     pub(super) cancelled: bool,
     priority: i8,
+    once: bool,
     due: Option<Micros>,
     attempt: u32,
+    /// The handlers that have begun since the put or since the last further run.
+    begins: u32,
     /// A handler has begun. The attempts do not tell: a run that asks for another one sets them to
     /// zero.
     has_begun: bool,
@@ -132,6 +137,8 @@ pub(super) struct Counts {
     pub(super) cancels: u64,
     /// Jobs that are dead since they end their processes.
     pub(super) poisoned: u64,
+    /// Jobs that are dead since their one run was cut off.
+    pub(super) cut_off: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -143,6 +150,7 @@ impl std::ops::AddAssign for Counts {
         self.late_settles += other.late_settles;
         self.cancels += other.cancels;
         self.poisoned += other.poisoned;
+        self.cut_off += other.cut_off;
     }
 }
 
@@ -243,8 +251,10 @@ impl Ledger {
             phase,
             cancelled: false,
             priority: new.priority,
+            once: new.terms.at_most_once,
             due: Some(due),
             attempt: 0,
+            begins: 0,
             has_begun: false,
             run: "".into(),
             parent: None,
@@ -383,7 +393,7 @@ impl Ledger {
             self.first_claim_of_a_run(job, number);
         }
         let Some(row) = self.jobs.get(&job.held.id) else { return };
-        let (phase, cancelled, attempt, due) = (row.phase, row.cancelled, row.attempt, row.due);
+        let (phase, cancelled, attempt, due, once) = (row.phase, row.cancelled, row.attempt, row.due, row.once);
         match phase {
             Phase::Waiting if due.is_some_and(|due| due > now) => {
                 self.fault(format!("early: {job:?} at {now:?}, due at {due:?}"));
@@ -394,11 +404,11 @@ impl Ledger {
         if cancelled {
             self.fault(format!("an attempt after a cancel: {job:?}"));
         }
-        if attempt + 1 != job.attempt {
+        if job.cut_off != (once && attempt > 0) || attempt + 1 != job.attempt + u32::from(job.cut_off) {
             self.fault(format!("{job:?} after {attempt} attempts"));
         }
         let row = self.jobs.get_mut(&job.held.id).unwrap();
-        (row.attempt, row.run) = (job.attempt, Arc::clone(&job.run));
+        (row.attempt, row.run) = (attempt + 1, Arc::clone(&job.run));
         row.phase = Phase::Running { held: job.held, by };
         self.claims.push((Arc::clone(&job.run), job.attempt, by, job.held));
     }
@@ -433,8 +443,10 @@ impl Ledger {
             phase: Phase::Waiting,
             cancelled: false,
             priority: self.jobs[&parent].priority,
+            once: self.jobs[&parent].once,
             due: None,
             attempt: 0,
+            begins: 0,
             has_begun: false,
             run: "".into(),
             parent: Some(parent),
@@ -474,7 +486,7 @@ impl Ledger {
         };
         job.phase = Phase::Waiting;
         match settle.verdict {
-            Verdict::Again(when) => (job.due, job.attempt) = (Some(wait(when)), 0),
+            Verdict::Again(when) => (job.due, job.attempt, job.begins) = (Some(wait(when)), 0, 0),
             // A wait follows the clock when it is set.
             Verdict::Retry(after) => job.due = (!self.steps).then(|| wait(When::After(after.min(delay)))),
             Verdict::Unbegun(after) => {
@@ -505,7 +517,10 @@ impl Ledger {
             self.fault(format!("dead in the place of another one: {settle:?}"));
         }
         self.counts.poisoned += u64::from(is_poison);
-        if !said.is_empty() && !is_poison && self.ended.get(&end) != Some(&said) {
+        // No handler was called.
+        let is_cut_off = settle.record.as_ref().is_some_and(|record| record.end == RunEnd::CutOff);
+        self.counts.cut_off += u64::from(is_cut_off);
+        if !said.is_empty() && !is_poison && !is_cut_off && self.ended.get(&end) != Some(&said) {
             self.fault(format!("no handler of {by:?} has said {said}: {settle:?}"));
         }
         if let Some(phase) = phase {
@@ -577,6 +592,10 @@ impl Ledger {
         let (_, _, _, held) = self.claims.swap_remove(claim);
         if let Some(job) = self.jobs.get_mut(&held.id) {
             job.has_begun = true;
+            job.begins += 1;
+            if job.once && job.begins > 1 {
+                self.fault(format!("begun again by {by:?}, and was to begin at most once: {run}, {held:?}"));
+            }
         }
         if due > server && !self.steps {
             self.fault(format!("early: a handler of {by:?} began {run} at {server:?}, due at {due:?}"));

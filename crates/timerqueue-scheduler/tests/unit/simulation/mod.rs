@@ -96,6 +96,7 @@ fn histories_of_nodes_with_faults_lose_nothing_and_double_nothing() {
     println!("{seeds} histories in {:.1?}: {all:?}", begun.elapsed());
     assert!(all.taken_over > 0 && all.late_settles > 0 && all.occurrences > 0, "the faults have no effect: {all:?}");
     assert!(seconds.is_some() || all.poisoned > 0, "no job has ended its processes: {all:?}");
+    assert!(seconds.is_some() || all.cut_off > 0, "no job that begins at most once was cut off: {all:?}");
 }
 
 /// Seeds that were judged wrongly once. The first one: a probe had run, and was to run again at the

@@ -72,6 +72,7 @@ impl World {
         let priority = [0, 2, -1, 0][number as usize % 4];
         self.with(n, |scheduler| {
             let put = scheduler.put_to(name, &number).key(key).due(due).clash(clash).priority(priority);
+            let put = if number % 5 == 0 { put.at_most_once() } else { put };
             watch(put.send(), Applied::Placed)
         });
     }
@@ -97,6 +98,7 @@ impl World {
         let (name, clash) = (self.random.pick(&["brief", "slow"]), self.clash());
         self.with(n, |scheduler| {
             let put = scheduler.put_to(name, &number).key(key).schedule(schedule).clash(clash);
+            let put = if number % 3 == 0 { put.at_most_once() } else { put };
             watch(put.catchup(catchup).overlap(overlap).send(), Applied::Placed)
         });
     }

@@ -107,7 +107,7 @@ impl<'o> Named<'o> {
                 Op::Key { key, .. } => _ = named.others.insert(key),
                 Op::Settle(settle) => named.ids.push(settle.held.id.0 as i64),
                 Op::Advance(advance) => named.ids.push(advance.id.0 as i64),
-                Op::Revive(id) | Op::Discard(id) | Op::Job { id, .. } => named.ids.push(id.0 as i64),
+                Op::Revive(id) | Op::Discard(id) | Op::Doubt(id) | Op::Job { id, .. } => named.ids.push(id.0 as i64),
                 Op::PauseHandler { .. } | Op::Bind(_) => {}
             }
         }
