@@ -8,11 +8,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use super::Shared;
 use super::error::{Failure, Remedy};
 use super::link::{HURRY, Link};
 use super::rows;
+use super::{Settings, Shared};
 use crate::store::columns::{joined, read_names};
 use crate::store::questions::{Asked, Listing, Question, Questions};
 use crate::store::sql::looks;
@@ -23,6 +24,13 @@ pub(super) struct Reader {
     pub(super) shared: Arc<Shared>,
     /// Opened again after a failure.
     pub(super) link: Option<Link>,
+}
+
+/// A connection for lists. The first rows of a list stand in the order of an index. By its
+/// statistics the server takes a condition such as `wake = due` for a rare one, and would fetch all
+/// rows of a handler, by a bitmap, to sort them.
+pub(super) fn open(settings: &Settings, within: Duration) -> Result<Link, Failure> {
+    Link::open_with(settings, within, &[("enable_bitmapscan", "off".to_owned())])
 }
 
 /// The columns of a row and the name of its handler.
@@ -89,7 +97,7 @@ impl Reader {
                 let (settings, leaving) = (&self.shared.settings, &self.shared.leaving);
                 let is_hurried = leaving.load(Ordering::Acquire);
                 let within = if is_hurried { HURRY.min(settings.patience) } else { settings.patience };
-                let mut link = Link::open_with(settings, within, &[]).map_err(Failure::while_open)?;
+                let mut link = open(settings, within).map_err(Failure::while_open)?;
                 link.hurry = Some(Arc::clone(leaving));
                 link
             }

@@ -63,7 +63,7 @@ impl PostgresReader {
         for (place, _) in &mut settings.places {
             place.config.target_session_attrs(TargetSessionAttrs::Any);
         }
-        let link = Link::open(&settings)?;
+        let link = reader::open(&settings, settings.patience)?;
         let found = schema::find(&settings, |sql, params| link.ask(sql, params))?;
         if found.version == 0 {
             return Err(Failure::new(Fault::Other, "the database has no tables of a scheduler"));
@@ -86,7 +86,7 @@ impl PostgresReader {
         loop {
             let open = match link.take() {
                 Some(open) => open,
-                None => Link::open(&self.settings).map_err(|failure| failure.error())?,
+                None => reader::open(&self.settings, self.settings.patience).map_err(|failure| failure.error())?,
             };
             match question(&open) {
                 Ok(answer) => {
