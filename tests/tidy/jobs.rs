@@ -18,6 +18,7 @@ const LAYERS: &[&[&str]] = &[
     &["store::fault", "store::form", "store::invalid"],
     &["store::error", "store::micros", "store::node"],
     &["store::reply", "store::row"],
+    &["store::history"],
     &["store::gate", "store::look", "store::minutes", "store::op"],
     &["store::limits"],
     &["store"],

@@ -384,6 +384,7 @@ pub(crate) enum State {
     after_help = "\
 Examples:
   timerqueue ls --state waiting --prefix welcome/
+  timerqueue ls --done --handler mail -n 20
   timerqueue ls --json | jq -r 'select(.attempt > 1) | .key'"
 )]
 pub(crate) struct Ls {
@@ -410,6 +411,10 @@ pub(crate) struct Ls {
     /// Only jobs with greater numbers than this, in the order of their numbers
     #[arg(long, value_name = "NUMBER")]
     pub(crate) after: Option<u64>,
+
+    /// The done jobs that workers keep (--keep-finished) instead, the last ones to end first
+    #[arg(long, conflicts_with_all = ["state", "due_within", "paused", "after"])]
+    pub(crate) done: bool,
 
     /// At most this number of jobs
     #[arg(short = 'n', long, value_name = "JOBS")]
@@ -576,8 +581,9 @@ pub(crate) struct Dead {
 
 /// Shows what happens, as it happens: jobs put, begun, done, failed, dead
 ///
-/// Ends at Ctrl-C. The store is looked at in short intervals while this command runs. A job that
-/// comes and goes between two looks is not named; in a file it is counted.
+/// Ends at Ctrl-C. The store is looked at in short intervals while this command runs. Done jobs
+/// that are kept (worker --keep-finished) are told of, all of them. Another job that comes and goes
+/// between two looks is not named; in a file it is counted.
 #[derive(Debug, Args)]
 pub(crate) struct Tail {
     /// Only jobs of this handler
@@ -799,11 +805,15 @@ pub(crate) struct Worker {
     #[arg(long, value_name = "BYTES", default_value_t = 4_096, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=65_536))]
     pub(crate) keep_output: usize,
 
-    /// Keeps done jobs for this time, for show and tail; in a file only
+    /// Keeps done jobs for this time, for ls --done, show and tail
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) keep_finished: Option<Duration>,
 
-    /// Keeps the keys of done jobs taken for this time; in a file only
+    /// Keeps at most this number of done jobs of each handler: the last ones
+    #[arg(long, value_name = "JOBS", default_value_t = timerqueue_scheduler::History::ROWS, requires = "keep_finished")]
+    pub(crate) keep_last: u64,
+
+    /// Keeps the keys of done jobs taken for this time
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) remember_keys: Option<Duration>,
 

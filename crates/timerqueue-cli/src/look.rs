@@ -1,9 +1,11 @@
 //! `ls`, `show`, `dead` and `stats`: looks.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use timerqueue_scheduler::store::FinishedJob;
-use timerqueue_scheduler::{Catchup, Counts, JobId, JobInfo, LastRun, Node, Overlap, Query, RunEnd, State};
+use timerqueue_scheduler::{
+    Catchup, Counts, FinishedJob, HistoryQuery, JobId, JobInfo, LastRun, Node, Overlap, Query, RunEnd, State,
+};
 
 use crate::args;
 use crate::exit::Fail;
@@ -108,8 +110,56 @@ pub(crate) fn pages(
     }
 }
 
+/// The parts of a history, up to a number of jobs.
+fn done_pages(
+    reader: &Reader,
+    mut query: HistoryQuery,
+    mut left: usize,
+    mut each: impl FnMut(&FinishedJob) -> Result<(), Fail>,
+) -> Result<(), Fail> {
+    while left > 0 {
+        let page = reader.history(&query.clone().limit(left))?;
+        let Some(last) = page.last() else { break };
+        query = query.after(last.seq);
+        left -= page.len();
+        page.iter().try_for_each(&mut each)?;
+    }
+    Ok(())
+}
+
+fn done_row(job: &FinishedJob) -> String {
+    let run = job.last.as_deref();
+    let took = run.map_or_else(String::new, |run| format!("{:.3} s", run.duration.as_secs_f64()));
+    let attempt = run.map_or_else(String::new, |run| run.attempt.to_string());
+    let (name, key) = (text::short(&job.name, 40), text::tame(&job.key));
+    let node = job.node.as_deref().map(|node| text::short(node, 40)).unwrap_or_default();
+    let result = job.result.as_deref().map(|result| text::short(result, 80)).unwrap_or_default();
+    let (id, ended) = (job.id.0, text::at(job.ended));
+    let line = format!("{id:>8}  {name:<16} {key:<24} {ended:<30} {took:>12} {attempt:>3}  {node:<20} {result}");
+    line.trim_end().to_owned()
+}
+
+fn ls_done(reader: &Reader, ls: &args::Ls, out: &mut Out) -> Result<(), Fail> {
+    let mut query = HistoryQuery::new();
+    if let Some(handler) = &ls.handler {
+        query = query.name(handler);
+    }
+    if let Some(prefix) = &ls.prefix {
+        query = query.key_prefix(prefix);
+    }
+    if !out.is_json() {
+        let (number, handler, key, ended) = ("NUMBER", "HANDLER", "KEY", "ENDED");
+        let (took, node) = ("TOOK", "NODE");
+        out.line(&format!("{number:>8}  {handler:<16} {key:<24} {ended:<30} {took:>12} ATT  {node:<20} RESULT"))?;
+    }
+    done_pages(reader, query, ls.limit.unwrap_or(usize::MAX), |job| out.thing(job, done_row))
+}
+
 pub(crate) fn ls(place: &Place, ls: &args::Ls, out: &mut Out) -> Result<(), Fail> {
     let reader = Reader::open(place)?;
+    if ls.done {
+        return ls_done(&reader, ls, out);
+    }
     let states: Vec<State> = ls.state.iter().copied().map(state_of).collect();
     let mut query = Query::new();
     if let [state] = states[..] {
@@ -261,8 +311,12 @@ fn described(job: &JobInfo, is_served: bool) -> String {
 fn finished_text(job: &FinishedJob) -> String {
     let last = job.last.as_deref().map(|last| format!("\nlast run  {}", last_line(last))).unwrap_or_default();
     let (key, name, payload) = (text::tame(&job.key), text::tame(&job.name), text::tame(&job.payload));
+    let more = |name: &str, value: &Option<Arc<str>>| {
+        value.as_deref().map(|value| format!("\n{name:<9} {}", text::tame(value))).unwrap_or_default()
+    };
+    let (node, result) = (more("node", &job.node), more("result", &job.result));
     format!(
-        "number    {}\nkey       {key}\nhandler   {name}\nstate     done, {}\npayload   {payload}{last}",
+        "number    {}\nkey       {key}\nhandler   {name}\nstate     done, {}\npayload   {payload}{last}{node}{result}",
         job.id.0,
         text::at(job.ended)
     )
@@ -284,7 +338,7 @@ pub(crate) fn show(place: &Place, show: &args::Show, out: &mut Out) -> Result<()
         return out.thing(&job.shown(SystemTime::now()), |_| described(&job, is_served));
     }
     let kept = match (&show.key, show.id) {
-        (Some(key), _) => reader.finished(Some(key), 1)?.into_iter().next(),
+        (Some(key), _) => reader.history(&HistoryQuery::new().key(key).limit(1))?.into_iter().next(),
         (None, id) => reader.finished_by_id(JobId(id.unwrap_or_default()))?,
     };
     match kept {

@@ -4,8 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use timerqueue::Runtime;
-use timerqueue_scheduler::store::{FinishedJob, Hold, Reply, SqliteReader, SqliteStore, Store};
-use timerqueue_scheduler::{Builder, Counts, JobId, JobInfo, Node, Query, Scheduler, StartError};
+use timerqueue_scheduler::store::{Hold, Reply, SqliteReader, SqliteStore, Store};
+use timerqueue_scheduler::{
+    Builder, Counts, FinishedJob, HistoryQuery, JobId, JobInfo, Node, Query, Scheduler, StartError,
+};
 
 use crate::exit::Fail;
 use crate::place::Place;
@@ -89,22 +91,14 @@ impl Reader {
         either!(self, reader => reader.held())
     }
 
-    /// The done jobs that are kept. A server keeps none.
-    pub(crate) fn finished(&self, key: Option<&str>, limit: usize) -> Result<Vec<FinishedJob>, Fail> {
-        match self {
-            Self::File(reader) => Ok(reader.finished(key, limit)?),
-            #[cfg(feature = "postgres")]
-            Self::Server(_) => Ok(Vec::new()),
-        }
+    /// The done jobs that are kept.
+    pub(crate) fn history(&self, query: &HistoryQuery) -> Result<Vec<FinishedJob>, Fail> {
+        either!(self, reader => reader.history(query))
     }
 
     /// The done job with a number, if it is kept.
     pub(crate) fn finished_by_id(&self, id: JobId) -> Result<Option<FinishedJob>, Fail> {
-        match self {
-            Self::File(reader) => Ok(reader.finished_by_id(id)?),
-            #[cfg(feature = "postgres")]
-            Self::Server(_) => Ok(None),
-        }
+        either!(self, reader => reader.finished_by_id(id))
     }
 
     /// Whether jobs appear in the order of their numbers, and each number is that of a job.

@@ -1,14 +1,15 @@
 //! `tail`: what happens, as it happens.
 //!
-//! Ground rules. The file keeps no log of events, so they are found by comparing looks. A look
-//! reads the jobs that are new, that run, and that are due soon, never all. Between two looks a job
-//! may come and go: the numbers that were given tell how many.
+//! Ground rules. The store keeps no log of events, so they are found by comparing looks. A look
+//! reads the jobs that are new, that run, and that are due soon, never all; and the done jobs that
+//! are kept since the last look, all of them. Between two looks a job that is not kept may come and
+//! go: the numbers that were given tell how many.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use timerqueue_scheduler::{JobId, JobInfo, LastRun, Query, RunEnd, State};
+use timerqueue_scheduler::{FinishedJob, HistoryQuery, JobId, JobInfo, LastRun, Query, RunEnd, State};
 
 use crate::args;
 use crate::exit::Fail;
@@ -20,8 +21,7 @@ use crate::text;
 
 /// Jobs due within this time, and two intervals, are watched: they may begin before the next look.
 const SOON: Duration = Duration::from_secs(1);
-/// The most jobs that are watched because they are due soon, and the most done jobs that are read
-/// at a look.
+/// The most jobs that are watched because they are due soon.
 const WATCHED: usize = 2_000;
 /// On a server, a transaction may give a number, and commit after one with a greater number. So
 /// many numbers are looked at again.
@@ -59,6 +59,16 @@ impl Event {
             key: Some((*job.key).to_owned()),
             handler: Some((*job.name).to_owned()),
             attempt: (job.attempt > 0).then_some(job.attempt),
+            ..Self::bare(event)
+        }
+    }
+
+    fn of_done(event: &'static str, job: &FinishedJob) -> Self {
+        Self {
+            id: Some(job.id.0),
+            key: Some((*job.key).to_owned()),
+            handler: Some((*job.name).to_owned()),
+            attempt: job.last.as_deref().map(|run| run.attempt).filter(|_| event != "put"),
             ..Self::bare(event)
         }
     }
@@ -106,6 +116,10 @@ struct Tail {
     last_id: JobId,
     /// The jobs that were seen among the last numbers, if numbers do not come in order.
     seen: BTreeSet<JobId>,
+    /// The last done job, and those that were told of among the last ones, if they do not come in
+    /// order.
+    last_end: u64,
+    ends: BTreeSet<u64>,
     watched: BTreeMap<JobId, JobInfo>,
     /// By recurring job: when its last run began.
     last_runs: BTreeMap<JobId, Option<SystemTime>>,
@@ -117,7 +131,9 @@ impl Tail {
         let last_id = reader.last_id()?;
         let within = SOON.saturating_add(interval.saturating_mul(2));
         let (seen, watched, last_runs) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
-        let mut tail = Self { reader, last_id, seen, watched, last_runs, within };
+        let last_end = reader.history(&HistoryQuery::new().limit(1))?.first().map_or(0, |job| job.seq);
+        let mut tail = Self { reader, last_id, seen, last_end, ends: BTreeSet::new(), watched, last_runs, within };
+        tail.ended()?;
         if !tail.reader.is_in_order() {
             pages(&tail.reader, &Query::new().after(tail.first()), |job| {
                 tail.seen.insert(job.id);
@@ -132,6 +148,25 @@ impl Tail {
     fn first(&self) -> JobId {
         let JobId(last) = self.last_id;
         JobId(if self.reader.is_in_order() { last } else { last.saturating_sub(AGAIN) })
+    }
+
+    /// The done jobs that are kept since the last look, in the order of their ends.
+    fn ended(&mut self) -> Result<Vec<FinishedJob>, Fail> {
+        let again = if self.reader.is_in_order() { 0 } else { AGAIN };
+        let mut query = HistoryQuery::new().oldest_first().after(self.last_end.saturating_sub(again));
+        let (mut new, mut ends) = (Vec::new(), BTreeSet::new());
+        loop {
+            let page = self.reader.history(&query)?;
+            let Some(last) = page.last() else { break };
+            self.last_end = self.last_end.max(last.seq);
+            query = query.after(last.seq);
+            ends.extend(page.iter().map(|job| job.seq));
+            new.extend(page.into_iter().filter(|job| !self.ends.contains(&job.seq)));
+        }
+        if again > 0 {
+            self.ends = ends;
+        }
+        Ok(new)
     }
 
     /// Watches the jobs that run or are due soon. `told`: the jobs as they were told of. What has
@@ -176,8 +211,42 @@ impl Tail {
             }
             Ok(true)
         })?;
-        let unseen =
-            (given.0.saturating_sub(first.0)).saturating_sub(new.iter().filter(|&&id| id <= given).count() as u64);
+        let mut gone = BTreeMap::new();
+        for (id, before) in std::mem::take(&mut self.watched) {
+            match self.reader.get_by_id(id)? {
+                Some(now) => {
+                    events.extend(began_and_ended(Some(&before), &now));
+                    told.insert(id, now);
+                }
+                None => _ = gone.insert(id, before),
+            }
+        }
+        // After the looks at single jobs: what was gone then, and is kept, is among these.
+        let mut done = 0;
+        for job in self.ended()? {
+            let is_new = job.id > first && !self.seen.contains(&job.id) && !new.contains(&job.id);
+            done += u64::from(is_new && job.id <= given);
+            let before = gone.remove(&job.id).or_else(|| told.remove(&job.id));
+            let is_run = job.last.as_deref().is_some_and(|run| run.nominal.is_some());
+            if is_new && before.is_none() && !is_run {
+                events.push(Event::of_done("put", &job));
+            }
+            if before.is_none_or(|before| before.state != State::Running) {
+                events.push(Event::of_done("began", &job));
+            }
+            events.push(Event::of_done("done", &job));
+        }
+        for before in gone.into_values() {
+            let gone = self.gone(&before)?;
+            if before.state != State::Running && gone.event != LEFT {
+                // It began and ended between two looks.
+                let attempt = Some(before.attempt.saturating_add(1));
+                events.push(Event { attempt, ..Event::of("began", &before) });
+            }
+            events.push(gone);
+        }
+        let listed = new.iter().filter(|&&id| id <= given).count() as u64;
+        let unseen = given.0.saturating_sub(first.0).saturating_sub(listed).saturating_sub(done);
         if unseen > 0 && self.reader.is_in_order() {
             events.push(Event { jobs: Some(unseen), ..Event::bare("unseen") });
         }
@@ -185,38 +254,12 @@ impl Tail {
         if !self.reader.is_in_order() {
             self.seen = new;
         }
-        let mut kept = None;
-        for (id, before) in std::mem::take(&mut self.watched) {
-            match self.reader.get_by_id(id)? {
-                Some(now) => {
-                    events.extend(began_and_ended(Some(&before), &now));
-                    told.insert(id, now);
-                }
-                None => {
-                    let gone = self.gone(&before, &mut kept)?;
-                    if before.state != State::Running && gone.event != LEFT {
-                        // It began and ended between two looks.
-                        let attempt = Some(before.attempt.saturating_add(1));
-                        events.push(Event { attempt, ..Event::of("began", &before) });
-                    }
-                    events.push(gone);
-                }
-            }
-        }
         self.watch_near(told)?;
         Ok(events)
     }
 
-    /// A job has left the store. `kept`: the numbers of done jobs that the file keeps, once they
-    /// are read.
-    fn gone(&mut self, before: &JobInfo, kept: &mut Option<BTreeSet<JobId>>) -> Result<Event, Fail> {
-        let kept = match kept {
-            Some(kept) => kept,
-            None => kept.insert(self.reader.finished(None, WATCHED)?.into_iter().map(|job| job.id).collect()),
-        };
-        if kept.contains(&before.id) {
-            return Ok(Event::of("done", before));
-        }
+    /// A job has left the store, and is not kept.
+    fn gone(&mut self, before: &JobInfo) -> Result<Event, Fail> {
         if let Some(parent) = before.parent {
             // The recurring job keeps its last run.
             if let Some(last) = self.reader.get_by_id(parent)?.and_then(|job| job.last) {

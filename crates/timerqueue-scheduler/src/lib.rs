@@ -73,8 +73,9 @@ pub use engine::{
 pub use histogram::Histogram;
 pub use scheduler::{Builder, ById, EditJob, Figure, FigureKind, Figures, Put, Scheduler, StartError};
 pub use store::{
-    Activity, Cancel, Candidate, Catchup, Change, Clash, Counts, Error, JobId, JobInfo, KindCounts, LastRun, Node,
-    NodeHandler, NodeId, Overlap, Placed, Query, Recurrence, Revive, RunEnd, State, Tally, Terms,
+    Activity, Cancel, Candidate, Catchup, Change, Clash, Counts, Error, FinishedJob, History, HistoryQuery, JobId,
+    JobInfo, KindCounts, LastRun, Node, NodeHandler, NodeId, Overlap, Placed, Query, Recurrence, Revive, RunEnd, State,
+    Tally, Terms,
 };
 pub use timerqueue::Due;
 #[doc(inline)]

@@ -26,8 +26,8 @@ use serde_json::value::RawValue;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use timerqueue::{OnceTimer, Runtime};
-use timerqueue_scheduler::store::SqliteOptions;
-use timerqueue_scheduler::{Handler, Outcome, Retry, Run, RunEnd, RunRecord, Scheduler, StartError};
+use timerqueue_scheduler::store::SqliteStore;
+use timerqueue_scheduler::{Handler, History, Outcome, Retry, Run, RunEnd, RunRecord, Scheduler, StartError};
 
 use self::kept::{Kept, Mail};
 use self::run::Exec;
@@ -177,6 +177,10 @@ fn start(
         .runtime(runtime)
         .parallel(worker.parallel)
         .on_run_end(move |record| log(record, json, quiet));
+    if worker.keep_finished.is_some() || worker.remember_keys.is_some() {
+        let history = History::new(worker.keep_finished.unwrap_or_default()).rows(worker.keep_last);
+        builder = builder.history(history.keys(worker.remember_keys.unwrap_or_default()));
+    }
     let names: BTreeSet<&String> = worker.handlers.iter().collect();
     for name in names {
         let exec = Arc::clone(&exec);
@@ -197,19 +201,8 @@ fn start(
     let started = match place {
         Place::File(_) if worker.lease.is_some() => Err(Fail::Usage("--lease is for servers".to_owned())),
         Place::File(file) => {
-            let mut options = SqliteOptions::new();
-            if let Some(time) = worker.keep_finished {
-                options = options.keep_finished(time);
-            }
-            if let Some(time) = worker.remember_keys {
-                options = options.remember_keys(time);
-            }
-            options.open(runtime, file).map_err(Fail::from).and_then(|store| Scheduling::on(builder, &store))
+            SqliteStore::open(runtime, file).map_err(Fail::from).and_then(|store| Scheduling::on(builder, &store))
         }
-        #[cfg(feature = "postgres")]
-        Place::Server(_) if worker.keep_finished.is_some() || worker.remember_keys.is_some() => Err(Fail::Usage(
-            "--keep-finished and --remember-keys are for files: a server keeps no done jobs".to_owned(),
-        )),
         #[cfg(feature = "postgres")]
         Place::Server(server) => {
             let options = worker.lease.map_or_else(|| server.options(), |lease| server.options().lease(lease));

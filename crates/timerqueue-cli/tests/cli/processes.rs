@@ -156,18 +156,31 @@ fn a_slow_tail_tells_of_each_attempt(folder: Folder) {
     drop(tail);
 }
 
+/// However short their lives are, and however long the interval is.
+fn a_tail_misses_no_done_job_that_is_kept(folder: Folder) {
+    let (tail, lines) = tail_of(&folder, "1s");
+    let worker = folder.worker(&["h", "--parallel", "4", "--keep-finished", "1h"], "exit 0");
+    let keys: Vec<String> = (0..30).map(|n| format!("k{n}")).collect();
+    for key in &keys {
+        folder.ok(["put", "h", "--key", key]);
+    }
+    until(|| folder.json(["ls", "--done"]).len() == 30);
+    folder.ok(["put", "h", "--key", "end"]);
+    let said = events(&lines, "done", "end");
+    for key in &keys {
+        assert_eq!(kinds(&said, key), ["put", "began", "done"], "{key}");
+    }
+    drop((tail, worker));
+}
+
 fn a_tail_tells_what_happens(folder: Folder) {
     folder.ok(["put", "h", "--key", "before", "--in", "1h"]);
     let (mut tail, lines) = tail_of(&folder, "10ms");
     let options = ["h", "--attempts", "2", "--wait", "2s", "--keep-finished", "1h"];
-    // A server keeps no done job, and does not say why a job has left.
-    let (options, done) = if folder.is_server() { (&options[..5], "left") } else { (&options[..], "done") };
-    // A job that comes and goes between two looks is not told; on a busy machine a look takes a
-    // while.
-    let worker = folder.worker(options, "sleep 1; exit $(cat)");
+    let worker = folder.worker(&options, "sleep 1; exit $(cat)");
     folder.ok(["put", "h", "0", "--key", "good", "--in", "1500ms"]);
-    let said = events(&lines, done, "good");
-    assert_eq!(kinds(&said, "good"), ["put", "began", done]);
+    let said = events(&lines, "done", "good");
+    assert_eq!(kinds(&said, "good"), ["put", "began", "done"]);
     folder.ok(["put", "h", "1", "--key", "bad"]);
     let said = events(&lines, "dead", "bad");
     assert_eq!(kinds(&said, "bad"), ["put", "began", "failed", "began", "dead"]);
@@ -229,4 +242,5 @@ on_each_store! {
     a_worker_goes_on_when_its_outputs_are_closed
     a_tail_tells_what_happens
     a_slow_tail_tells_of_each_attempt
+    a_tail_misses_no_done_job_that_is_kept
 }

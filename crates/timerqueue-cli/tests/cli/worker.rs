@@ -217,19 +217,38 @@ fn runs_go_side_by_side_if_allowed(folder: Folder) {
 
 fn the_log_is_json_on_request(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
-    let keeps = !folder.is_server();
-    let worker = folder.worker(&["h", "--json", "--keep-finished", "1h"][..if keeps { 4 } else { 2 }], "exit 0");
-    until(|| folder.job("k").is_null() || folder.job("k")["state"] == "done");
+    let worker = folder.worker(&["h", "--json", "--keep-finished", "1h"], "exit 0");
+    until(|| folder.job("k")["state"] == "done");
     let ended = worker.stop();
     let line: Value = serde_json::from_str(ended.out.lines().next().unwrap()).unwrap();
     assert_eq!((&line["end"], &line["key"], &line["attempt"]), (&json!("done"), &json!("k"), &json!(1)));
-    if keeps {
-        assert!(folder.ok(["show", "k"]).contains("state     done"));
-        assert_eq!(folder.json(["show", "--id", "1"])[0]["key"], "k");
-    } else {
-        let (code, said) = folder.fails(["worker", "h", "--keep-finished", "1h", "--exec", "true"]);
-        assert!(code == 2 && said.contains("keeps no done jobs"), "{said}");
+    let shown = folder.ok(["show", "k"]);
+    assert!(shown.contains("state     done") && shown.contains("\nnode      "), "{shown}");
+    assert_eq!(folder.json(["show", "--id", "1"])[0]["key"], "k");
+}
+
+fn done_jobs_are_listed_and_their_keys_taken(folder: Folder) {
+    let options = ["h", "other", "--keep-finished", "1h", "--keep-last", "3", "--remember-keys", "1h"];
+    let worker = folder.worker(&options, "exit 0");
+    for key in ["user/1", "user/2", "order/1"] {
+        folder.ok(["put", "h", "--key", key]);
+        until(|| folder.job(key)["state"] == "done");
     }
+    folder.ok(["put", "other", "--key", "last"]);
+    until(|| folder.job("last")["state"] == "done");
+    let keys = |arguments: &[&str]| -> Vec<String> {
+        let done = folder.json([&["ls", "--done"], arguments].concat());
+        done.iter().map(|job| job["key"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(keys(&[]), ["last", "order/1", "user/2", "user/1"]);
+    assert_eq!(keys(&["--handler", "h", "--prefix", "user/"]), ["user/2", "user/1"]);
+    assert_eq!(keys(&["-n", "1"]), ["last"]);
+    let table = folder.ok(["ls", "--done"]);
+    assert!(table.lines().next().unwrap().contains("ENDED") && table.contains("order/1"), "{table}");
+    assert_eq!(folder.fails(["ls", "--done", "--paused"]).0, 2);
+    let (code, said) = folder.fails(["put", "h", "--key", "user/1"]);
+    assert!(code == 3 && said.contains("job 1 has the key"), "{code}: {said}");
+    assert_eq!(worker.stop().code, 0);
 }
 
 fn a_cron_job_runs_again_and_again(folder: Folder) {
@@ -257,6 +276,7 @@ on_each_store! {
     a_stopped_worker_puts_runs_back_after_its_limit
     runs_go_side_by_side_if_allowed
     the_log_is_json_on_request
+    done_jobs_are_listed_and_their_keys_taken
     a_cron_job_runs_again_and_again
 }
 

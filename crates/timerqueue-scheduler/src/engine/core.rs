@@ -29,8 +29,8 @@ use super::stats::Stats;
 use crate::store::gate::{Entered, Gate, Gated, Listener, MOST_CRASHES, SUSPECT, alone_for};
 use crate::store::rules::look;
 use crate::store::{
-    Applied, Claim, Claimed, ClaimedJob, Entry, EntryHandler, Error, Held, JobId, Limits, Micros, Notice, Op, Reply,
-    Room, Settled, Store,
+    Applied, Claim, Claimed, ClaimedJob, Entry, EntryHandler, Error, Held, History, JobId, Limits, Micros, Notice, Op,
+    Reply, Room, Settled, Store,
 };
 use crate::unwind::quietly;
 
@@ -66,12 +66,15 @@ pub(crate) struct Registered {
     pub(super) grace: Duration,
     pub(super) retry: Retry,
     pub(super) spawner: Option<Spawner>,
+    /// How long done jobs are kept.
+    pub(super) history: Option<History>,
 }
 
 impl Registered {
-    pub(crate) fn of(handler: Handler, spawner: Option<&Spawner>) -> Self {
-        let Handler { name, call, parallel, limits, limit, grace, retry, spawner: own } = handler;
-        Self { name, call, parallel, limits, limit, grace, retry, spawner: own.or_else(|| spawner.cloned()) }
+    pub(crate) fn of(handler: Handler, spawner: Option<&Spawner>, all: Option<History>) -> Self {
+        let Handler { name, call, parallel, limits, limit, grace, retry, spawner: own, history } = handler;
+        let (spawner, history) = (own.or_else(|| spawner.cloned()), history.unwrap_or(all));
+        Self { name, call, parallel, limits, limit, grace, retry, spawner, history }
     }
 }
 
@@ -163,6 +166,9 @@ pub(crate) struct Core {
     /// This scheduler, among those of a store.
     pub(crate) owner: u64,
     pub(super) seed: u64,
+    pub(super) node_name: Arc<str>,
+    /// The store keeps the done jobs of all handlers.
+    pub(super) keeps_done: bool,
     pub(super) hook: Option<Hook>,
     /// The first one is the outermost.
     pub(super) around: Vec<Around>,
@@ -216,6 +222,8 @@ impl Core {
             behind: OnceLock::new(),
             stats: Mutex::default(),
             keys: AtomicU64::new(0),
+            keeps_done: store.keeps_done(),
+            node_name: Arc::clone(&node_name),
             runtime,
             store,
             handlers,

@@ -12,7 +12,7 @@ use timerqueue::{CancellationToken, Due};
 
 use super::core::Core;
 use super::retry::{HandlerError, Retry};
-use crate::store::{JobId, Limits, Rate, Terms};
+use crate::store::{History, JobId, Limits, Rate, Terms};
 use crate::unwind::caught;
 
 /// A type of payload with the name of its handler.
@@ -349,6 +349,8 @@ pub struct Handler {
     pub(crate) grace: Duration,
     pub(crate) retry: Retry,
     pub(crate) spawner: Option<Spawner>,
+    /// `None`: as the scheduler says.
+    pub(crate) history: Option<Option<History>>,
 }
 
 fn decoded<P: DeserializeOwned>(payload: &str) -> Result<P, HandlerError> {
@@ -437,6 +439,7 @@ impl Handler {
             grace: Self::GRACE,
             retry: Retry::default(),
             spawner: None,
+            history: None,
         }
     }
 
@@ -570,6 +573,13 @@ impl Handler {
     /// What follows a failed attempt. Default: [`Retry::default`], 25 attempts over three weeks.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
+        self
+    }
+
+    /// How long done jobs are kept, and their keys taken; `None`: not at all. Default: as the
+    /// [scheduler](crate::Builder::history) says. A handler that keeps nothing costs nothing.
+    pub fn history(mut self, history: impl Into<Option<History>>) -> Self {
+        self.history = Some(history.into());
         self
     }
 

@@ -19,7 +19,7 @@ use super::pending::block_on;
 use super::retry::{Failed, HandlerError, mixed};
 use crate::store::gate::MOST_CRASHES;
 use crate::store::{
-    Applied, ClaimedJob, Held, Invalid, JobId, LastRun, Micros, Op, RunEnd, Settle, Terms, Verdict, When,
+    Applied, ClaimedJob, Held, Invalid, JobId, Keep, LastRun, Micros, Op, RunEnd, Settle, Terms, Verdict, When,
 };
 use crate::unwind::quietly;
 
@@ -113,6 +113,18 @@ struct Guard {
     finished: bool,
 }
 
+impl Core {
+    /// What becomes of a job of a handler that is done.
+    fn done_verdict(&self, handler: usize) -> Verdict {
+        let history = self.handlers[handler].history;
+        if history.is_none() && !self.keeps_done {
+            return Verdict::Done;
+        }
+        let node = Some(Arc::clone(&self.node_name));
+        Verdict::Kept(Box::new(Keep { history: history.unwrap_or_default(), node, result: None }))
+    }
+}
+
 #[cfg(feature = "sqlite")]
 impl Core {
     /// The end of a run that is done, for a transaction of the handler's.
@@ -129,7 +141,8 @@ impl Core {
             end: RunEnd::Done,
             error: None,
         };
-        Op::Settle(Box::new(Settle { held: run.held, verdict: Verdict::Done, record: Some(Box::new(record)) }))
+        let verdict = self.by_name.get(&run.name).map_or(Verdict::Done, |&handler| self.done_verdict(handler));
+        Op::Settle(Box::new(Settle { held: run.held, verdict, record: Some(Box::new(record)) }))
     }
 }
 
@@ -311,7 +324,7 @@ impl Guard {
 
     fn judge(&self, ended: Result<Outcome, Failure>) -> (Verdict, Option<RunEnd>, Option<String>) {
         let error = match ended {
-            Ok(Outcome::Done) => return (Verdict::Done, Some(RunEnd::Done), None),
+            Ok(Outcome::Done) => return (self.core.done_verdict(self.handler), Some(RunEnd::Done), None),
             Ok(Outcome::Again(due)) => return (Verdict::Again(self.core.when_again(due)), Some(RunEnd::Again), None),
             Ok(Outcome::Dead(error)) => return (Verdict::Dead, Some(RunEnd::Dead), Some(error)),
             Ok(Outcome::PutBack) if self.terms.at_most_once => {

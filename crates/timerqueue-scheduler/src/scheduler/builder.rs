@@ -17,7 +17,7 @@ use crate::engine::{
 };
 #[cfg(feature = "sqlite")]
 use crate::store::SqliteStore;
-use crate::store::{MemoryStore, Store, check_name};
+use crate::store::{History, MemoryStore, Store, check_name};
 
 /// The settings of a [`Scheduler`]. Made by [`Scheduler::builder`].
 ///
@@ -54,6 +54,7 @@ pub struct Builder {
     spawner: Option<Spawner>,
     parallel: usize,
     backlog: usize,
+    history: Option<History>,
     seed: Option<u64>,
     hook: Option<Hook>,
     around: Vec<Around>,
@@ -76,6 +77,7 @@ impl Builder {
             spawner: None,
             parallel: usize::MAX,
             backlog: Self::BACKLOG,
+            history: None,
             seed: None,
             hook: None,
             around: Vec::new(),
@@ -250,6 +252,13 @@ impl Builder {
         self
     }
 
+    /// How long the done jobs of handlers are kept that do not [say](Handler::history) otherwise.
+    /// Default: not at all.
+    pub fn history(mut self, history: History) -> Self {
+        self.history = Some(history);
+        self
+    }
+
     /// The seed of the random part of waits between attempts. Default: random for each scheduler.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
@@ -395,10 +404,14 @@ impl Builder {
         #[cfg(not(feature = "sqlite"))]
         let own: Option<Arc<dyn Store>> = None;
         let random = RandomState::new();
-        let spawner = self.spawner;
+        let (spawner, history) = (self.spawner, self.history);
         let core = Core::start(Parts {
             store: self.store.or(own).unwrap_or_else(|| Arc::new(MemoryStore::own(&runtime))),
-            handlers: self.handlers.into_iter().map(|handler| Registered::of(handler, spawner.as_ref())).collect(),
+            handlers: self
+                .handlers
+                .into_iter()
+                .map(|handler| Registered::of(handler, spawner.as_ref(), history))
+                .collect(),
             parallel: self.parallel,
             backlog: self.backlog,
             owner: random.hash_one(1),

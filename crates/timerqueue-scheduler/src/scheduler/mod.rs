@@ -29,11 +29,11 @@ pub use self::put::Put;
 use crate::Schedule;
 use crate::engine::{Core, Job, Pending, Report, Run, Stats};
 use crate::store::{
-    Activity, Applied, Cancel, Change, JobId, JobInfo, Micros, Mutation, Node, Op, Query, Recurrence, Revive, Scan,
-    Scanned, State,
+    Activity, Applied, Cancel, Change, FinishedJob, HistoryQuery, JobId, JobInfo, Micros, Mutation, Node, Op, Query,
+    Recurrence, Revive, Scan, Scanned, State,
 };
 #[cfg(doc)]
-use crate::{Error, Handler, Retry};
+use crate::{Error, Handler, History, Retry};
 
 /// Runs jobs when they are due: once, or on a [`Schedule`].
 ///
@@ -490,13 +490,49 @@ impl Scheduler {
         })
     }
 
-    /// The done job with this number, if the store keeps it: a file does on request, by
-    /// `SqliteOptions::keep_finished`.
+    /// The done jobs of a query that the store keeps, as the [`History`] of their handlers says.
+    /// The last ones to end come first, unless the query says otherwise.
     ///
     /// # Errors
     ///
     /// [`Error::Store`].
-    pub fn get_finished(&self, id: JobId) -> Pending<Option<crate::store::FinishedJob>> {
+    ///
+    /// # Examples
+    ///
+    /// What has ended since the last look:
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let builder = Scheduler::builder().runtime(&runtime).history(History::new(Duration::from_secs(86_400)));
+    /// let scheduler = builder.handler("mail", |_: u32, _| {}).start()?;
+    /// let since = HistoryQuery::new().oldest_first();
+    /// let _ = scheduler.put_to("mail", &1).key("a").send().wait()?;
+    /// clock.advance(Duration::ZERO);
+    /// let done = scheduler.history(since.clone()).wait()?;
+    /// assert_eq!(&*done[0].key, "a");
+    /// let _ = scheduler.put_to("mail", &2).key("b").send().wait()?;
+    /// clock.advance(Duration::ZERO);
+    /// let done = scheduler.history(since.after(done[0].seq)).wait()?;
+    /// assert_eq!((done.len(), &*done[0].key), (1, "b"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn history(&self, query: HistoryQuery) -> Pending<Vec<FinishedJob>> {
+        self.core.look_up(Scan::History(query), |scanned| match scanned {
+            Scanned::History(jobs) => Some(jobs),
+            _ => None,
+        })
+    }
+
+    /// The done job with this number, if the store keeps it: [`History`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn get_finished(&self, id: JobId) -> Pending<Option<FinishedJob>> {
         self.core.look_up(Scan::Finished(id), |scanned| match scanned {
             Scanned::Finished(job) => Some(job.map(|job| *job)),
             _ => None,

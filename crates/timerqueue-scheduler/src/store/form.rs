@@ -2,6 +2,7 @@
 //!
 //! Ground rules. What stores keep has whole microseconds instead: `store::text`, `rules::stored`.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
@@ -38,6 +39,13 @@ pub(crate) fn seconds<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok
 
 pub(crate) fn seconds_or_none<S: Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
     duration.map(|duration| duration.as_secs_f64()).serialize(to)
+}
+
+pub(crate) fn json_or_none<S: Serializer>(text: &Option<Arc<str>>, to: S) -> Result<S::Ok, S::Error> {
+    match text {
+        Some(text) => json(text, to),
+        None => to.serialize_none(),
+    }
 }
 
 /// JSON as it is; as a text if a person has spoilt it.

@@ -18,6 +18,7 @@ mod error;
 mod fault;
 mod form;
 pub(crate) mod gate;
+mod history;
 mod invalid;
 mod limits;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
@@ -50,6 +51,8 @@ use std::time::Duration;
 
 pub use self::error::Error;
 pub use self::fault::Fault;
+pub(crate) use self::history::Finished;
+pub use self::history::{FinishedJob, History, HistoryQuery, Keep};
 pub use self::invalid::{Invalid, MAX_ERROR_BYTES, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_PRIORITY};
 pub use self::limits::{check_group, check_key, check_name, check_payload};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
@@ -70,8 +73,8 @@ pub use self::postgres::{
 };
 pub use self::reply::Reply;
 pub use self::row::{
-    Catchup, ClaimedJob, ClaimedSchedule, Counts, FinishedJob, Held, JobId, JobInfo, KindCounts, LastRun, Occurrence,
-    Overlap, Query, Recurrence, RunEnd, State, Tally, Terms,
+    Catchup, ClaimedJob, ClaimedSchedule, Counts, Held, JobId, JobInfo, KindCounts, LastRun, Occurrence, Overlap,
+    Query, Recurrence, RunEnd, State, Tally, Terms,
 };
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::{SqliteOptions, SqliteReader, SqliteStore};
@@ -140,6 +143,8 @@ pub enum Scan {
     Get(Arc<str>),
     /// The done job with this number, if the store keeps it.
     Finished(JobId),
+    /// The done jobs of a query.
+    History(HistoryQuery),
     /// The jobs of a query.
     List(Query),
     /// The recurring jobs of a handler that wait for an occurrence in a time zone whose data is not
@@ -183,6 +188,8 @@ pub enum Scanned {
     Jobs(Vec<JobInfo>),
     /// To [`Scan::Finished`].
     Finished(Option<Box<FinishedJob>>),
+    /// To [`Scan::History`].
+    History(Vec<FinishedJob>),
     /// To [`Scan::Counts`].
     Counts(Counts),
     /// To [`Scan::Activity`]: in the order of the windows, and then of the names. What has no end
@@ -272,6 +279,11 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// seen.
     fn skew(&self) -> i64 {
         0
+    }
+
+    /// Whether the store itself keeps done jobs, beside those of handlers that ask for it.
+    fn keeps_done(&self) -> bool {
+        false
     }
 
     /// The gate of all schedulers on this store value. `None`: each has its own.

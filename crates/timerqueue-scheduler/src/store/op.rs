@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{GroupId, Held, Invalid, JobId, LastRun, Micros, NodeId, Occurrence, Recurrence, Terms};
+use super::{GroupId, Held, Invalid, JobId, Keep, LastRun, Micros, NodeId, Occurrence, Recurrence, Terms};
 
 /// When a job is due: an instant, or a time that the store adds to its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,8 @@ pub struct NewJob {
 pub enum Verdict {
     /// The job is done, and leaves the store.
     Done,
+    /// The same, and the store keeps it for a while.
+    Kept(Box<Keep>),
     /// The job runs again, as a new run with its attempts at zero.
     Again(When),
     /// The attempt failed, and the next one comes after this time.

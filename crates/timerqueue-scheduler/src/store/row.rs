@@ -690,29 +690,6 @@ impl Query {
     }
 }
 
-/// A done job that its store keeps: a file does, for as long as `SqliteOptions::keep_finished`
-/// says. Serialized, it has the `state` `done`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "state", rename = "done")]
-#[non_exhaustive]
-pub struct FinishedJob {
-    /// The number of the job.
-    pub id: JobId,
-    /// The key.
-    pub key: Arc<str>,
-    /// The name of the handler.
-    #[serde(rename = "handler")]
-    pub name: Arc<str>,
-    /// The payload, as JSON text.
-    #[serde(serialize_with = "form::json")]
-    pub payload: Arc<str>,
-    /// When the job was done.
-    #[serde(serialize_with = "form::rfc3339")]
-    pub ended: SystemTime,
-    /// Its run.
-    pub last: Option<Box<LastRun>>,
-}
-
 /// The counts of the jobs of a handler.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 
-use timerqueue_scheduler::Catchup;
-use timerqueue_scheduler::store::{Claimed, ClaimedSchedule, Edit, Expiry};
+use timerqueue_scheduler::store::{Claimed, ClaimedSchedule, Edit, Expiry, Keep};
+use timerqueue_scheduler::{Catchup, History, HistoryQuery};
 
 use super::*;
 
@@ -166,8 +166,12 @@ impl<A: Rig, B: Rig> Twins<A, B> {
         }
         let index = self.random.below(self.jobs.len() as u64) as usize;
         let [a, b] = if self.random.chance(85) { self.jobs.swap_remove(index) } else { self.jobs[index].clone() };
-        let verdict = match self.random.below(7) {
-            0 | 1 => Verdict::Done,
+        let keys = secs(10 * self.random.below(2));
+        let history = History::new(secs(100_000)).rows(3).keys(keys);
+        let keep = Keep { history, node: Some("n".into()), result: None };
+        let verdict = match self.random.below(8) {
+            0 => Verdict::Done,
+            1 | 7 => Verdict::Kept(Box::new(keep)),
             2 => Verdict::Again(self.when()),
             3 => Verdict::Retry(secs(self.random.below(10))),
             4 => Verdict::Dead,
@@ -241,6 +245,8 @@ impl<A: Rig, B: Rig> Twins<A, B> {
         }
         let lists = (self.a.list(Query::new()), self.b.list(Query::new()));
         self.same("list", &lists.0, &lists.1);
+        let past = (self.a.past(HistoryQuery::new()), self.b.past(HistoryQuery::new()));
+        self.same("history", &past.0, &past.1);
         let counts = (self.a.counts(), self.b.counts());
         self.same("counts", &counts.0, &counts.1);
     }

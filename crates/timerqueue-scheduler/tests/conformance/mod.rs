@@ -216,6 +216,7 @@ mod claims;
 mod differential;
 mod edits;
 mod groups;
+mod history;
 mod keys;
 mod limits;
 mod nodes;
@@ -229,6 +230,7 @@ pub(crate) use claims::*;
 pub(crate) use differential::random_programs;
 pub(crate) use edits::*;
 pub(crate) use groups::*;
+pub(crate) use history::*;
 pub(crate) use keys::*;
 pub(crate) use limits::*;
 pub(crate) use nodes::*;
@@ -341,6 +343,13 @@ macro_rules! conformance {
             j24_a_run_that_was_in_doubt_does_not_begin
             j24_runs_of_a_recurring_job_have_its_terms
             j25_a_job_has_its_own_attempts_and_limit
+            j30_a_done_job_is_kept_with_its_run_node_and_result
+            j30_a_job_is_kept_only_where_it_is_asked_for
+            j30_done_jobs_are_listed_by_handler_key_and_number
+            j30_done_jobs_leave_after_their_time
+            j30_the_last_done_jobs_of_a_handler_are_kept
+            j30_keys_of_done_jobs_are_taken_for_a_time
+            j30_a_key_is_taken_in_the_commit_of_its_end
             two_schedulers_never_get_the_same_job
         );
     };

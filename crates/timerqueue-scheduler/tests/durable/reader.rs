@@ -126,7 +126,7 @@ fn k8_a_check_finds_what_is_wrong_in_rows_members_and_groups() {
         "UPDATE timerqueue_affinities SET head = NULL",
         "UPDATE timerqueue_affinities SET head = head + 1",
         "UPDATE timerqueue_affinities SET handler = 77",
-        "INSERT INTO timerqueue_finished VALUES (9, 'k', 77, 'null', 0, NULL, 0, 0)",
+        "INSERT INTO timerqueue_finished (id, key, handler, payload, ended, last, keep_until, key_until) VALUES (9, 'k', 77, 'null', 0, NULL, 0, 0)",
     ] {
         file.execute("VACUUM INTO ?1", [copy.to_str()]).unwrap();
         let reader = SqliteReader::open(&copy).unwrap();

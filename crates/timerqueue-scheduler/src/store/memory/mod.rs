@@ -5,6 +5,7 @@
 //! Replies and watchers are called, and rows dropped, after unlocking.
 
 mod members;
+mod past;
 mod table;
 #[cfg(test)]
 #[path = "../../../tests/unit/memory.rs"]
@@ -40,8 +41,8 @@ const SECTION: usize = 256;
 /// single scheduler.
 ///
 /// **Memory** is bounded by the jobs put, and by 100,000 dead jobs: beyond, the first to have died
-/// makes way. The counts of [`activity`](crate::Scheduler::activity) take at most some 1.5 MB for
-/// each handler.
+/// makes way. Done jobs are kept if their [`History`](super::History) says so. The counts of
+/// [`activity`](crate::Scheduler::activity) take at most some 1.5 MB for each handler.
 ///
 /// # Examples
 ///
@@ -276,7 +277,14 @@ impl Store for MemoryStore {
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
         reply.send(Ok::<_, Error>(match scan {
             Scan::Get(key) => Scanned::Jobs(self.get(&key).into_iter().collect()),
-            Scan::Finished(_) => Scanned::Finished(None),
+            Scan::Finished(id) => {
+                let table = self.inner.table.lock();
+                Scanned::Finished(table.history.one(id, &table.kinds).map(Box::new))
+            }
+            Scan::History(query) => {
+                let table = self.inner.table.lock();
+                Scanned::History(table.history.list(&query, &table.kinds))
+            }
             Scan::List(query) => Scanned::Jobs(self.list(&query)),
             // A schedule in memory has its zone data with it.
             Scan::Zoned { .. } => Scanned::Jobs(Vec::new()),

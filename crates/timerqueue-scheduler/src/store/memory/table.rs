@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::members::{Groups, Members};
+use super::past::Past;
 use crate::store::minutes::{Activity, Ends, KEPT, minute_of, minutes_of};
 use crate::store::rules::{Effects, Group, Lane, MOST_DEAD, Member, Row, Rows, Tie, WRONG_BY, span_of};
-use crate::store::{JobId, JobInfo, LastRun, Micros, NodeId, State};
+use crate::store::{Finished, JobId, JobInfo, LastRun, Micros, NodeId, State};
 
 /// The rows of a handler that have a wake instant, in its order.
 #[derive(Debug)]
@@ -93,6 +94,7 @@ pub(super) struct Table {
     last_id: u64,
     /// The ends of runs, by minute and handler.
     minutes: BTreeMap<(i64, usize), Ends>,
+    pub(super) history: Past,
     pub(super) members: Members,
     pub(super) groups: Groups,
     /// How long a look at a recurring job may take before another scheduler looks.
@@ -166,6 +168,7 @@ impl Table {
             deaths: 0,
             last_id: 0,
             minutes: BTreeMap::new(),
+            history: Past::default(),
             members: Members::default(),
             groups: Groups::default(),
             look_time: None,
@@ -393,6 +396,14 @@ impl Rows for Table {
             self.minutes.pop_first();
         }
         self.minutes.entry((minute, kind)).or_default().add(record);
+    }
+
+    fn keep(&mut self, done: Finished) {
+        self.history.add(done, self.up);
+    }
+
+    fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId> {
+        self.history.taken(key, now)
     }
 
     fn next_death(&mut self) -> u64 {

@@ -209,6 +209,10 @@ async fn keep_nodes(shared: &Shared, wire: &Wire) -> Result<(), tokio_postgres::
     let idle = "DELETE FROM affinities WHERE id IN (SELECT id FROM affinities WHERE idle <= clock() - $1 ORDER BY idle \
                 LIMIT 1000 FOR UPDATE SKIP LOCKED)";
     wire.ask(idle, &[&KEPT_MICROS]).await?;
+    // Also where no job is kept any more.
+    let over = "DELETE FROM finished WHERE id IN (SELECT id FROM finished WHERE keep_until <= (SELECT clock()) \
+                ORDER BY keep_until LIMIT 1000 FOR UPDATE SKIP LOCKED)";
+    wire.ask(over, &[]).await?;
     // No commit waits this long for its answer.
     wire.ask("DELETE FROM writers WHERE at < clock() - $1", &[&WRITERS_KEPT]).await?;
     if seen < written {

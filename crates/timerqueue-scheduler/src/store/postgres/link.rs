@@ -47,6 +47,8 @@ pub(super) struct Link {
     /// A transaction that does without what another one may have locked, beyond what it was asked
     /// for.
     pub(super) is_careful: Cell<bool>,
+    /// Some handler keeps the keys of its done jobs, as of the last transaction.
+    pub(super) keeps_keys: Cell<bool>,
     /// The last minute for which the old ones were removed.
     pub(super) pruned: Cell<i64>,
 }
@@ -81,6 +83,7 @@ impl Link {
             lock_wait,
             handlers,
             is_careful,
+            keeps_keys: Cell::new(false),
             pruned,
         })
     }

@@ -16,8 +16,8 @@ use super::rows;
 use super::{Settings, Shared};
 use crate::store::columns::{joined, read_names};
 use crate::store::questions::{Asked, Listing, Question, Questions};
-use crate::store::sql::looks;
-use crate::store::{Counts, JobId, JobInfo, Micros, NodeId, Query, Scan, Scanned, State};
+use crate::store::sql::{history, looks};
+use crate::store::{Counts, FinishedJob, HistoryQuery, JobId, JobInfo, Micros, NodeId, Query, Scan, Scanned, State};
 use crate::unwind::quietly;
 
 pub(super) struct Reader {
@@ -114,7 +114,8 @@ impl Reader {
         match scan {
             // No text of the server has a NUL.
             Scan::Get(key) if key.contains('\0') => Ok(Scanned::Jobs(Vec::new())),
-            Scan::Finished(_) => Ok(Scanned::Finished(None)),
+            Scan::Finished(id) => history::one(link, *id).map(|job| Scanned::Finished(job.map(Box::new))),
+            Scan::History(query) => history(link, query).map(Scanned::History),
             Scan::Zoned { name, .. } if name.contains('\0') => Ok(Scanned::Jobs(Vec::new())),
             Scan::Zoned { name, after, limit } => zoned(link, name, *after, *limit).map(Scanned::Jobs),
             Scan::Get(key) => get(link, key).map(|job| Scanned::Jobs(job.into_iter().collect())),
@@ -125,6 +126,14 @@ impl Reader {
             Scan::Nodes { owner } => looks::nodes(link, *owner).map(Scanned::Nodes),
         }
     }
+}
+
+/// The done jobs of a query.
+pub(super) fn history(link: &Link, query: &HistoryQuery) -> Result<Vec<FinishedJob>, Failure> {
+    // No text of the server has a NUL.
+    let texts = [&query.key, &query.name, &query.prefix];
+    let is_none = texts.into_iter().flatten().any(|text| text.contains('\0'));
+    if is_none { Ok(Vec::new()) } else { history::list(link, query) }
 }
 
 fn info(row: &tokio_postgres::Row) -> JobInfo {

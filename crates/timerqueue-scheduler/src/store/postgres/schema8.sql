@@ -18,7 +18,8 @@ CREATE TABLE IF NOT EXISTS finished (
     seq bigint NOT NULL DEFAULT nextval('ends')
 );
 
-CREATE INDEX IF NOT EXISTS finished_keys ON finished (key, key_until);
+CREATE INDEX IF NOT EXISTS finished_keys ON finished (key, seq);
+CREATE INDEX IF NOT EXISTS finished_taken ON finished (key, key_until) WHERE key_until > ended;
 CREATE INDEX IF NOT EXISTS finished_ends ON finished (keep_until);
 CREATE INDEX IF NOT EXISTS finished_seq ON finished (seq);
 CREATE INDEX IF NOT EXISTS finished_handlers ON finished (handler, seq);
@@ -115,7 +116,7 @@ BEGIN
         END IF;
     END LOOP;
     -- The key of a done job may still be taken. After the insert, which waits for the end of a run that had the key.
-    IF new_id IS NOT NULL AND put.clash <> 'replace' AND EXISTS (SELECT FROM finished f WHERE f.key = put.key AND f.key_until > clock()) THEN
+    IF new_id IS NOT NULL AND put.clash <> 'replace' AND EXISTS (SELECT FROM finished f WHERE f.key = put.key AND f.key_until > clock() AND f.key_until > f.ended) THEN
         DELETE FROM jobs WHERE id = new_id;
         new_id := NULL;
     END IF;

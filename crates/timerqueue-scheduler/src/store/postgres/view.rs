@@ -14,8 +14,8 @@ use super::error::{Failure, Remedy};
 use super::link::Link;
 use super::{PostgresAddress, PostgresOptions, Settings, hold, reader, schema};
 use crate::Error;
-use crate::store::sql::looks;
-use crate::store::{CheckStep, Counts, Fault, Hold, JobId, JobInfo, Micros, Node, Query};
+use crate::store::sql::{history, looks};
+use crate::store::{CheckStep, Counts, Fault, FinishedJob, HistoryQuery, Hold, JobId, JobInfo, Micros, Node, Query};
 
 /// Reads the jobs of a server without taking part: it runs no job, writes nothing, and makes no
 /// tables. A role that may only read is enough, and so is a standby. For tools beside a service.
@@ -184,6 +184,24 @@ impl PostgresReader {
     /// [`Error::Store`].
     pub fn nodes(&self) -> Result<Vec<Node>, Error> {
         self.ask(|link| looks::nodes(link, 0))
+    }
+
+    /// The done jobs of a query.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn history(&self, query: &HistoryQuery) -> Result<Vec<FinishedJob>, Error> {
+        self.ask(|link| reader::history(link, query))
+    }
+
+    /// The done job with this number, if the server keeps it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn finished_by_id(&self, id: JobId) -> Result<Option<FinishedJob>, Error> {
+        self.ask(|link| history::one(link, id))
     }
 
     /// The hold of the schema: its handlers are paused, since its past may have run already. None

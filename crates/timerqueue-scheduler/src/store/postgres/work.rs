@@ -9,7 +9,7 @@
 
 mod trips;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::store::columns::Read;
 use crate::store::rules::{Claims, Row};
 use crate::store::sql::looks::Look;
 use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Index, Texts, Value, Which, values};
-use crate::store::{Claim, ClaimedJob, Entry, JobId, Micros, State};
+use crate::store::{Claim, ClaimedJob, Entry, Finished, JobId, Micros, State};
 
 /// How soon to look again for a due row that another transaction has locked.
 pub(super) const LOCKED_AGAIN: i64 = 20_000;
@@ -45,6 +45,12 @@ pub(super) struct Server<'a> {
     priorities: HashMap<usize, Vec<i8>>,
     /// By scheduler, the due rows that were locked for its places.
     due: HashMap<u64, (Outlook, Vec<JobId>)>,
+    /// Keys that done jobs still have, among those of the puts.
+    remembered: HashMap<Arc<str>, JobId>,
+    /// The handlers whose done jobs may have keys, as the server knows.
+    keeps_keys: HashSet<usize>,
+    /// Others whose done jobs have keys.
+    newly_keeps_keys: BTreeSet<i64>,
     pub(super) outlook: Outlook,
     /// A due job or group is locked elsewhere: that transaction may leave it as it is.
     pub(super) is_locked: bool,
@@ -185,6 +191,17 @@ impl Dialect for Server<'_> {
 
     fn may_be_behind(&self) -> bool {
         self.any_behind && !self.link.is_careful.get()
+    }
+
+    fn kept(&mut self, done: &Finished) {
+        if done.holds_key() && !self.keeps_keys.contains(&done.kind) {
+            self.newly_keeps_keys.insert(done.kind as i64);
+        }
+    }
+
+    /// Asked for with the rows of the transaction.
+    fn remembered(work: &mut Work<'_>, key: &str, _now: Micros) -> Option<JobId> {
+        work.dialect.remembered.get(key).copied()
     }
 
     fn member_of(work: &mut Work<'_>, _owner: u64) -> Option<u64> {

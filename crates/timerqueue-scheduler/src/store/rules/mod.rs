@@ -24,8 +24,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    JobId, JobInfo, LastRun, MAX_ERROR_BYTES, Micros, NewJob, Notice, Occurrence, Op, Query, Recurrence, RunEnd, State,
-    Tally, Terms,
+    Finished, History, JobId, JobInfo, LastRun, MAX_ERROR_BYTES, Micros, NewJob, Notice, Occurrence, Op, Query,
+    Recurrence, RunEnd, State, Tally, Terms,
 };
 
 pub(crate) use self::claim::Claims;
@@ -121,12 +121,14 @@ pub(crate) trait Rows {
     fn discard_unreadable(&mut self, _id: JobId) -> bool {
         false
     }
-    /// A job is done, and is about to leave. A store may keep it for a while.
-    fn finished(&mut self, _id: JobId, _record: Option<&LastRun>, _now: Micros) {}
-    /// The job that had the key, if the store remembers keys of done jobs.
-    fn remembered(&mut self, _key: &str, _now: Micros) -> Option<JobId> {
+    /// Keeps a done job, which is about to leave.
+    fn keep(&mut self, done: Finished);
+    /// How long the store itself keeps done jobs.
+    fn history(&self) -> Option<History> {
         None
     }
+    /// The done job whose key is still taken.
+    fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId>;
     /// A run has ended: a store that counts by minutes adds it to the minute and the handler (J17).
     fn ended(&mut self, _kind: usize, _minute: i64, _record: &LastRun) {}
     /// The number of a live member.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{Changes, Row, Rows, kept_error, span_of};
 use crate::store::minutes::minute_of;
 use crate::store::{
-    Advance, Claim, ClaimedJob, ClaimedSchedule, Held, JobId, LastRun, Micros, Occurrence, Overlap, Revive, RunEnd,
-    Settle, State, Step, Verdict,
+    Advance, Claim, ClaimedJob, ClaimedSchedule, Finished, Held, History, JobId, Keep, LastRun, Micros, Occurrence,
+    Overlap, Revive, RunEnd, Settle, State, Step, Verdict,
 };
 
 /// The most recurring jobs in an answer to a claim, and the most rows that follow a step of the
@@ -172,7 +172,11 @@ pub(crate) trait Runs: Rows + Sized {
         match verdict {
             _ if cancelled => self.leave(id, now),
             Verdict::Done => {
-                self.finished(id, record.as_deref(), now);
+                self.keep_done(id, record, None, now);
+                self.leave(id, now);
+            }
+            Verdict::Kept(keep) => {
+                self.keep_done(id, record, Some(*keep), now);
                 self.leave(id, now);
             }
             Verdict::Again(when) => {
@@ -226,6 +230,39 @@ pub(crate) trait Runs: Rows + Sized {
             self.effects().wake_all(now);
         }
         true
+    }
+
+    /// Keeps a job that is done, if its handler, the store or the job itself asks for that.
+    fn keep_done(&mut self, id: JobId, last: Option<Box<LastRun>>, keep: Option<Keep>, now: Micros) {
+        let Some(row) = self.row(id) else { return };
+        let (own, holds_key) = (row.keep, row.holds_key);
+        if own.is_none() && keep.is_none() && self.history().is_none() {
+            return;
+        }
+        let Keep { history, node, result } = keep.unwrap_or_default();
+        let history = self.history().map_or(history, |all| history.max(all));
+        let own = Duration::from_micros(own.unwrap_or_default().unsigned_abs());
+        let keys = if holds_key { history.keys } else { Duration::ZERO };
+        let keep_until = now.saturating_add(history.time.max(keys).max(own));
+        let most = if history.rows == 0 && !own.is_zero() { History::ROWS } else { history.rows };
+        if keep_until <= now || (most == 0 && keys.is_zero()) {
+            return;
+        }
+        let Some(row) = self.row(id) else { return };
+        let done = Finished {
+            id,
+            key: Arc::clone(&row.key),
+            kind: row.kind,
+            payload: Arc::clone(&row.payload),
+            ended: now,
+            last,
+            node,
+            result,
+            keep_until,
+            key_until: now.saturating_add(keys),
+            most,
+        };
+        self.keep(done);
     }
 
     /// The delay of a recurring job with a fixed one.

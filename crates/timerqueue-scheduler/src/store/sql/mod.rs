@@ -6,6 +6,7 @@
 //! since SQLite counts them so.
 
 mod groups;
+pub(super) mod history;
 pub(super) mod looks;
 mod texts;
 mod work;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 use super::columns::Read;
 use super::rules::Row;
-use super::{Invalid, JobId, LastRun, Micros, Mutation, NewJob, Op, State};
+use super::{Finished, History, Invalid, JobId, Micros, Mutation, NewJob, Op, State};
 
 #[cfg(feature = "postgres")]
 pub(super) use self::groups::{Claimable, group_of};
@@ -200,10 +201,14 @@ pub(super) trait Dialect: Sized {
     fn may_be_behind(&self) -> bool {
         true
     }
-    fn finished(_work: &mut Work<Self>, _id: JobId, _record: Option<&LastRun>, _now: Micros) {}
-    fn remembered(_work: &mut Work<Self>, _key: &str, _now: Micros) -> Option<JobId> {
+    /// As [`Rows::history`](super::rules::Rows::history).
+    fn history(&self) -> Option<History> {
         None
     }
+    /// A done job is kept, and perhaps its key.
+    fn kept(&mut self, _done: &Finished) {}
+    /// As [`Rows::remembered`](super::rules::Rows::remembered), of earlier transactions.
+    fn remembered(work: &mut Work<Self>, key: &str, now: Micros) -> Option<JobId>;
     /// The number of a live member.
     fn member_of(work: &mut Work<Self>, owner: u64) -> Option<u64>;
     /// As [`Rows::forget_idle`]; also before a group is added.

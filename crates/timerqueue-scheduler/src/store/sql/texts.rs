@@ -16,6 +16,17 @@ spellings! { $
     jobs: "timerqueue_jobs" | "jobs",
     members: "timerqueue_members" | "members",
     minutes: "timerqueue_minutes" | "minutes",
+    finished: "timerqueue_finished" | "finished",
+    put_finished: "INSERT OR REPLACE INTO timerqueue_finished" | "INSERT INTO finished",
+    // A number that a past has given which a copy has taken the place of.
+    once: "" | " ON CONFLICT (id) DO NOTHING",
+    done: "SELECT one.id, one.key, handler.name, one.payload, one.ended, one.last, one.node, one.result, one.seq \
+         FROM timerqueue_finished AS one JOIN timerqueue_handlers AS handler ON handler.id = one.handler WHERE" |
+        "SELECT one.id, one.key, handler.name, one.payload, one.ended, one.last, one.node, one.result, one.seq \
+         FROM finished AS one JOIN handlers AS handler ON handler.id = one.handler WHERE",
+    any_key: "$2 IS NULL" | "$2::text IS NULL",
+    any_handler: "$3 IS NULL" | "$3::text IS NULL",
+    key_begins: "substr(one.key, 1, length($2)) = $2" | "starts_with(one.key, $2)",
     // A file has no locks of rows: its writers come one after another.
     lock: "" | " FOR UPDATE",
     lock_but_for_references: "" | " FOR NO KEY UPDATE",
@@ -98,6 +109,37 @@ texts! {
     /// The death so many deaths ago.
     death: ["SELECT died FROM " jobs " WHERE state = 3 ORDER BY died DESC LIMIT 1 OFFSET $1"],
     dead: ["SELECT id FROM " jobs " WHERE state = 3 AND died <= $1 ORDER BY died LIMIT 1"],
+    /// Keeps a done job.
+    finish: [
+        put_finished " (id, key, handler, payload, ended, last, node, result, keep_until, key_until) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)" once
+    ],
+    /// Removes done jobs whose time is over.
+    finished_over: [
+        "DELETE FROM " finished " WHERE id IN (SELECT id FROM " finished " WHERE keep_until <= $1 ORDER BY keep_until LIMIT $2" skip ")"
+    ],
+    /// Removes done jobs of a handler beyond the most, from among the oldest ones.
+    finished_surplus: [
+        "DELETE FROM " finished " WHERE id IN (SELECT id FROM " finished " WHERE handler = $1 AND seq <= \
+         (SELECT seq FROM " finished " WHERE handler = $1 ORDER BY seq DESC LIMIT 1 OFFSET $2) ORDER BY seq LIMIT $3" skip ") \
+         AND key_until <= $4"
+    ],
+    /// Done jobs behind a number, the last ones first, and the first ones first.
+    done_last: [done " one.seq < $1 AND (" any_key " OR " key_begins ") ORDER BY one.seq DESC LIMIT $3"],
+    done_first: [done " one.seq > $1 AND (" any_key " OR " key_begins ") ORDER BY one.seq LIMIT $3"],
+    /// Of a handler.
+    done_last_of: [
+        done " one.seq < $1 AND (" any_key " OR " key_begins ") AND one.handler = (SELECT id FROM " handlers " WHERE name = $3) \
+         ORDER BY one.seq DESC LIMIT $4"
+    ],
+    done_first_of: [
+        done " one.seq > $1 AND (" any_key " OR " key_begins ") AND one.handler = (SELECT id FROM " handlers " WHERE name = $3) \
+         ORDER BY one.seq LIMIT $4"
+    ],
+    /// Of a key, and perhaps a handler.
+    done_last_with: [done " one.key = $1 AND one.seq < $2 AND (" any_handler " OR handler.name = $3) ORDER BY one.seq DESC LIMIT $4"],
+    done_first_with: [done " one.key = $1 AND one.seq > $2 AND (" any_handler " OR handler.name = $3) ORDER BY one.seq LIMIT $4"],
+    done_job: [done " one.id = $1"],
     counted: ["SELECT count(*) FROM " jobs " WHERE handler = $1 AND state = 2 AND counted" is],
     handler: ["INSERT INTO " handlers " (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id, paused"],
     pause: ["UPDATE " handlers " SET paused = $1 WHERE id = $2"],

@@ -13,7 +13,7 @@ use super::{Answer, Dialect, Value, Which, values};
 use crate::store::columns::Read;
 use crate::store::minutes::Ends;
 use crate::store::rules::{Effects, Group, Lane, MOST_DEAD, Member, Row, Rows, Runs, Tie};
-use crate::store::{JobId, LastRun, Micros, NewJob, State, text};
+use crate::store::{Finished, History, JobId, LastRun, Micros, NewJob, State, text};
 
 /// What became of a row in this transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,8 @@ pub(in crate::store) struct Work<D: Dialect> {
     pub(in crate::store) heads: HashMap<Index, Heads>,
     /// The ends of runs, by minute and handler.
     pub(in crate::store) minutes: BTreeMap<(i64, usize), Ends>,
+    /// The done jobs that are kept.
+    pub(in crate::store) done: Vec<Finished>,
     pub(in crate::store) groups: Groups,
     failure: Option<D::Failure>,
 }
@@ -90,6 +92,7 @@ impl<D: Dialect> Work<D> {
             keys: HashMap::new(),
             heads: HashMap::new(),
             minutes: BTreeMap::new(),
+            done: Vec::new(),
             groups: Groups::default(),
             failure: None,
         }
@@ -483,12 +486,18 @@ impl<D: Dialect> Rows for Work<D> {
         kind.is_some()
     }
 
-    fn finished(&mut self, id: JobId, record: Option<&LastRun>, now: Micros) {
-        D::finished(self, id, record, now);
+    fn keep(&mut self, done: Finished) {
+        self.dialect.kept(&done);
+        self.done.push(done);
+    }
+
+    fn history(&self) -> Option<History> {
+        self.dialect.history()
     }
 
     fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId> {
-        D::remembered(self, key, now)
+        let own = self.done.iter().rev().find(|done| *done.key == *key && done.key_until > now);
+        own.map(|done| done.id).or_else(|| D::remembered(self, key, now))
     }
 
     fn ended(&mut self, kind: usize, minute: i64, record: &LastRun) {

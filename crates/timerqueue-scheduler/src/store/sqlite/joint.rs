@@ -50,7 +50,7 @@ impl SqliteStore {
         // A write first: what is read from then on cannot have been changed by another connection.
         db.execute("UPDATE timerqueue_store SET version = version", [])?;
         let mut memory = Memory::load(db)?;
-        let mut work = Work::on(db, &mut memory, 0, self.inner.shared.keep);
+        let mut work = Work::on(db, &mut memory, 0, self.inner.shared.history);
         let now = work.read_clock(&self.inner.shared.runtime);
         let apply = |op: &Checked| match op {
             Ok(op) => work.apply(op.clone(), now),

@@ -38,15 +38,14 @@ use self::error::Failure;
 use self::reader::{Guard, Reader};
 pub use self::view::SqliteReader;
 use self::watch::{Stop, Watch};
-use self::work::Keep;
 use self::writer::{Message, Write, Writer};
 use super::gate::Gate;
 use super::origin::Origin;
 use super::questions::Questions;
 use super::sql::checked;
 use super::{
-    Applied, Claim, Claimed, Entry, FinishedJob, Hold, Micros, Notice, Op, Reply, Scan, Scanned, Settled, Store,
-    Watcher, sealed, text,
+    Applied, Claim, Claimed, Entry, FinishedJob, History, Hold, Micros, Notice, Op, Reply, Scan, Scanned, Settled,
+    Store, Watcher, sealed, text,
 };
 use crate::Error;
 
@@ -98,7 +97,7 @@ pub struct SqliteStore {
 pub(crate) struct Shared {
     path: PathBuf,
     runtime: Runtime,
-    keep: Keep,
+    history: Option<History>,
     gate: Arc<Gate>,
     watchers: Mutex<Vec<Watcher>>,
     damaged: AtomicBool,
@@ -132,12 +131,12 @@ struct Inner {
 pub struct SqliteOptions {
     busy: Duration,
     most_bytes: Option<u64>,
-    keep: Keep,
+    history: Option<History>,
 }
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self { busy: BUSY, most_bytes: None, keep: Keep::default() }
+        Self { busy: BUSY, most_bytes: None, history: None }
     }
 }
 
@@ -162,12 +161,17 @@ impl SqliteOptions {
         self
     }
 
-    /// Keeps done jobs for this long, in the table `timerqueue_finished` of the file, for people
-    /// and for [`SqliteStore::finished`]. The store whose scheduler has run the job decides.
-    /// Default: not at all.
+    /// Keeps done jobs of all handlers for this long, in the table `timerqueue_finished` of the
+    /// file, without a limit of their number. For single handlers, and with such a limit:
+    /// [`Handler::history`](crate::Handler::history). The store whose scheduler has run the job
+    /// decides. Default: not at all.
     pub fn keep_finished(mut self, time: Duration) -> Self {
-        self.keep.finished = time;
+        self.history_of_all().time = time;
         self
+    }
+
+    fn history_of_all(&mut self) -> &mut History {
+        self.history.get_or_insert(History::new(Duration::ZERO).rows(u64::MAX))
     }
 
     /// Keeps the key of a done job taken for this long: a further put with it is refused or kept,
@@ -176,7 +180,7 @@ impl SqliteOptions {
     /// scheduler has run the job decides, and a put by any other store finds the key taken.
     /// Default: not at all.
     pub fn remember_keys(mut self, time: Duration) -> Self {
-        self.keep.keys = time;
+        self.history_of_all().keys = time;
         self
     }
 
@@ -266,8 +270,8 @@ impl SqliteStore {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn finished(&self, key: Option<&str>, limit: usize) -> Result<Vec<FinishedJob>, Error> {
-        let found = schema::open_reader(&self.inner.shared.path, BUSY).and_then(|db| reader::finished(&db, key, limit));
-        found.map_err(|failure| failure.error())
+        let found = schema::open_reader(&self.inner.shared.path, BUSY);
+        found.and_then(|db| reader::finished(&db, key, limit)).map_err(|failure| failure.error())
     }
 
     /// Pauses all handlers of a file in one commit: nothing of it runs until the [`Hold`] is
@@ -333,7 +337,7 @@ impl SqliteStore {
         let shared = Arc::new(Shared {
             path,
             runtime: runtime.clone(),
-            keep: options.keep,
+            history: options.history,
             gate: Arc::default(),
             watchers: Mutex::default(),
             damaged: AtomicBool::new(false),
@@ -472,6 +476,10 @@ impl Store for SqliteStore {
 
     fn now(&self) -> Option<Micros> {
         Some(Micros::floor(self.inner.shared.runtime.wall_now()))
+    }
+
+    fn keeps_done(&self) -> bool {
+        self.inner.shared.history.is_some()
     }
 
     fn is_shared(&self) -> bool {

@@ -16,11 +16,11 @@ use rusqlite::{Connection, OptionalExtension, params};
 use timerqueue::Runtime;
 
 use super::error::Failure;
-use super::{FinishedJob, place, rows, schema, text};
+use super::{FinishedJob, place, rows, schema};
 use crate::store::questions::{Asked, Listing, Questions, SECTION};
 use crate::store::reply::Awaited;
-use crate::store::sql::looks;
-use crate::store::{Counts, JobId, JobInfo, Micros, NodeId, Query, Scan, Scanned, State};
+use crate::store::sql::{history, looks};
+use crate::store::{Counts, HistoryQuery, JobId, JobInfo, Micros, NodeId, Query, Scan, Scanned, State};
 use crate::unwind::quietly;
 
 /// How long a statement may take that the end of a store waits for.
@@ -94,7 +94,8 @@ impl Reader {
         };
         match scan {
             Scan::Get(key) => get(db, key).map(|job| Scanned::Jobs(job.into_iter().collect())),
-            Scan::Finished(id) => finished_by_id(db, *id).map(|job| Scanned::Finished(job.map(Box::new))),
+            Scan::Finished(id) => history::one(db, *id).map(|job| Scanned::Finished(job.map(Box::new))),
+            Scan::History(query) => history::list(db, query).map(Scanned::History),
             Scan::List(query) => list(db, query).map(Scanned::Jobs),
             Scan::Zoned { name, after, limit } => zoned(db, name, *after, *limit).map(Scanned::Jobs),
             Scan::Counts => counts(db, Micros::floor(self.runtime.wall_now())).map(Scanned::Counts),
@@ -312,32 +313,17 @@ pub(super) fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
     looks::counts(&*snapshot, now)
 }
 
-const FINISHED: &str = "SELECT job.id, job.key, handler.name, job.payload, job.ended, job.last FROM timerqueue_finished AS job \
-                        JOIN timerqueue_handlers AS handler ON handler.id = job.handler WHERE";
-
-fn finished_info(row: &rusqlite::Row<'_>) -> rusqlite::Result<FinishedJob> {
-    Ok(FinishedJob {
-        id: JobId(row.get::<_, i64>(0)? as u64),
-        key: rows::text(row, 1)?,
-        name: rows::text(row, 2)?,
-        payload: rows::text(row, 3)?,
-        ended: Micros::new(row.get(4)?).to_system(),
-        last: rows::text_or_null(row, 5)?.as_deref().and_then(text::read_last),
-    })
-}
-
 /// Done jobs, the last ones first.
 pub(super) fn finished(db: &Connection, key: Option<&str>, limit: usize) -> Result<Vec<FinishedJob>, Failure> {
-    let sql = format!("{FINISHED} ?1 IS NULL OR job.key = ?1 ORDER BY job.ended DESC, job.id DESC LIMIT ?2");
-    let mut statement = db.prepare(&sql)?;
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    Ok(statement.query_map(params![key, limit], finished_info)?.collect::<Result<_, _>>()?)
-}
-
-/// The done job with a number.
-pub(super) fn finished_by_id(db: &Connection, JobId(id): JobId) -> Result<Option<FinishedJob>, Failure> {
-    let mut statement = db.prepare_cached(&format!("{FINISHED} job.id = ?1"))?;
-    Ok(statement.query_row([id as i64], finished_info).optional()?)
+    let mut query = HistoryQuery { key: key.map(Into::into), ..HistoryQuery::new() };
+    let mut found = Vec::new();
+    while found.len() < limit {
+        let page = history::list(db, &query.clone().limit(limit - found.len()))?;
+        let Some(last) = page.last() else { break };
+        query = query.after(last.seq);
+        found.extend(page);
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -375,6 +361,12 @@ mod tests {
                 plan.contains("SEARCH") && plan.contains(&format!("INDEX {index} ")) && !plan.contains("TEMP B-TREE"),
                 "{plan}"
             );
+        }
+        let done = [FILE.done_last, FILE.done_first, FILE.done_last_of, FILE.done_first_of, FILE.done_last_with];
+        for sql in done.into_iter().chain([FILE.done_first_with, FILE.finished_over, FILE.finished_surplus]) {
+            let plan = plan(&db, sql);
+            let searches = plan.contains("INDEX timerqueue_finished_") && !plan.contains("SCAN ");
+            assert!(searches && !plan.contains("TEMP B-TREE"), "{sql}: {plan}");
         }
         let states = [State::Dead, State::Queued, State::Recurring].map(|state| Query::new().state(state));
         for query in states.into_iter().chain([Query::new().failing()]) {

@@ -38,10 +38,6 @@ pub(super) fn text(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<A
     Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into())
 }
 
-pub(super) fn text_or_null(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Option<Arc<str>>> {
-    Ok(row.get_ref(column)?.as_bytes_or_null()?.map(|bytes| String::from_utf8_lossy(bytes).into()))
-}
-
 /// [`COLUMNS`], and perhaps others behind them.
 pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Read> {
     Read::from_cells(READ, |at, _| match row.get_ref(at)? {

@@ -13,6 +13,10 @@ UPDATE timerqueue_store SET ends = (SELECT count(*) FROM timerqueue_finished);
 
 CREATE INDEX timerqueue_finished_seq ON timerqueue_finished (seq);
 CREATE INDEX timerqueue_finished_handlers ON timerqueue_finished (handler, seq);
+-- In place of one that had each done job.
+DROP INDEX timerqueue_finished_keys;
+CREATE INDEX timerqueue_finished_keys ON timerqueue_finished (key, seq);
+CREATE INDEX timerqueue_finished_taken ON timerqueue_finished (key, key_until) WHERE key_until > ended;
 
 -- Also for a process with an older version of this library.
 CREATE TRIGGER timerqueue_ends AFTER INSERT ON timerqueue_finished

@@ -14,8 +14,8 @@ use rusqlite::{Connection, OptionalExtension};
 use super::error::Failure;
 use super::{BUSY, FinishedJob, check, hold, place, reader, schema};
 use crate::Error;
-use crate::store::sql::looks;
-use crate::store::{CheckStep, Counts, Fault, Hold, JobId, JobInfo, Micros, Node, Query};
+use crate::store::sql::{history, looks};
+use crate::store::{CheckStep, Counts, Fault, HistoryQuery, Hold, JobId, JobInfo, Micros, Node, Query};
 
 /// Reads the jobs of a file without taking part: it runs no job, writes nothing, and needs no
 /// permission to write. For tools beside a service. All methods block. On a read-only disk SQLite
@@ -194,7 +194,16 @@ impl SqliteReader {
     ///
     /// [`Error::Store`].
     pub fn finished_by_id(&self, id: JobId) -> Result<Option<FinishedJob>, Error> {
-        answer(reader::finished_by_id(&self.db, id))
+        answer(history::one(&self.db, id))
+    }
+
+    /// The done jobs of a query.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn history(&self, query: &HistoryQuery) -> Result<Vec<FinishedJob>, Error> {
+        answer(history::list(&self.db, query))
     }
 
     /// The hold of the file: its handlers are paused, since its past may have run already. None if

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rusqlite::types::{ToSql, ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, Statement, params_from_iter};
@@ -14,13 +13,14 @@ use timerqueue::Runtime;
 
 use super::error::Failure;
 use super::statements::Statements;
-use super::{minutes, rows, text};
+use super::{minutes, rows};
 use crate::store::columns::Read;
 use crate::store::minutes::minute_of;
 use crate::store::rules::{Bindings as _, Effects, Row, Rows as _};
+use crate::store::sql::history::{self, Texted};
 use crate::store::sql::looks::Look;
 use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Texts, Which, values};
-use crate::store::{Claim, JobId, LastRun, MAX_PRIORITY, Micros, NewJob, State, Terms};
+use crate::store::{Claim, Finished, History, JobId, MAX_PRIORITY, Micros, NewJob, State, Terms};
 
 /// What a connection remembers from one commit to the next, as long as no other connection writes.
 #[derive(Debug, Default)]
@@ -35,8 +35,8 @@ pub(super) struct Memory {
     pruned: i64,
     /// The minute in which no done job was left whose time was over.
     swept: i64,
-    /// The file has done jobs, of this process or of another one: their keys may be taken.
-    has_done_jobs: bool,
+    /// The file has done jobs, of this process or of another one, whose keys may be taken.
+    has_done_keys: bool,
     /// No member is dead, as of the last look of this connection at the members.
     pub(super) all_live: bool,
     /// Runs of this process, as they stand in the file, so that their ends need not read them
@@ -57,8 +57,9 @@ impl Memory {
         let mut statement = db.prepare_cached("SELECT last_id, deaths, seed FROM timerqueue_store")?;
         let numbers: (i64, i64, i64) = statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         (memory.last_id, memory.deaths, memory.seed) = (numbers.0 as u64, numbers.1 as u64, numbers.2 as u64);
-        let mut statement = db.prepare_cached("SELECT EXISTS (SELECT 1 FROM timerqueue_finished)")?;
-        memory.has_done_jobs = statement.query_row([], |row| row.get(0))?;
+        let mut statement =
+            db.prepare_cached("SELECT EXISTS (SELECT 1 FROM timerqueue_finished WHERE key_until > ended)")?;
+        memory.has_done_keys = statement.query_row([], |row| row.get(0))?;
         let mut statement = db.prepare_cached("SELECT id, name, paused, priorities FROM timerqueue_handlers")?;
         let mut kinds = statement.query([])?;
         while let Some(kind) = kinds.next()? {
@@ -75,13 +76,6 @@ fn bit(priority: i8) -> i64 {
     1 << (priority + MAX_PRIORITY)
 }
 
-/// How long done jobs are kept, and how long their keys are taken.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Keep {
-    pub(super) finished: Duration,
-    pub(super) keys: Duration,
-}
-
 /// Whether a commit writes. SQLite writes no page that stays as it is: what sets what is set
 /// already flushes nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -96,7 +90,8 @@ pub(super) struct File<'a> {
     statements: Statements<'a>,
     pub(super) memory: &'a mut Memory,
     pub(super) process: i64,
-    keep: Keep,
+    /// Of all handlers, as the store was opened.
+    history: Option<History>,
     /// Changes of the counts of each handler.
     counts: HashMap<usize, [i64; State::ALL.len()]>,
     /// The numbers as they stand in the file.
@@ -239,7 +234,7 @@ impl Dialect for File<'_> {
             return None;
         };
         let is_taken = matches!(work.keys.get(&new.key), Some(Some(_)));
-        if is_taken || work.dialect.memory.has_done_jobs {
+        if is_taken || work.dialect.memory.has_done_keys {
             return None;
         }
         let kind = work.dialect.memory.handlers.number(&new.name)?;
@@ -290,30 +285,20 @@ impl Dialect for File<'_> {
         self.process
     }
 
-    fn finished(work: &mut Work<'_>, id: JobId, record: Option<&LastRun>, now: Micros) {
-        let Keep { finished, keys } = work.dialect.keep;
-        let holds_key = work.row(id).is_some_and(|row| row.holds_key);
-        let keys = if holds_key { keys } else { Duration::ZERO };
-        let (keep, key) = (now.saturating_add(finished.max(keys)), now.saturating_add(keys));
-        if keep > now {
-            work.dialect.memory.has_done_jobs = true;
-            let sql = "INSERT OR REPLACE INTO timerqueue_finished (id, key, handler, payload, ended, last, keep_until, \
-                       key_until) SELECT id, key, handler, payload, $1, $2, $3, $4 FROM timerqueue_jobs WHERE id = $5";
-            let last = record.and_then(text::write_last);
-            work.ask(sql, values![now, last.as_deref(), keep, key, id]);
-            // More go than come, until none is left whose time is over.
-            let sql = "DELETE FROM timerqueue_finished WHERE id IN \
-                       (SELECT id FROM timerqueue_finished WHERE keep_until <= $1 ORDER BY keep_until LIMIT 4)";
-            work.ask(sql, values![now]);
-        }
+    fn history(&self) -> Option<History> {
+        self.history
+    }
+
+    fn kept(&mut self, done: &Finished) {
+        self.memory.has_done_keys |= done.holds_key();
     }
 
     fn remembered(work: &mut Work<'_>, key: &str, now: Micros) -> Option<JobId> {
-        if !work.dialect.memory.has_done_jobs {
+        if !work.dialect.memory.has_done_keys {
             return None;
         }
-        let sql =
-            "SELECT id FROM timerqueue_finished WHERE key = $1 AND key_until > $2 ORDER BY key_until DESC LIMIT 1";
+        let sql = "SELECT id FROM timerqueue_finished WHERE key = $1 AND key_until > $2 AND key_until > ended \
+                   ORDER BY key_until DESC LIMIT 1";
         work.number(sql, values![key, now]).map(|id| JobId(id as u64))
     }
 
@@ -354,10 +339,10 @@ impl Dialect for File<'_> {
 }
 
 impl<'a> Work<'a> {
-    pub(super) fn on(db: &'a Connection, memory: &'a mut Memory, process: i64, keep: Keep) -> Self {
+    pub(super) fn on(db: &'a Connection, memory: &'a mut Memory, process: i64, history: Option<History>) -> Self {
         let stored = (memory.last_id, memory.deaths);
         let (statements, counts) = (Statements::new(db), HashMap::new());
-        let file = File { statements, memory, process, keep, counts, stored, wrote: false, surely: false };
+        let file = File { statements, memory, process, history, counts, stored, wrote: false, surely: false };
         Self::new(file, Micros::FIRST)
     }
 
@@ -421,6 +406,7 @@ impl<'a> Work<'a> {
             self.dialect.surely = true;
             self.ask("UPDATE timerqueue_store SET last_id = $1, deaths = $2", values![numbers.0, numbers.1]);
         }
+        self.write_done();
         if !self.has_failed() && !self.minutes.is_empty() {
             let counted = std::mem::take(&mut self.minutes);
             self.kept(|file| Ok(minutes::write(&mut file.statements, &counted, &mut file.memory.pruned)?));
@@ -433,6 +419,15 @@ impl<'a> Work<'a> {
             (false, false) => Wrote::Nothing,
         };
         self.failure().map_or(Ok((self.effects, wrote)), Err)
+    }
+
+    fn write_done(&mut self) {
+        let (done, now) = (std::mem::take(&mut self.done), self.up);
+        let texted = Texted::of(&done, str::to_owned);
+        for (sql, values) in history::statements(&File::TEXTS, &done, &texted, now) {
+            self.ask(sql, &values);
+        }
+        self.dialect.surely |= !done.is_empty();
     }
 
     /// Changes a number that nothing else has, so that the commit is flushed.

@@ -447,7 +447,7 @@ impl Writer {
         self.refresh()?;
         let mut memory = self.memory.take().map_or_else(|| Memory::load(&self.db), Ok)?;
         let Self { db, alive, shared, .. } = self;
-        let mut work = Work::on(db, &mut memory, alive.number(), shared.keep);
+        let mut work = Work::on(db, &mut memory, alive.number(), shared.history);
         let now = work.read_clock(&shared.runtime);
         let result = inside(&mut work, alive, shared, now)?;
         let (effects, wrote) = work.finish()?;
@@ -501,7 +501,7 @@ impl Writer {
         }
         let mut memory = self.memory.take().map_or_else(|| Memory::load(&self.db), Ok)?;
         let kinds: Vec<usize> = memory.handlers.active().collect();
-        let mut work = Work::on(&self.db, &mut memory, self.alive.number(), self.shared.keep);
+        let mut work = Work::on(&self.db, &mut memory, self.alive.number(), self.shared.history);
         let first = |&kind: &usize| [work.first_wake(kind), work.first_schedule(kind).map(|(wake, _)| wake)];
         let heads: Vec<_> = kinds.iter().flat_map(first).collect();
         let wake = heads.into_iter().chain([work.first_group()]).flatten().min();

@@ -494,16 +494,16 @@ impl Ledger {
                 job.attempt -= 1;
             }
             Verdict::Unrun => job.attempt -= 1,
-            Verdict::Done | Verdict::Dead => {}
+            Verdict::Done | Verdict::Kept(_) | Verdict::Dead => {}
         }
         let phase = match settle.verdict {
             _ if job.cancelled => Some(Phase::Gone),
-            Verdict::Done => Some(Phase::Done),
+            Verdict::Done | Verdict::Kept(_) => Some(Phase::Done),
             Verdict::Dead => Some(Phase::Dead),
             _ => None,
         };
         let said = match settle.verdict {
-            Verdict::Done => "done",
+            Verdict::Done | Verdict::Kept(_) => "done",
             Verdict::Again(_) => "again",
             Verdict::Retry(_) | Verdict::Unbegun(_) | Verdict::Dead => "failed",
             Verdict::Unrun => "",

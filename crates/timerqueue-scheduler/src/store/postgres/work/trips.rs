@@ -7,7 +7,7 @@
 //! written before the commit is sent: of a transaction that finds nothing there is none, and it
 //! costs the server no flush.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::{LOCKED_AGAIN, Server, Work, whole};
@@ -16,11 +16,13 @@ use crate::store::postgres::error::{Failure, Remedy};
 use crate::store::postgres::link::Link;
 use crate::store::postgres::members::{OUTLOOK, OUTLOOK_OF, Outlook};
 use crate::store::postgres::minutes;
+use crate::store::postgres::params::Owned;
 use crate::store::postgres::rows::{self, Values, with_columns};
 use crate::store::postgres::sleepers::{self, Woken};
 use crate::store::postgres::wire::{Step, run};
 use crate::store::rules::{Effects, Row, Rows};
-use crate::store::sql::{Changed, Handlers, Heads, Index, index_of};
+use crate::store::sql::history::{self, Texted};
+use crate::store::sql::{Changed, Dialect, Handlers, Heads, Index, index_of};
 use crate::store::{Claim, Fault, JobId, Micros, Mutation, Op, limits};
 
 /// The instant of a transaction, which its further statements read as well; and how long they wait
@@ -54,6 +56,13 @@ const NAMED: &str = with_columns!(
      UNION SELECT parent FROM jobs WHERE id = ANY($1) AND parent IS NOT NULL \
      UNION SELECT id FROM jobs WHERE key = ANY($2::text[]) AND holds_key) ORDER BY id FOR UPDATE"
 );
+
+/// Keys that done jobs still have.
+const TAKEN: &str = "SELECT key, id FROM finished WHERE key = ANY($1::text[]) \
+     AND key_until > current_setting('timerqueue.now')::bigint AND key_until > ended ORDER BY key_until";
+
+/// The done jobs of a handler have keys from now on.
+const KEEPS_KEYS: &str = "UPDATE handlers SET keeps_keys = true WHERE id = ANY($1::bigint[]) AND NOT keeps_keys";
 
 /// The due rows of a handler.
 const DUE: &str = with_columns!(
@@ -112,6 +121,10 @@ impl<'o> Named<'o> {
             }
         }
         named
+    }
+
+    fn put_keys(&self) -> Vec<&'o str> {
+        self.puts.iter().map(|key| &***key).collect()
     }
 
     fn step(&self) -> Option<Step<'o>> {
@@ -185,7 +198,7 @@ impl<'a> Work<'a> {
     ) -> Result<(Self, std::vec::IntoIter<Vec<tokio_postgres::Row>>), Failure> {
         // Zero would be for ever.
         let wait = link.lock_wait.get().as_millis().max(1).to_string();
-        let mut steps = vec![Step::Begin, run!(NOW, wait), run!("SELECT id, name, paused FROM handlers")];
+        let mut steps = vec![Step::Begin, run!(NOW, wait), run!("SELECT id, name, paused, keeps_keys FROM handlers")];
         if ids > 0 {
             steps.push(run!("SELECT nextval('ids') FROM generate_series(1, $1::bigint)", ids as i64));
         }
@@ -207,6 +220,9 @@ impl<'a> Work<'a> {
             rests: None,
             priorities: HashMap::new(),
             due: HashMap::new(),
+            remembered: HashMap::new(),
+            keeps_keys: HashSet::new(),
+            newly_keeps_keys: BTreeSet::new(),
             outlook: Outlook::default(),
             is_locked: false,
             next_bound: None,
@@ -222,8 +238,13 @@ impl<'a> Work<'a> {
             if !known.contains(&name) {
                 known.insert(Arc::clone(&name));
             }
-            work.dialect.handlers.add(row.get::<_, i64>(0) as usize, name, row.get(2));
+            let kind = row.get::<_, i64>(0) as usize;
+            work.dialect.handlers.add(kind, name, row.get(2));
+            if row.get(3) {
+                work.dialect.keeps_keys.insert(kind);
+            }
         }
+        link.keeps_keys.set(!work.dialect.keeps_keys.is_empty());
         drop(known);
         Ok((work, answers.collect::<Vec<_>>().into_iter()))
     }
@@ -245,6 +266,12 @@ impl<'a> Work<'a> {
         let before = further.len();
         further.extend(named.step());
         let is_named = further.len() > before;
+        // A later statement than the one that waits for the end of a run with the key. One more
+        // trip where this connection does not know yet that keys are kept.
+        let is_asked = link.keeps_keys.get() && !named.puts.is_empty();
+        if is_asked {
+            further.push(run!(TAKEN, named.put_keys()));
+        }
         for room in places.iter().flat_map(|place| &place.rooms) {
             further.push(run!(DUE, &*room.name, false, room.places as i64));
         }
@@ -254,6 +281,13 @@ impl<'a> Work<'a> {
         let outlooks: Vec<Outlook> = answers.by_ref().take(places.len()).map(|rows| Outlook::of(&rows)).collect();
         if is_named {
             work.take_in(answers.next().unwrap_or_default().iter().map(rows::read).collect());
+        }
+        let mut taken = if is_asked { answers.next().unwrap_or_default() } else { Vec::new() };
+        if !is_asked && link.keeps_keys.get() && !named.puts.is_empty() {
+            taken = work.query(TAKEN, &[&named.put_keys()]);
+        }
+        for row in taken {
+            work.dialect.remembered.insert(row.get::<_, &str>(0).into(), JobId(row.get::<_, i64>(1) as u64));
         }
         for (place, outlook) in places.iter().zip(outlooks) {
             let due = place.rooms.iter().flat_map(|_| answers.next().unwrap_or_default());
@@ -380,7 +414,16 @@ impl<'a> Work<'a> {
             return Err((failure, None));
         }
         let link = self.dialect.link;
+        let done = std::mem::take(&mut self.done);
+        let texted = Texted::of(&done, Server::clean);
         let mut steps = written.steps();
+        for (sql, values) in history::statements(&Server::TEXTS, &done, &texted, self.up) {
+            steps.push(Step::Run(sql, values.into_iter().map(|value| Box::new(value) as Owned<'_>).collect()));
+        }
+        if !self.dialect.newly_keeps_keys.is_empty() {
+            let kinds: Vec<i64> = self.dialect.newly_keeps_keys.iter().copied().collect();
+            steps.push(run!(KEEPS_KEYS, kinds));
+        }
         steps.extend(minutes::steps(link, &self.minutes));
         let mut has_written = self.dialect.is_marked;
         if !has_written && (self.dialect.has_asked || !steps.is_empty()) {

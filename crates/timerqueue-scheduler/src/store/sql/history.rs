@@ -1,0 +1,87 @@
+//! Done jobs in tables.
+
+use super::{Answer, Texts, Value, values};
+use crate::store::history::OVER_AT_ONCE;
+use crate::store::sql::looks::Look;
+use crate::store::{Finished, FinishedJob, HistoryQuery, JobId, Micros, text};
+
+/// The parts of done jobs that are texts of this store: the last run, and the node.
+pub(in crate::store) struct Texted(Vec<(Option<String>, Option<String>)>);
+
+impl Texted {
+    /// `clean`: a text as the database takes it.
+    pub(in crate::store) fn of(done: &[Finished], clean: fn(&str) -> String) -> Self {
+        let texts =
+            |done: &Finished| (done.last.as_deref().and_then(text::write_last), done.node.as_deref().map(clean));
+        Self(done.iter().map(texts).collect())
+    }
+}
+
+/// What writes the done jobs of a transaction, and removes others: as many statements as there are
+/// jobs, and a few.
+pub(in crate::store) fn statements<'v>(
+    texts: &Texts,
+    done: &'v [Finished],
+    Texted(texted): &'v Texted,
+    now: Micros,
+) -> Vec<(&'static str, Vec<Value<'v>>)> {
+    let mut statements = Vec::new();
+    for (one, (last, node)) in done.iter().zip(texted) {
+        let Finished { id, key, kind, payload, ended, result, keep_until, key_until, .. } = one;
+        let (last, node, result) = (last.as_deref(), node.as_deref(), result.as_deref());
+        let (keep, taken) = (*keep_until, *key_until);
+        let row = values![*id, &**key, *kind, &**payload, *ended, last, node, result, keep, taken];
+        statements.push((texts.finish, row.to_vec()));
+    }
+    for one in done {
+        if let Some(most) = one.surplus_at_once() {
+            let kept = i64::try_from(one.most).unwrap_or(i64::MAX);
+            statements.push((texts.finished_surplus, values![one.kind, kept, most, now].to_vec()));
+        }
+    }
+    if !done.is_empty() {
+        statements.push((texts.finished_over, values![now, OVER_AT_ONCE * done.len()].to_vec()));
+    }
+    statements
+}
+
+fn job(row: &impl Answer) -> FinishedJob {
+    let text = |column| row.text(column).unwrap_or_default();
+    FinishedJob {
+        id: JobId(row.count(0)),
+        key: text(1),
+        name: text(2),
+        payload: text(3),
+        ended: row.instant(4).unwrap_or(Micros::FIRST).to_system(),
+        last: row.text(5).as_deref().and_then(text::read_last),
+        node: row.text(6),
+        result: row.text(7),
+        seq: row.count(8),
+    }
+}
+
+/// The done jobs of a query.
+pub(in crate::store) fn list<L: Look>(db: &L, query: &HistoryQuery) -> Result<Vec<FinishedJob>, L::Failure> {
+    let HistoryQuery { key, name, prefix, after, oldest_first, .. } = query;
+    let from = if *oldest_first { -1 } else { i64::MAX };
+    let after = after.map_or(from, |seq| i64::try_from(seq).unwrap_or(i64::MAX));
+    let (name, prefix, most) = (name.as_deref(), prefix.as_deref(), query.most());
+    let either = |first, last| if *oldest_first { first } else { last };
+    let texts = L::TEXTS;
+    let rows = match (key.as_deref(), name) {
+        (Some(key), _) if !key.starts_with(prefix.unwrap_or_default()) => return Ok(Vec::new()),
+        (Some(key), name) => {
+            db.look(either(texts.done_first_with, texts.done_last_with), values![key, after, name, most])
+        }
+        (None, Some(name)) => {
+            db.look(either(texts.done_first_of, texts.done_last_of), values![after, prefix, name, most])
+        }
+        (None, None) => db.look(either(texts.done_first, texts.done_last), values![after, prefix, most]),
+    };
+    Ok(rows?.iter().map(job).collect())
+}
+
+/// The done job with a number.
+pub(in crate::store) fn one<L: Look>(db: &L, id: JobId) -> Result<Option<FinishedJob>, L::Failure> {
+    Ok(db.look(L::TEXTS.done_job, values![id])?.first().map(job))
+}
