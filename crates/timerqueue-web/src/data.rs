@@ -11,7 +11,7 @@ use timerqueue_scheduler::{Activity, Counts, Error, JobInfo, Node};
 use crate::act::find;
 use crate::page::Inner;
 use crate::route::{After, Route};
-use crate::view::{activity, jobs, schedules};
+use crate::view::{activity, done, jobs, schedules};
 
 #[derive(Serialize)]
 struct Overview<'a> {
@@ -59,6 +59,10 @@ pub(crate) async fn of(page: &Inner, route: Route) -> Result<Option<String>, Err
         Route::Jobs(filter) => {
             let part = jobs(page, &filter).await?;
             list(&part.jobs, part.next, now)
+        }
+        Route::Done(past) => {
+            let (jobs, next) = done(page, &past).await?;
+            text(&Jobs { jobs, next: next.map(|next| next.to_string()) })
         }
         Route::Schedules { after } => {
             let (found, next) = schedules(page, after).await?;

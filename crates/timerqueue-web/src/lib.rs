@@ -57,6 +57,7 @@
 //! |---|---|
 //! | `/api/v1?span=hour` | `counts` ([`Counts`]) and `activity` (a list of [`Activity`]) of the last `hour`, `day` or `week` |
 //! | `/api/v1/jobs?state=waiting` | 50 `jobs` ([`JobInfo::shown`]): `waiting`, `running`, `failing`, `dead`, `queued` or `all`; with `handler`, `key`, `find`, `since`, `until` and `sort` as on the page |
+//! | `/api/v1/done` | 50 done `jobs` ([`FinishedJob`]) that the store keeps, the last ones first; with `handler` and `key` |
 //! | `/api/v1/schedules` | 50 recurring `jobs` |
 //! | `/api/v1/nodes` | `nodes` (a list of [`Node`]) |
 //! | `/api/v1/job/17` | the job with this number: a [`JobInfo`], or a [`FinishedJob`] that its store keeps |
@@ -78,7 +79,7 @@
 //! [`Activity`]: timerqueue_scheduler::Activity
 //! [`JobInfo`]: timerqueue_scheduler::JobInfo
 //! [`JobInfo::shown`]: timerqueue_scheduler::JobInfo::shown
-//! [`FinishedJob`]: timerqueue_scheduler::store::FinishedJob
+//! [`FinishedJob`]: timerqueue_scheduler::FinishedJob
 //! [`Node`]: timerqueue_scheduler::Node
 //!
 //! # Features

@@ -297,6 +297,15 @@ impl Many {
     }
 }
 
+/// Which done jobs a list shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Past {
+    pub(crate) handler: Option<String>,
+    pub(crate) key: Option<String>,
+    /// Behind the one with this number.
+    pub(crate) after: Option<u64>,
+}
+
 /// A change of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
@@ -355,6 +364,7 @@ impl Action {
 pub(crate) enum Route {
     Overview(Span),
     Jobs(Filter),
+    Done(Past),
     Schedules {
         after: Option<After>,
     },
@@ -432,6 +442,11 @@ impl Route {
             [Some("step"), None, ..] => Self::Step,
             [Some("new"), None, ..] => Self::New { like: query.get("like").and_then(|id| id.parse().ok()).map(JobId) },
             [Some("put"), None, ..] => Self::Put,
+            [Some("done"), None, ..] => Self::Done(Past {
+                handler: query.text("handler"),
+                key: query.text("key"),
+                after: query.get("after").and_then(|after| after.parse().ok()),
+            }),
             [Some("schedules"), None, ..] => Self::Schedules { after: query.after() },
             [Some("nodes"), None, ..] => Self::Nodes,
             [Some("icon.svg"), None, ..] => Self::Icon,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode, header};
 use timerqueue::{ManualClock, Runtime};
 use timerqueue_scheduler::store::SqliteOptions;
-use timerqueue_scheduler::{Handler, JobInfo, Query, Retry, Run, Schedule, Scheduler, State};
+use timerqueue_scheduler::{Handler, History, JobInfo, Query, Retry, Run, Schedule, Scheduler, State};
 use timerqueue_web::{Body, BuildError, Page, PageBuilder, Peer};
 
 /// On a store in memory, each answer is there at once.
@@ -333,6 +333,39 @@ fn a_done_job_that_is_kept_is_shown() {
     assert_eq!(ask("/job/999").status(), StatusCode::NOT_FOUND);
     drop((page, scheduler));
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn done_jobs_are_listed_with_their_nodes_in_parts() {
+    let clock = ManualClock::new();
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let builder =
+        Scheduler::builder().runtime(&runtime).node_name("<n1>").history(History::new(Duration::from_secs(86_400)));
+    let scheduler =
+        builder.handler("mail", |_: u32, _: &Run| {}).handler("other", |_: u32, _: &Run| {}).start().unwrap();
+    let page = Page::builder(&scheduler).build().unwrap();
+    let ask = |path: &str| {
+        let answer = now(page.respond(get(path).body(Body::default()).unwrap()));
+        assert_eq!(answer.status(), StatusCode::OK, "{path}");
+        text(answer)
+    };
+    assert!(ask("/done").contains("No done job is kept"));
+    for n in 0..60 {
+        let _ = scheduler.put_to("mail", &n).key(&format!("user/{n}")).send().wait().unwrap();
+        clock.advance(Duration::ZERO);
+    }
+    let _ = scheduler.put_to("other", &1).key("<b>").send().wait().unwrap();
+    clock.advance(Duration::ZERO);
+    let html = ask("/done");
+    assert!(html.contains("&lt;b&gt;") && html.contains("&lt;n1&gt;") && html.contains("user/59"));
+    assert!(html.contains("after=") && !html.contains("user/1<"));
+    let data = |path: &str| serde_json::from_str::<serde_json::Value>(&ask(path)).unwrap();
+    let first = data("/api/v1/done?handler=mail&key=user/");
+    let rest = data(&format!("/api/v1/done?handler=mail&key=user/&after={}", first["next"].as_str().unwrap()));
+    let key = |page: &serde_json::Value, at: usize| page["jobs"][at]["key"].as_str().map(str::to_owned);
+    assert_eq!((key(&first, 0).as_deref(), key(&first, 49).as_deref()), (Some("user/59"), Some("user/10")));
+    assert_eq!((key(&rest, 0).as_deref(), rest["next"].is_null()), (Some("user/9"), true));
+    assert_eq!(first["jobs"][0]["node"], "<n1>");
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! One job.
 
 use maud::{Markup, html};
-use timerqueue_scheduler::store::FinishedJob;
-use timerqueue_scheduler::{Catchup, Error, JobId, JobInfo, LastRun, Overlap, Recurrence, State};
+use timerqueue_scheduler::{Catchup, Error, FinishedJob, JobId, JobInfo, LastRun, Overlap, Recurrence, State};
 
 use super::form::takes_edits;
 use super::{Frame, Place, actions, end, schedules, state};
@@ -55,12 +54,17 @@ fn done(frame: &Frame<'_>, job: &FinishedJob) -> Markup {
                     dd { a href=(handler) { bdi { (text::visible(&job.name)) } } }
                     dt { "Ended" }
                     dd { (frame.both(job.ended)) }
+                    @if let Some(node) = &job.node {
+                        dt { "Node" }
+                        dd { bdi { (text::visible(node)) } }
+                    }
                     dt { "Number" }
                     dd { (job.id.0) }
                 }
             }
             (payload(&job.payload))
         }
+        @if let Some(result) = &job.result { (json("Result", result)) }
         section #runs data-live {
             div.head { h2 { "Attempts" } span.dim { "the last one" } }
             div.card {
@@ -71,14 +75,18 @@ fn done(frame: &Frame<'_>, job: &FinishedJob) -> Markup {
             }
         }
     };
-    frame.document(Place::Elsewhere, &job.key, &main)
+    frame.document(Place::Done, &job.key, &main)
 }
 
-fn payload(json: &str) -> Markup {
+fn payload(text: &str) -> Markup {
+    json("Payload", text)
+}
+
+fn json(title: &str, json: &str) -> Markup {
     html! {
         div.card {
-            h2 { "Payload" }
-            pre tabindex="0" aria-label="Payload" { bdi { (text::visible_lines(&pretty(json))) } }
+            h2 { (title) }
+            pre tabindex="0" aria-label=(title) { bdi { (text::visible_lines(&pretty(json))) } }
         }
     }
 }

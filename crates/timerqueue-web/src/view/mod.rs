@@ -4,6 +4,7 @@
 //! stand in the page, under its nonce. A part with `data-live` and an `id` is replaced by the
 //! script; all forms and links work without it.
 
+mod done;
 mod form;
 mod job;
 mod jobs;
@@ -18,6 +19,7 @@ use http::StatusCode;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use timerqueue_scheduler::{Counts, Error, JobId, JobInfo, LastRun, Node, Query, RunEnd, State};
 
+pub(crate) use self::done::find as done;
 pub(crate) use self::form::{Values, again};
 pub(crate) use self::jobs::{find as jobs, search};
 pub(crate) use self::overview::activity;
@@ -50,6 +52,7 @@ struct Frame<'a> {
 enum Place {
     Overview,
     Jobs(Tab),
+    Done,
     Schedules,
     Nodes,
     Elsewhere,
@@ -84,6 +87,7 @@ pub(crate) async fn show(page: &Inner, route: Route, said: Option<Said>, nonce: 
     let shown = match route.clone() {
         Route::Overview(span) => overview::show(&frame, span).await?,
         Route::Jobs(filter) => jobs::show(&frame, &filter).await?,
+        Route::Done(past) => done::show(&frame, &past).await?,
         Route::Schedules { after } => schedules::show(&frame, after).await?,
         Route::Nodes => nodes::show(&frame).await?,
         Route::New { like } => form::new(&frame, like).await?,
@@ -187,6 +191,7 @@ impl Frame<'_> {
                     (jobs(Tab::Running, of(State::Running), None))
                     (jobs(Tab::Failing, self.counts.failing(), Some(" hot-failing")))
                     (jobs(Tab::Dead, of(State::Dead), Some(" hot-dead")))
+                    (item(Place::Done, self.link("/done"), "Done", None))
                     (item(Place::Schedules, self.link("/schedules"), "Schedules", Some(count(of(State::Recurring), None))))
                     (item(Place::Nodes, self.link("/nodes"), "Nodes", None))
                 }

@@ -1,0 +1,132 @@
+//! The list of done jobs that the store keeps.
+
+use maud::{Markup, html};
+use timerqueue_scheduler::{Error, FinishedJob, HistoryQuery};
+
+use super::{Frame, HANDLERS, PAGE, Place};
+use crate::page::Inner;
+use crate::route::Past;
+use crate::text;
+
+/// The done jobs of a part of the list, and where its next part begins.
+pub(crate) async fn find(page: &Inner, past: &Past) -> Result<(Vec<FinishedJob>, Option<u64>), Error> {
+    let mut query = HistoryQuery::new().limit(PAGE + 1);
+    if let Some(handler) = &past.handler {
+        query = query.name(handler);
+    }
+    if let Some(key) = &past.key {
+        query = query.key_prefix(key);
+    }
+    if let Some(after) = past.after {
+        query = query.after(after);
+    }
+    let mut jobs = page.scheduler.history(query).await?;
+    let next = (jobs.len() > PAGE).then(|| jobs[PAGE - 1].seq);
+    jobs.truncate(PAGE);
+    Ok((jobs, next))
+}
+
+pub(super) async fn show(frame: &Frame<'_>, past: &Past) -> Result<Markup, Error> {
+    let (jobs, next) = find(frame.page, past).await?;
+    let main = html! {
+        h1 { "Done" }
+        (form(frame, past))
+        (table(frame, &jobs, past))
+        (pager(frame, past, next))
+    };
+    Ok(frame.document(Place::Done, "Done", &main))
+}
+
+/// The list without its position.
+fn base(past: &Past) -> String {
+    let parts = [("handler", &past.handler), ("key", &past.key)];
+    let parts: Vec<String> =
+        parts.iter().filter_map(|(name, value)| Some(text::pair(name, value.as_deref()?))).collect();
+    format!("/done?{}", parts.join("&"))
+}
+
+fn pager(frame: &Frame<'_>, past: &Past, next: Option<u64>) -> Markup {
+    let first = past.after.map(|_| frame.link(&base(past)));
+    let next = next.map(|next| frame.link(&format!("{}&after={next}", base(past))));
+    html! {
+        @if first.is_some() || next.is_some() {
+            nav.pager #pager data-live aria-label="Parts of the list" {
+                @if let Some(first) = first { a href=(first) { "First part" } }
+                @if let Some(next) = next { a rel="next" href=(next) { "Next part" } }
+            }
+        }
+    }
+}
+
+fn form(frame: &Frame<'_>, past: &Past) -> Markup {
+    let handler = past.handler.as_deref();
+    let known = frame.counts.kinds.iter().take(HANDLERS).any(|kind| Some(&*kind.name) == handler);
+    html! {
+        form.filter method="get" action=(frame.link("/done")) role="search" {
+            label {
+                "Handler"
+                select name="handler" {
+                    option value="" { "all" }
+                    @if let Some(name) = handler.filter(|_| !known) {
+                        option value=(name) selected { (text::short(name, 60)) }
+                    }
+                    @for kind in frame.counts.kinds.iter().take(HANDLERS) {
+                        option value=(kind.name) selected[Some(&*kind.name) == handler] { (text::short(&kind.name, 60)) }
+                    }
+                }
+            }
+            label {
+                "Key begins with"
+                input type="text" name="key" value=[past.key.as_deref()] autocomplete="off" spellcheck="false";
+            }
+            button type="submit" { "Show" }
+        }
+    }
+}
+
+fn table(frame: &Frame<'_>, jobs: &[FinishedJob], past: &Past) -> Markup {
+    let narrow = past.handler.is_some() || past.key.is_some();
+    html! {
+        div.scroll #list data-live {
+            table {
+                thead {
+                    tr {
+                        th { "Key" }
+                        th.wide { "Handler" }
+                        th { "Ended" }
+                        th.num { "Took" }
+                        th.num.wide { "Attempt" }
+                        th.wide { "Node" }
+                        th.wide { "Result" }
+                    }
+                }
+                tbody {
+                    @for job in jobs {
+                        @let run = job.last.as_deref();
+                        tr {
+                            td.key-of {
+                                a href=(frame.link(&format!("/job/{}", job.id.0))) { bdi { (text::short(&job.key, 120)) } }
+                            }
+                            td.key-of.wide { bdi { (text::short(&job.name, 60)) } }
+                            td.nowrap { (frame.relative(job.ended)) }
+                            td.num { @if let Some(run) = run { (text::duration(run.duration)) } }
+                            td.num.wide { @if let Some(run) = run { (run.attempt) } }
+                            td.wide { bdi { (job.node.as_deref().map(|node| text::short(node, 60)).unwrap_or_default()) } }
+                            td.key-of.wide {
+                                bdi { (job.result.as_deref().map(|result| text::short(result, 140)).unwrap_or_default()) }
+                            }
+                        }
+                    }
+                    @if jobs.is_empty() {
+                        tr {
+                            td.empty colspan="7" {
+                                "No done job is kept. "
+                                @if !narrow { "Handlers keep them on request: " code { "Handler::history" } "." }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
