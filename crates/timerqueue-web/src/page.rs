@@ -31,6 +31,8 @@ use crate::{act, data, view};
 const SLOW: Duration = Duration::from_millis(20);
 /// The greatest age of counts that a page shows.
 const OLDEST: Duration = Duration::from_secs(30);
+/// What a store that keeps no counts walks for a page, of each index: some milliseconds.
+const MOST_COUNTED: u64 = 50_000;
 /// The path of the figures, as Prometheus asks for it.
 const FIGURES: &str = "/metrics";
 
@@ -84,8 +86,7 @@ pub(crate) struct Inner {
     figures: Figures,
 }
 
-/// Counts as the store gave them. On a server they take a time that grows with the jobs, and each
-/// page shows them.
+/// Counts as the store gave them. Each page shows them.
 #[derive(Clone)]
 struct Counted {
     counts: Arc<Counts>,
@@ -483,17 +484,17 @@ impl Inner {
             let now = counts.now.map(|now| now + at.elapsed());
             return Ok((counts, now.unwrap_or_else(SystemTime::now)));
         }
-        let mut stats = self.scheduler.stats();
+        let mut counts = self.scheduler.some_counts(MOST_COUNTED);
         // None while no poll was pending: an answer from memory takes no time.
         let mut begun = None;
-        let stats = poll_fn(|context| {
-            let polled = Pin::new(&mut stats).poll(context);
+        let counts = poll_fn(|context| {
+            let polled = Pin::new(&mut counts).poll(context);
             if polled.is_pending() {
                 begun.get_or_insert_with(Instant::now);
             }
             polled
         });
-        let counts = Arc::new(stats.await?.jobs);
+        let counts = Arc::new(counts.await?);
         let took = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
         *self.counted() = Some(Counted { counts: Arc::clone(&counts), at: Instant::now(), took });
         let now = counts.now.unwrap_or_else(SystemTime::now);

@@ -151,6 +151,11 @@ pub(crate) fn number(number: u64) -> String {
     text
 }
 
+/// A number that may be greater in truth.
+pub(crate) fn at_least(least: u64, is_bounded: bool) -> String {
+    if is_bounded { format!("{}+", number(least)) } else { number(least) }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::UNIX_EPOCH;
@@ -201,6 +206,7 @@ mod tests {
         assert_eq!(relative(now - Duration::from_millis(5_900), now), "5 s ago");
         assert_eq!(relative(now - Duration::from_millis(900), now), "now");
         assert_eq!(number(1_234_567), "1\u{2009}234\u{2009}567");
-        assert_eq!(number(12), "12");
+        assert_eq!((&*number(12), &*at_least(12, false)), ("12", "12"));
+        assert_eq!(at_least(50_000, true), "50\u{2009}000+");
     }
 }

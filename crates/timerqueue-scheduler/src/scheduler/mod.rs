@@ -29,8 +29,8 @@ pub use self::put::Put;
 use crate::Schedule;
 use crate::engine::{Core, Job, Pending, Report, Run, Stats};
 use crate::store::{
-    Activity, Applied, Cancel, Change, FinishedJob, HistoryQuery, JobId, JobInfo, Micros, Mutation, Node, Op, Query,
-    Recurrence, Revive, Scan, Scanned, State,
+    Activity, Applied, Cancel, Change, Counts, FinishedJob, HistoryQuery, JobId, JobInfo, Micros, Mutation, Node, Op,
+    Query, Recurrence, Revive, Scan, Scanned, State,
 };
 #[cfg(doc)]
 use crate::{Error, Handler, History, Retry};
@@ -597,6 +597,36 @@ impl Scheduler {
         let core = Arc::clone(&self.core);
         self.core.look_up(Scan::Counts, move |scanned| match scanned {
             Scanned::Counts(jobs) => Some(Stats { jobs, ..core.stats.lock().clone() }),
+            _ => None,
+        })
+    }
+
+    /// The counts of the jobs at a bounded cost, for pages that are asked for often. A file and a
+    /// memory keep their counts, and answer as [`stats`](Self::stats) does. A server walks an index
+    /// for each: up to `most` entries of those that all handlers share, and as many in sum of those
+    /// of the handlers, but 1,000 of each. A count that ends there is
+    /// [bounded](crate::Counts::is_bounded): there are as many jobs at least.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let _ = scheduler.put_to("mail", &1).send().wait()?;
+    /// let counts = scheduler.some_counts(10_000).wait()?;
+    /// let more = if counts.is_bounded(State::Waiting) { "+" } else { "" };
+    /// assert_eq!(format!("{}{more}", counts.of(State::Waiting)), "1");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn some_counts(&self, most: u64) -> Pending<Counts> {
+        self.core.look_up(Scan::SomeCounts { most }, |scanned| match scanned {
+            Scanned::Counts(counts) => Some(counts),
             _ => None,
         })
     }

@@ -159,6 +159,11 @@ pub enum Scan {
     },
     /// How many jobs there are.
     Counts,
+    /// The same, at a bounded cost: [`Counts::is_bounded`].
+    SomeCounts {
+        /// How many rows of an index a store walks that keeps no counts.
+        most: u64,
+    },
     /// The ends of runs from an instant on, by handler and window of time.
     Activity {
         /// The first window is the one with this instant.
@@ -190,7 +195,7 @@ pub enum Scanned {
     Finished(Option<Box<FinishedJob>>),
     /// To [`Scan::History`].
     History(Vec<FinishedJob>),
-    /// To [`Scan::Counts`].
+    /// To [`Scan::Counts`] and [`Scan::SomeCounts`].
     Counts(Counts),
     /// To [`Scan::Activity`]: in the order of the windows, and then of the names. What has no end
     /// of a run is left out.

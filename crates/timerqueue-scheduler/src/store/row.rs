@@ -703,6 +703,19 @@ pub struct KindCounts {
     pub failing: u64,
     #[serde(flatten, serialize_with = "by_state")]
     pub(crate) states: [u64; State::ALL.len()],
+    /// Numbers that are greater in truth, by state.
+    #[serde(skip_serializing_if = "is_none_bounded", serialize_with = "bounded_states")]
+    pub(crate) bounded: [bool; State::ALL.len()],
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) failing_bounded: bool,
+}
+
+fn is_none_bounded(states: &[bool; State::ALL.len()]) -> bool {
+    !states.contains(&true)
+}
+
+fn bounded_states<S: Serializer>(states: &[bool; State::ALL.len()], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(State::ALL.iter().zip(states).filter(|(_, is)| **is).map(|(state, _)| state))
 }
 
 fn by_state<S: Serializer>(states: &[u64; State::ALL.len()], to: S) -> Result<S::Ok, S::Error> {
@@ -711,7 +724,7 @@ fn by_state<S: Serializer>(states: &[u64; State::ALL.len()], to: S) -> Result<S:
 
 impl KindCounts {
     pub(crate) fn new(name: Arc<str>, paused: bool, states: [u64; State::ALL.len()]) -> Self {
-        Self { name, paused, failing: 0, states }
+        Self { name, paused, failing: 0, states, bounded: Default::default(), failing_bounded: false }
     }
 
     pub(crate) fn with_failing(mut self, failing: u64) -> Self {
@@ -723,6 +736,19 @@ impl KindCounts {
     #[must_use]
     pub fn of(&self, state: State) -> u64 {
         self.states[state.index()]
+    }
+
+    /// Whether there may be more jobs in a state than [`of`](Self::of) says: the counts are
+    /// [bounded](crate::Scheduler::some_counts).
+    #[must_use]
+    pub fn is_bounded(&self, state: State) -> bool {
+        self.bounded[state.index()]
+    }
+
+    /// Whether more jobs may wait after a failed attempt than [`failing`](Self::failing) says.
+    #[must_use]
+    pub fn is_failing_bounded(&self) -> bool {
+        self.failing_bounded
     }
 }
 
@@ -782,6 +808,19 @@ impl Counts {
     #[must_use]
     pub fn of(&self, state: State) -> u64 {
         self.kinds.iter().map(|kind| kind.of(state)).sum()
+    }
+
+    /// Whether there may be more jobs in a state than [`of`](Self::of) says: the counts are
+    /// [bounded](crate::Scheduler::some_counts).
+    #[must_use]
+    pub fn is_bounded(&self, state: State) -> bool {
+        self.kinds.iter().any(|kind| kind.is_bounded(state))
+    }
+
+    /// Whether more jobs may wait after a failed attempt than [`failing`](Self::failing) says.
+    #[must_use]
+    pub fn is_failing_bounded(&self) -> bool {
+        self.kinds.iter().any(KindCounts::is_failing_bounded)
     }
 
     /// The number of jobs that wait after a failed attempt, of all handlers.

@@ -186,3 +186,37 @@ pub(crate) fn a_run_shows_its_node<R: Rig>() {
     let _ = store.settle(&first, Verdict::Again(When::At(at(9))));
     assert_eq!(node(&first.key), None);
 }
+
+pub(crate) fn bounded_counts_are_exact_or_say_that_there_are_more<R: Rig>() {
+    let store = Bench::<R>::new();
+    let some = |most: u64| match store.scan(Scan::SomeCounts { most }) {
+        Scanned::Counts(counts) => counts,
+        _ => panic!("counts"),
+    };
+    for (name, number) in [("h", 30), ("other", 4)] {
+        let new = |n| NewJob { name: name.into(), ..new_job(&format!("{name}/{n}"), When::At(at(9))) };
+        let _ = store.apply((0..number).map(|n| Op::Put(Box::new(new(n)))).collect());
+    }
+    let _ = store.put("dies", When::At(at(0)));
+    for (at, job) in store.claim().jobs.iter().enumerate() {
+        let _ = store.settle(job, if at == 0 { Verdict::Dead } else { Verdict::Done });
+    }
+    let exact = store.counts();
+    assert_eq!((exact.of(State::Waiting), exact.of(State::Dead)), (34, 1));
+    assert!(State::ALL.iter().all(|&state| !exact.is_bounded(state)) && !exact.is_failing_bounded());
+    let of = |counts: &Counts| counts.kinds.iter().map(|kind| kind.of(State::Waiting)).collect::<Vec<_>>();
+    assert_eq!(of(&some(1_000)), of(&exact), "as many as a bound has are walked for each handler");
+    assert!(!some(1_000).is_bounded(State::Waiting) && !some(2).is_bounded(State::Dead));
+    for most in [1, 20] {
+        let counts = some(most);
+        for (kind, exact) in counts.kinds.iter().zip(&exact.kinds) {
+            for state in State::ALL {
+                let (some, all) = (kind.of(state), exact.of(state));
+                assert!(some == all || some < all && kind.is_bounded(state), "{kind:?} of {exact:?}");
+            }
+        }
+        // Of a store that keeps its counts, each is exact.
+        let is_cut = counts.of(State::Waiting) < 34;
+        assert_eq!(counts.kind("h").unwrap().is_bounded(State::Waiting), is_cut, "{counts:?}");
+    }
+}

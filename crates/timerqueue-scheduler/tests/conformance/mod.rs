@@ -297,6 +297,7 @@ macro_rules! conformance {
             limits_of_instants
             lists_are_filtered_and_paged
             counts_by_handler_and_state
+            bounded_counts_are_exact_or_say_that_there_are_more
             failing_jobs_are_listed_and_counted
             lists_begin_with_the_newest_on_request
             lists_begin_with_the_soonest_on_request

@@ -160,9 +160,9 @@ impl Frame<'_> {
     }
 
     fn navigation(&self, place: Place) -> Markup {
-        let count = |number: u64, hot: Option<&'static str>| {
+        let count = |(number, bounded): (u64, bool), hot: Option<&'static str>| {
             let class = format!("count{}", hot.filter(|_| number > 0).unwrap_or_default());
-            html! { span class=(class) { (text::number(number)) } }
+            html! { span class=(class) { (text::at_least(number, bounded)) } }
         };
         let item = |own: Place, link: String, name: &str, count: Option<Markup>| {
             html! {
@@ -174,7 +174,7 @@ impl Frame<'_> {
                 }
             }
         };
-        let jobs = |tab: Tab, number: u64, hot| {
+        let jobs = |tab: Tab, number: (u64, bool), hot| {
             item(
                 Place::Jobs(tab),
                 self.link(&format!("/jobs?state={}", tab.word())),
@@ -182,14 +182,15 @@ impl Frame<'_> {
                 Some(count(number, hot)),
             )
         };
-        let of = |state| self.counts.of(state);
+        let of = |state| (self.counts.of(state), self.counts.is_bounded(state));
+        let failing = (self.counts.failing(), self.counts.is_failing_bounded());
         html! {
             nav #nav data-live aria-label="Pages" {
                 ul {
                     (item(Place::Overview, self.link("/"), "Overview", None))
                     (jobs(Tab::Waiting, of(State::Waiting), None))
                     (jobs(Tab::Running, of(State::Running), None))
-                    (jobs(Tab::Failing, self.counts.failing(), Some(" hot-failing")))
+                    (jobs(Tab::Failing, failing, Some(" hot-failing")))
                     (jobs(Tab::Dead, of(State::Dead), Some(" hot-dead")))
                     (item(Place::Done, self.link("/done"), "Done", None))
                     (item(Place::Schedules, self.link("/schedules"), "Schedules", Some(count(of(State::Recurring), None))))

@@ -96,13 +96,14 @@ fn sums(activity: &[Activity]) -> HashMap<Arc<str>, Sum> {
 }
 
 fn tiles(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
-    let of = |state| frame.counts.of(state);
-    let tile = |tab: Tab, number: u64, below: Markup| {
+    let of = |state| (frame.counts.of(state), frame.counts.is_bounded(state));
+    let shown = |(number, bounded): (u64, bool)| text::at_least(number, bounded);
+    let tile = |tab: Tab, (number, bounded): (u64, bool), below: Markup| {
         let class = format!("tile {}{}", tab.word(), if number == 0 { " none" } else { "" });
         html! {
             a class=(class) href=(frame.link(&format!("/jobs?state={}", tab.word()))) {
                 span.name { (tab.title()) }
-                b { (text::number(number)) }
+                b { (text::at_least(number, bounded)) }
                 span { (below) }
             }
         }
@@ -116,12 +117,12 @@ fn tiles(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
     let paused = frame.counts.kinds.iter().filter(|kind| kind.paused).count();
     html! {
         (tile(Tab::Waiting, of(State::Waiting), overdue))
-        (tile(Tab::Running, of(State::Running), html! { (text::number(of(State::Queued))) " queued" }))
-        (tile(Tab::Failing, frame.counts.failing(), html! { "to be repeated" }))
+        (tile(Tab::Running, of(State::Running), html! { (shown(of(State::Queued))) " queued" }))
+        (tile(Tab::Failing, (frame.counts.failing(), frame.counts.is_failing_bounded()), html! { "to be repeated" }))
         (tile(Tab::Dead, of(State::Dead), html! { "kept until retried" }))
         a.tile href=(frame.link("/schedules")) {
             span.name { "Schedules" }
-            b { (text::number(of(State::Recurring))) }
+            b { (shown(of(State::Recurring))) }
             span { (frame.counts.kinds.len()) " handlers, " (paused) " paused" }
         }
         div.tile {
@@ -247,11 +248,11 @@ fn handler(frame: &Frame<'_>, kind: &KindCounts, sum: Option<&Sum>) -> Markup {
     let none = Sum::default();
     let sum = sum.unwrap_or(&none);
     let name = text::pair("handler", &kind.name);
-    let cell = |tab: Tab, number: u64| {
+    let cell = |tab: Tab, number: u64, bounded: bool| {
         html! {
             td.num {
-                @if number == 0 { (count(0)) }
-                @else { a href=(frame.link(&format!("/jobs?state={}&{name}", tab.word()))) { (text::number(number)) } }
+                @if number == 0 && !bounded { (count(0)) }
+                @else { a href=(frame.link(&format!("/jobs?state={}&{name}", tab.word()))) { (text::at_least(number, bounded)) } }
             }
         }
     };
@@ -265,10 +266,10 @@ fn handler(frame: &Frame<'_>, kind: &KindCounts, sum: Option<&Sum>) -> Markup {
                 @if kind.paused { " " span.paused { "paused" } }
                 @if !frame.is_served(&kind.name) { " " span.paused { "no node" } }
             }
-            (cell(Tab::Waiting, kind.of(State::Waiting)))
-            (cell(Tab::Running, kind.of(State::Running)))
-            (cell(Tab::Failing, kind.failing))
-            (cell(Tab::Dead, kind.of(State::Dead)))
+            (cell(Tab::Waiting, kind.of(State::Waiting), kind.is_bounded(State::Waiting)))
+            (cell(Tab::Running, kind.of(State::Running), kind.is_bounded(State::Running)))
+            (cell(Tab::Failing, kind.failing, kind.is_failing_bounded()))
+            (cell(Tab::Dead, kind.of(State::Dead), kind.is_bounded(State::Dead)))
             td.num.wide { (count(kind.of(State::Recurring))) }
             td.num.wide { (count(sum.done)) }
             td.num.wide { (count(sum.failed + sum.died)) }

@@ -288,7 +288,7 @@ impl Store for MemoryStore {
             Scan::List(query) => Scanned::Jobs(self.list(&query)),
             // A schedule in memory has its zone data with it.
             Scan::Zoned { .. } => Scanned::Jobs(Vec::new()),
-            Scan::Counts => Scanned::Counts(self.counts()),
+            Scan::Counts | Scan::SomeCounts { .. } => Scanned::Counts(self.counts()),
             Scan::Activity { since, window } => Scanned::Activity(self.inner.table.lock().activity(since, window)),
             Scan::Groups { after, limit } => Scanned::Groups(self.inner.table.lock().groups(after, limit)),
             Scan::Nodes { owner } => Scanned::Nodes(self.inner.table.lock().nodes(owner)),

@@ -120,7 +120,8 @@ impl Reader {
             Scan::Zoned { name, after, limit } => zoned(link, name, *after, *limit).map(Scanned::Jobs),
             Scan::Get(key) => get(link, key).map(|job| Scanned::Jobs(job.into_iter().collect())),
             Scan::List(query) => list(link, query).map(Scanned::Jobs),
-            Scan::Counts => counts(link).map(Scanned::Counts),
+            Scan::Counts => counts(link, u64::MAX).map(Scanned::Counts),
+            Scan::SomeCounts { most } => counts(link, *most).map(Scanned::Counts),
             Scan::Activity { since, window } => looks::activity(link, *since, *window).map(Scanned::Activity),
             Scan::Groups { after, limit } => looks::groups(link, *after, *limit).map(Scanned::Groups),
             Scan::Nodes { owner } => looks::nodes(link, *owner).map(Scanned::Nodes),
@@ -276,7 +277,7 @@ fn zoned(link: &Link, name: &str, JobId(after): JobId, limit: usize) -> Result<V
     Ok(link.ask(sql, &[&name, &after, &limit])?.iter().map(info).collect())
 }
 
-pub(super) fn counts(link: &Link) -> Result<Counts, Failure> {
+pub(super) fn counts(link: &Link, most: u64) -> Result<Counts, Failure> {
     let now = link.ask("SELECT clock()", &[])?;
-    looks::counts(link, Micros::new(now.first().map_or(0, |row| row.get(0))))
+    looks::counts(link, Micros::new(now.first().map_or(0, |row| row.get(0))), most)
 }

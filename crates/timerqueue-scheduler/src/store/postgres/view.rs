@@ -163,7 +163,7 @@ impl PostgresReader {
     ///
     /// [`Error::Store`].
     pub fn counts(&self) -> Result<Counts, Error> {
-        self.ask(reader::counts)
+        self.ask(|link| reader::counts(link, u64::MAX))
     }
 
     /// The greatest number that was given: numbers grow, are not used again, and some are never

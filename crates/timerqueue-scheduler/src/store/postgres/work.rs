@@ -111,6 +111,7 @@ impl Look for Link {
     type Answer = tokio_postgres::Row;
 
     const TEXTS: Texts = sql::SERVER;
+    const KEEPS_COUNTS: bool = false;
 
     fn look(&self, sql: &'static str, values: &[Value<'_>]) -> Result<Vec<tokio_postgres::Row>, Failure> {
         self.ask(sql, &params(values))

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Answer, Texts, Value, values};
 use crate::store::minutes::{self, Activity, minute_of, minutes_of};
 use crate::store::rules::{WRONG_BY, span_of};
-use crate::store::{Bound, Counts, Entry, GroupId, KindCounts, Micros, Node, NodeId, text};
+use crate::store::{Bound, Counts, Entry, GroupId, KindCounts, Micros, Node, NodeId, State, text};
 
 /// A connection that looks.
 pub(in crate::store) trait Look {
@@ -15,6 +15,8 @@ pub(in crate::store) trait Look {
     type Answer: Answer;
 
     const TEXTS: Texts;
+    /// The rows of handlers have their counts by state.
+    const KEEPS_COUNTS: bool;
 
     fn look(&self, sql: &'static str, values: &[Value<'_>]) -> Result<Vec<Self::Answer>, Self::Failure>;
 }
@@ -73,15 +75,37 @@ pub(in crate::store) fn activity<L: Look>(
     Ok(db.look(L::TEXTS.windows, values)?.iter().map(activity).collect())
 }
 
-/// The counts of all jobs. `now`: the clock, unless it is the server's.
-pub(in crate::store) fn counts<L: Look>(db: &L, mut now: Micros) -> Result<Counts, L::Failure> {
+/// The counts of all jobs. `now`: the clock, unless it is the server's. `most`: of each index, how
+/// many rows are walked.
+pub(in crate::store) fn counts<L: Look>(db: &L, mut now: Micros, most: u64) -> Result<Counts, L::Failure> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
     let (mut kinds, mut oldest): (Vec<KindCounts>, Option<Micros>) = (Vec::new(), None);
-    for row in db.look(L::TEXTS.counts, &[])? {
+    let mut apart = 0;
+    for row in db.look(L::TEXTS.counts, values![most])? {
         let count = |column: usize| counted(&row, column);
         let (paused, states) = (row.flag(1), std::array::from_fn(|state| count(3 + state)));
         oldest = oldest.into_iter().chain(row.instant(2).filter(|_| !paused)).min();
         now = row.instant(9).unwrap_or(now);
-        kinds.push(KindCounts::new(named(&row, 0), paused, states).with_failing(count(8)));
+        let mut kind = KindCounts::new(named(&row, 0), paused, states).with_failing(count(8));
+        apart += count(11);
+        kind.bounded[State::Waiting.index()] = count(10) >= count(12);
+        // A file keeps its other counts.
+        kind.failing_bounded = L::KEEPS_COUNTS && count(8) >= count(12);
+        kinds.push(kind);
+    }
+    if !L::KEEPS_COUNTS {
+        // Of the indexes of all handlers, each handler has some part.
+        let is_whole = |sum: u64| sum < most as u64;
+        let of = |state: State| kinds.iter().map(|kind| kind.of(state)).sum::<u64>();
+        let walked = [State::Queued, State::Running, State::Dead, State::Recurring].map(|state| (state, of(state)));
+        let failing = kinds.iter().map(|kind| kind.failing).sum();
+        for kind in &mut kinds {
+            for (state, sum) in walked {
+                kind.bounded[state.index()] = !is_whole(sum);
+            }
+            kind.bounded[State::Waiting.index()] |= !is_whole(apart);
+            kind.failing_bounded = !is_whole(failing);
+        }
     }
     let oldest = oldest.filter(|&wake| wake < now).map(Micros::to_system);
     let ahead = db.look(L::TEXTS.ahead, values![now.as_i64() - span_of(WRONG_BY), now])?;

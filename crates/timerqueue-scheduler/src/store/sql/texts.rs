@@ -50,23 +50,29 @@ spellings! { $
          WHERE job.handler = handler.id AND job.recurs = 0 AND job.wake IS NOT NULL UNION ALL SELECT min(head) FROM timerqueue_affinities AS one \
          WHERE one.handler = handler.id AND head IS NOT NULL UNION ALL SELECT (SELECT min(apart) FROM timerqueue_jobs AS job \
          WHERE job.handler = handler.id AND job.priority = one.value AND job.priority <> 0 AND job.state = 0 AND job.affinity_id IS NULL \
-         AND job.apart IS NOT NULL) FROM json_each('[-9,-8,-7,-6,-5,-4,-3,-2,-1,1,2,3,4,5,6,7,8,9]') AS one WHERE handler.priorities <> 0)), waiting, queued, running, dead, recurring, (SELECT count(*) FROM timerqueue_jobs AS job \
-         WHERE job.handler = handler.id AND job.state = 0 AND job.error IS NOT NULL), NULL FROM timerqueue_handlers AS handler ORDER BY handler.name" |
+         AND job.apart IS NOT NULL) FROM json_each('[-9,-8,-7,-6,-5,-4,-3,-2,-1,1,2,3,4,5,6,7,8,9]') AS one WHERE handler.priorities <> 0)), waiting, queued, running, dead, recurring, (SELECT count(*) FROM (SELECT 1 FROM timerqueue_jobs AS job \
+         WHERE job.handler = handler.id AND job.state = 0 AND job.error IS NOT NULL LIMIT $1)), NULL, 0, 0, $1 FROM timerqueue_handlers AS handler ORDER BY handler.name" |
         "WITH few AS (SELECT handler, count(*) FILTER (WHERE state = 1) AS queued, count(*) FILTER (WHERE state = 3) AS dead, \
-         count(*) FILTER (WHERE state = 4) AS recurring, count(*) FILTER (WHERE state = 0) AS failing FROM jobs \
-         WHERE state IN (1, 3, 4) OR (state = 0 AND error IS NOT NULL) GROUP BY handler), \
-         running AS (SELECT handler, count(*) AS n FROM jobs WHERE state = 2 GROUP BY handler), \
-         apart AS (SELECT handler, count(*) AS n FROM jobs WHERE state = 0 AND apart IS NOT NULL GROUP BY handler), \
-         rest AS (SELECT handler, count(*) FILTER (WHERE wake IS NULL AND apart IS NULL) AS n FROM jobs \
-         WHERE state = 0 AND coalesce(wake, apart) IS DISTINCT FROM due GROUP BY handler) \
+         count(*) FILTER (WHERE state = 4) AS recurring, count(*) FILTER (WHERE state = 0) AS failing FROM ( \
+         (SELECT handler, state FROM jobs WHERE state = 1 LIMIT $1) UNION ALL (SELECT handler, state FROM jobs WHERE state = 3 LIMIT $1) \
+         UNION ALL (SELECT handler, state FROM jobs WHERE state = 4 LIMIT $1) \
+         UNION ALL (SELECT handler, state FROM jobs WHERE state = 0 AND error IS NOT NULL LIMIT $1)) AS part GROUP BY handler), \
+         running AS (SELECT handler, count(*) AS n FROM (SELECT handler FROM jobs WHERE state = 2 LIMIT $1) AS part GROUP BY handler), \
+         apart AS (SELECT handler, count(*) AS n FROM (SELECT handler FROM jobs WHERE state = 0 AND apart IS NOT NULL LIMIT $1) AS part \
+         GROUP BY handler), \
+         rest AS (SELECT handler, count(*) AS walked, count(*) FILTER (WHERE wake IS NULL AND apart IS NULL) AS n FROM (SELECT handler, wake, apart \
+         FROM jobs WHERE state = 0 AND coalesce(wake, apart) IS DISTINCT FROM due LIMIT $1) AS part GROUP BY handler), \
+         most AS (SELECT greatest($1 / greatest((SELECT count(*) FROM handlers), 1), least($1, 1000)) AS n) \
          SELECT h.name, h.paused, least((SELECT min(wake) FROM jobs WHERE handler = h.id AND NOT recurs AND state = 0), \
          (SELECT min(head) FROM affinities AS one WHERE one.handler = h.id AND head IS NOT NULL), \
          (SELECT min(first.apart) FROM priorities_of(h.id) AS p (priority) CROSS JOIN LATERAL (SELECT j.apart FROM jobs j \
          WHERE j.handler = h.id AND j.priority = p.priority AND j.priority <> 0 AND j.state = 0 AND j.affinity_id IS NULL \
          AND j.apart IS NOT NULL ORDER BY j.apart LIMIT 1) AS first)), \
-         (SELECT count(*) FROM jobs WHERE handler = h.id AND NOT recurs AND wake IS NOT NULL) \
-         + coalesce(apart.n, 0) + coalesce(rest.n, 0), coalesce(few.queued, 0), coalesce(running.n, 0), coalesce(few.dead, 0), \
-         coalesce(few.recurring, 0), coalesce(few.failing, 0), clock() FROM handlers AS h LEFT JOIN few ON few.handler = h.id \
+         plain.n + coalesce(apart.n, 0) + coalesce(rest.n, 0), coalesce(few.queued, 0), coalesce(running.n, 0), coalesce(few.dead, 0), \
+         coalesce(few.recurring, 0), coalesce(few.failing, 0), clock(), \
+         plain.n, greatest(coalesce(apart.n, 0), coalesce(rest.walked, 0)), most.n FROM handlers AS h CROSS JOIN most \
+         CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM jobs WHERE handler = h.id AND NOT recurs AND wake IS NOT NULL \
+         LIMIT most.n) AS part) AS plain LEFT JOIN few ON few.handler = h.id \
          LEFT JOIN running ON running.handler = h.id LEFT JOIN apart ON apart.handler = h.id \
          LEFT JOIN rest ON rest.handler = h.id ORDER BY h.name",
     ahead: "SELECT count(*) FROM timerqueue_jobs WHERE earliest > $1 AND state = 4 AND json_valid(recurring) \
@@ -195,7 +201,9 @@ texts! {
     ],
     /// Of each handler: name, pause, the first wake instant, the jobs by state, the failing ones,
     /// and the clock of a server. One statement, so one snapshot. On a server jobs that wait are
-    /// counted in their indexes: those of a handler with a wake instant wait.
+    /// counted in their indexes: those of a handler with a wake instant wait. What is walked ends
+    /// at a bound. Then the numbers that tell whether it has: what was walked of the handler's own
+    /// index, of the indexes of all handlers, and the bound of the handler.
     counts: [counts],
     /// Recurring jobs that wait behind a clock that was ahead: those with a span that ends near now
     /// or later. A text that is no JSON has no cursor.

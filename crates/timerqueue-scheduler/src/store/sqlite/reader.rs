@@ -98,7 +98,8 @@ impl Reader {
             Scan::History(query) => history::list(db, query).map(Scanned::History),
             Scan::List(query) => list(db, query).map(Scanned::Jobs),
             Scan::Zoned { name, after, limit } => zoned(db, name, *after, *limit).map(Scanned::Jobs),
-            Scan::Counts => counts(db, Micros::floor(self.runtime.wall_now())).map(Scanned::Counts),
+            Scan::Counts => counts(db, Micros::floor(self.runtime.wall_now()), u64::MAX).map(Scanned::Counts),
+            Scan::SomeCounts { most } => counts(db, Micros::floor(self.runtime.wall_now()), *most).map(Scanned::Counts),
             Scan::Activity { since, window } => looks::activity(db, *since, *window).map(Scanned::Activity),
             Scan::Groups { after, limit } => looks::groups(db, *after, *limit).map(Scanned::Groups),
             Scan::Nodes { owner } => looks::nodes(db, *owner).map(Scanned::Nodes),
@@ -307,10 +308,10 @@ fn due_soon() -> [String; 2] {
     })
 }
 
-pub(super) fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
+pub(super) fn counts(db: &Connection, now: Micros, most: u64) -> Result<Counts, Failure> {
     // One snapshot for all counts.
     let snapshot = db.unchecked_transaction()?;
-    looks::counts(&*snapshot, now)
+    looks::counts(&*snapshot, now, most)
 }
 
 /// Done jobs, the last ones first.

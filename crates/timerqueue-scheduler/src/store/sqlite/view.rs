@@ -155,7 +155,7 @@ impl SqliteReader {
     ///
     /// [`Error::Store`].
     pub fn counts(&self) -> Result<Counts, Error> {
-        answer(reader::counts(&self.db, Micros::floor(SystemTime::now())))
+        answer(reader::counts(&self.db, Micros::floor(SystemTime::now()), u64::MAX))
     }
 
     /// The schedulers on the file, as [`Scheduler::nodes`](crate::Scheduler::nodes) has them. A

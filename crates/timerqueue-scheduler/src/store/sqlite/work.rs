@@ -157,6 +157,7 @@ impl Look for Connection {
     type Answer = Found;
 
     const TEXTS: Texts = sql::FILE;
+    const KEEPS_COUNTS: bool = true;
 
     fn look(&self, sql: &'static str, values: &[sql::Value<'_>]) -> Result<Vec<Found>, Failure> {
         found(&mut *self.prepare_cached(sql)?, values)
