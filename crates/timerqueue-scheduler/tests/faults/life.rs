@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use timerqueue::Runtime;
 use timerqueue_scheduler::rusqlite::{Connection, TransactionBehavior};
 use timerqueue_scheduler::store::{Fault, SqliteOptions, SqliteStore};
-use timerqueue_scheduler::{Clash, Error, Handler, Query, Run, Schedule, Scheduler};
+use timerqueue_scheduler::{Clash, Error, Handler, Query, Run, Schedule, Scheduler, State};
 
 use crate::layer::Faults;
 use crate::ledger::{self, Ledger};
@@ -148,6 +148,13 @@ impl Life {
         Ok(())
     }
 
+    /// A job that is begun at most once. It may be dead instead of done.
+    fn put_once(&self, scheduler: &Scheduler, key: &str) -> Result<(), Cut> {
+        let _ = self.surely("put", || scheduler.put_to("h", &1).key(key).at_most_once().send().wait())?;
+        self.said.say(format!("once {key}\n"));
+        Ok(())
+    }
+
     /// A put in a transaction of the user's.
     fn put_in(&self, scheduler: &Scheduler, key: &str) -> Result<(), Cut> {
         for _ in 0..3 {
@@ -195,6 +202,7 @@ impl Life {
         }
         for n in 8..12 {
             self.put(&scheduler, &key(&n.to_string()), Duration::ZERO)?;
+            self.put_once(&scheduler, &key(&format!("once{n}")))?;
         }
         let _ = self.surely("cancel", || scheduler.cancel("tick").wait())?;
         self.drain(&scheduler)?;
@@ -216,6 +224,10 @@ impl Life {
         }
         let _ = scheduler.cancel("tick").wait().unwrap();
         self.drain(&scheduler).unwrap();
+        for key in self.said.ledger().once {
+            let job = scheduler.get(&key).wait().unwrap();
+            assert!(self.said.runs_of(&key) == 1 || job.is_some(), "a job that is begun at most once is lost: {key}");
+        }
         store.check().unwrap();
     }
 
@@ -223,7 +235,7 @@ impl Life {
         let begun = Instant::now();
         loop {
             let jobs = self.surely("list", || scheduler.list(Query::new().limit(9)).wait())?;
-            if jobs.iter().all(|job| &*job.key == "far") {
+            if jobs.iter().all(|job| &*job.key == "far" || (job.terms.at_most_once && job.state == State::Dead)) {
                 return Ok(());
             }
             assert!(begun.elapsed() < Duration::from_secs(30), "the scheduler does not go on: {jobs:?}");

@@ -45,6 +45,8 @@ pub(crate) fn drain(scheduler: &Scheduler) {
 pub(crate) struct Ledger {
     /// The keys of the jobs whose put has returned.
     pub(crate) accepted: BTreeSet<String>,
+    /// The keys of jobs that are begun at most once.
+    pub(crate) once: BTreeSet<String>,
     /// By key: the attempt and the process of each run.
     runs: BTreeMap<String, Vec<(u64, u64)>>,
     early: Vec<String>,
@@ -59,6 +61,8 @@ impl Ledger {
         let Some(line) = line.strip_suffix('\n').map(|line| line.trim_end_matches('\r')) else { return };
         if let Some((_, key)) = line.split_once("accepted ") {
             self.accepted.insert(key.to_owned());
+        } else if let Some((_, key)) = line.split_once("once ") {
+            self.once.insert(key.to_owned());
         } else if let Some((_, run)) = line.split_once("run ") {
             let words: Vec<&str> = run.split(' ').collect();
             let [key, numbers @ ..] = &words[..] else { return };
@@ -72,7 +76,7 @@ impl Ledger {
     }
 
     /// What is wrong, in words. Each accepted job has run, none was early, and a job ran twice only
-    /// if its first run was under way when its process was killed.
+    /// if its first run was under way when its process was killed, and if it may (J24).
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults: Vec<String> = self.early.iter().map(|line| format!("early: {line}")).collect();
         let lost: Vec<&String> = self.accepted.iter().filter(|&key| !self.runs.contains_key(key)).collect();
@@ -80,6 +84,9 @@ impl Ledger {
             faults.push(format!("{} of {} accepted jobs have not run: {lost:?}", lost.len(), self.accepted.len()));
         }
         for (key, runs) in &self.runs {
+            if self.once.contains(key) && runs.len() > 1 {
+                faults.push(format!("begun again: {key} {runs:?}"));
+            }
             for pair in runs.windows(2) {
                 if pair[0].0 + u64::from(!self.after_cut) > pair[1].0 {
                     faults.push(format!("an attempt ran twice: {key} {runs:?}"));
