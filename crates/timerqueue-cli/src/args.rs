@@ -161,6 +161,10 @@ pub(crate) struct NewJob {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) limit: Option<Duration>,
 
+    /// Keeps the key taken for this time once the job is done, instead of as the worker says
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) unique_for: Option<Duration>,
+
     /// The group, such as account-7: one worker runs all jobs of the handler with it, as many at a
     /// time as --per-group says there
     #[arg(short, long)]

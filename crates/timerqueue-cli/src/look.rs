@@ -268,6 +268,9 @@ fn described(job: &JobInfo, is_served: bool) -> String {
     if let Some(limit) = job.terms.limit {
         field("limit", text::rough(limit));
     }
+    if let Some(time) = job.terms.unique_for {
+        field("unique", format!("for {} once it is done", text::rough(time)));
+    }
     if job.crashes > 0 {
         field("crashes", format!("{} (attempts that the end of their process has cut off)", job.crashes));
     }

@@ -66,6 +66,7 @@ impl args::NewJob {
         let put = if self.at_most_once { put.at_most_once() } else { put };
         let put = if let Some(attempts) = self.attempts { put.attempts(attempts) } else { put };
         let put = if let Some(limit) = self.limit { put.limit(limit) } else { put };
+        let put = if let Some(time) = self.unique_for { put.unique_for(time) } else { put };
         if let Some(after) = self.expires_after { put.expires_after(after) } else { put }
     }
 }

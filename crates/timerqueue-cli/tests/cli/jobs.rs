@@ -92,12 +92,26 @@ fn a_cron_line_is_shown_with_its_next_five_runs(folder: Folder) {
     folder.ok(["cron", "poll", "every 10s", "--key", "p", "--catchup", "all=3", "--overlap", "queue", "--grace", "1m"]);
     folder.ok(["cron", "poll", "every 1h", "--key", "e", "--priority", "9", "--expires-after", "5m"]);
     assert_eq!(folder.job("e")["expires_after_seconds"], json!(300.0));
-    folder.ok(["cron", "pay", "every 1h", "--key", "t", "--at-most-once", "--attempts", "3", "--limit", "90s"]);
+    folder.ok([
+        "cron",
+        "pay",
+        "every 1h",
+        "--key",
+        "t",
+        "--at-most-once",
+        "--attempts",
+        "3",
+        "--limit",
+        "90s",
+        "--unique-for",
+        "1h",
+    ]);
     let job = folder.job("t");
     assert_eq!(
         (&job["at_most_once"], &job["most_attempts"], &job["limit_seconds"]),
         (&json!(true), &json!(3), &json!(90.0))
     );
+    assert_eq!(job["unique_for_seconds"], json!(3_600.0));
     let shown = folder.ok(["show", "t"]);
     assert!(shown.contains("0 of 3, begun at most once\n") && shown.contains("\nlimit "), "{shown}");
     assert_eq!(folder.fails(["put", "h", "--attempts", "0"]).0, 2);

@@ -299,6 +299,36 @@ impl<'a> Put<'a> {
         self
     }
 
+    /// The key stays taken for this time once the job is done, instead of for that of its handler's
+    /// [`History::keys`](crate::History::keys): a further put with the key is refused or kept, as
+    /// its [`Clash`] says, and [`Clash::Replace`] puts the new job. The done job is kept for as
+    /// long, at least. The key of a job that was cancelled, or is dead, is free at once. Of a
+    /// recurring job this says nothing. On the store's clock, rounded up to microseconds.
+    ///
+    /// # Examples
+    ///
+    /// One report of a kind in ten minutes:
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::{Placed, Scheduler};
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("report", |_: u32, _| {}).start()?;
+    /// let put = || scheduler.put_to("report", &7).key("report/7").unique_for(Duration::from_secs(600)).send().wait();
+    /// let id = put()?.added().unwrap();
+    /// clock.advance(Duration::from_secs(60)); // it is done
+    /// assert_eq!(put()?, Placed::Refused(id));
+    /// clock.advance(Duration::from_secs(600));
+    /// assert!(put()?.added().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn unique_for(mut self, time: Duration) -> Self {
+        self.terms.unique_for = Some(time);
+        self
+    }
+
     /// When the job is due. A `Duration`, and the time until a
     /// [`Timestamp`](timerqueue::Timestamp), are added to the store's wall clock; a `SystemTime` is
     /// a time of that clock. Due times follow the clock when it is set. They are rounded up to

@@ -110,6 +110,12 @@ const COLUMNS: &[Column] = &[
         |row| row.terms.limit.map(super::rules::span_of),
         |read, n| read.row.terms.limit = Some(Duration::from_micros(count(n))),
     ),
+    number(
+        "unique_for",
+        Change,
+        |row| row.terms.unique_for.map(super::rules::span_of),
+        |read, n| read.row.terms.unique_for = Some(Duration::from_micros(count(n))),
+    ),
 ];
 
 fn micros(at: Option<Micros>) -> Option<i64> {

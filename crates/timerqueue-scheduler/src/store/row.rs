@@ -151,12 +151,14 @@ pub enum RunEnd {
     CutOff,
 }
 
-/// What a job asks for its runs, beside the settings of its handler: [`Put::at_most_once`],
-/// [`Put::attempts`] and [`Put::limit`]. The default asks for nothing.
+/// What a job asks for its runs and its end, beside the settings of its handler:
+/// [`Put::at_most_once`], [`Put::attempts`], [`Put::limit`] and [`Put::unique_for`]. The default
+/// asks for nothing.
 ///
 /// [`Put::at_most_once`]: crate::Put::at_most_once
 /// [`Put::attempts`]: crate::Put::attempts
 /// [`Put::limit`]: crate::Put::limit
+/// [`Put::unique_for`]: crate::Put::unique_for
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 pub struct Terms {
@@ -173,6 +175,13 @@ pub struct Terms {
         serialize_with = "form::seconds_or_none"
     )]
     pub limit: Option<Duration>,
+    /// How long the key stays taken once the job is done, instead of what its handler says.
+    #[serde(
+        rename = "unique_for_seconds",
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "form::seconds_or_none"
+    )]
+    pub unique_for: Option<Duration>,
 }
 
 fn is_not(is: &bool) -> bool {
@@ -180,11 +189,12 @@ fn is_not(is: &bool) -> bool {
 }
 
 impl Terms {
-    /// As stores keep them: at least one attempt, and a limit in whole microseconds, rounded up.
+    /// As stores keep them: at least one attempt, and times in whole microseconds, rounded up.
     pub(crate) fn kept(self) -> Self {
-        let micros = |limit: Duration| limit.as_nanos().div_ceil(1_000).min(i64::MAX as u128) as u64;
-        let limit = self.limit.map(|limit| Duration::from_micros(micros(limit)));
-        Self { attempts: self.attempts.map(|attempts| attempts.max(1)), limit, ..self }
+        let rounded =
+            |time: Duration| Duration::from_micros(time.as_nanos().div_ceil(1_000).min(i64::MAX as u128) as u64);
+        let (limit, unique_for) = (self.limit.map(rounded), self.unique_for.map(rounded));
+        Self { attempts: self.attempts.map(|attempts| attempts.max(1)), limit, unique_for, ..self }
     }
 }
 

@@ -115,6 +115,7 @@ impl<A: Rig, B: Rig> Twins<A, B> {
         }
         new.terms.at_most_once = self.random.chance(15);
         new.terms.attempts = self.random.chance(15).then_some(2);
+        new.terms.unique_for = if self.random.chance(15) { Some(secs(self.random.below(9))) } else { None };
         if self.random.chance(25) {
             let overlap = [Overlap::Skip, Overlap::QueueOne, Overlap::Allow][self.random.below(3) as usize];
             let schedule = Schedule::every(secs(10)).build().unwrap();

@@ -344,6 +344,10 @@ macro_rules! conformance {
             j24_a_run_that_was_in_doubt_does_not_begin
             j24_runs_of_a_recurring_job_have_its_terms
             j25_a_job_has_its_own_attempts_and_limit
+            j26_a_key_stays_taken_for_the_time_of_its_job
+            j26_the_time_of_a_job_goes_before_that_of_its_handler
+            j26_runs_of_a_recurring_job_take_no_key
+            j26_a_taken_key_removes_no_other_done_job
             j30_a_done_job_is_kept_with_its_run_node_and_result
             j30_a_job_is_kept_only_where_it_is_asked_for
             j30_done_jobs_are_listed_by_handler_key_and_number

@@ -118,9 +118,9 @@ pub(crate) fn j24_runs_of_a_recurring_job_have_its_terms<R: Rig>() {
 pub(crate) fn j25_a_job_has_its_own_attempts_and_limit<R: Rig>() {
     let store = Bench::<R>::new();
     let mut terms = Terms::default();
-    (terms.attempts, terms.limit) = (Some(u32::MAX), Some(Duration::MAX));
+    (terms.attempts, terms.limit, terms.unique_for) = (Some(u32::MAX), Some(Duration::MAX), Some(Duration::MAX));
     store.put_with("greatest", terms);
-    (terms.attempts, terms.limit) = (Some(3), Some(Duration::ZERO));
+    (terms.attempts, terms.limit, terms.unique_for) = (Some(3), Some(Duration::ZERO), None);
     store.put_with("a", terms);
     assert_eq!(store.get("a").unwrap().terms, terms);
     let jobs = store.claim().jobs;
@@ -130,4 +130,87 @@ pub(crate) fn j25_a_job_has_its_own_attempts_and_limit<R: Rig>() {
     let _ = store.settle(&jobs[1], Verdict::Retry(secs(0)));
     store.clock(1);
     assert_eq!(store.claim_one().terms, terms);
+}
+
+fn unique(seconds: u64) -> Terms {
+    let mut terms = Terms::default();
+    terms.unique_for = Some(secs(seconds));
+    terms
+}
+
+pub(crate) fn j26_a_key_stays_taken_for_the_time_of_its_job<R: Rig>() {
+    let store = Bench::<R>::new();
+    let id = store.put_with("a", unique(10));
+    let job = store.claim_one();
+    store.clock(5);
+    let _ = store.settle(&job, Verdict::Done);
+    assert_eq!(store.get("a").map(|job| job.state), None);
+    let put = |clash| {
+        let new = NewJob { clash, terms: unique(10), ..new_job("a", When::At(at(0))) };
+        placed(store.one(Op::Put(Box::new(new))))
+    };
+    assert_eq!([Clash::Refuse, Clash::Keep].map(put), [Placed::Refused(id), Placed::Kept(id)]);
+    store.clock(14);
+    assert_eq!(put(Clash::Refuse), Placed::Refused(id));
+    store.clock(16);
+    assert!(put(Clash::Refuse).added().is_some());
+    // One that replaces is put at any time.
+    let _ = store.settle(&store.claim_one(), Verdict::Done);
+    assert!(put(Clash::Replace).added().is_some());
+    // A job that is dead, or was cancelled, is none that is done.
+    let _ = store.settle(&store.claim_one(), Verdict::Dead);
+    store.clock(40);
+    assert!(put(Clash::Refuse).added().is_some());
+    assert_eq!(store.change("a", Mutation::Cancel), Applied::Cancel(Cancel::Cancelled));
+    assert!(put(Clash::Refuse).added().is_some());
+}
+
+pub(crate) fn j26_the_time_of_a_job_goes_before_that_of_its_handler<R: Rig>() {
+    use timerqueue_scheduler::{History, HistoryQuery, store::Keep};
+    let store = Bench::<R>::new();
+    for (key, terms) in [("none", Terms::default()), ("short", unique(5)), ("no time", unique(0))] {
+        store.put_with(key, terms);
+        let keep = Keep { history: History::new(secs(3_600)).keys(secs(60)), ..Keep::default() };
+        let _ = store.settle(&store.claim_one(), Verdict::Kept(Box::new(keep)));
+    }
+    let is_taken = |key: &str| placed(store.put(key, When::At(at(9_000)))).is_refused();
+    assert_eq!(["none", "short", "no time"].map(is_taken), [true, true, false]);
+    store.clock(6);
+    assert_eq!(["none", "short"].map(is_taken), [true, false]);
+    // The history is that of the handler.
+    assert_eq!(store.past(HistoryQuery::new()).len(), 3);
+}
+
+pub(crate) fn j26_runs_of_a_recurring_job_take_no_key<R: Rig>() {
+    let store = Bench::<R>::new();
+    let recurrence = Recurrence {
+        schedule: Schedule::every(secs(10)).build().unwrap(),
+        catchup: Default::default(),
+        grace: None,
+        overlap: Overlap::Skip,
+    };
+    let (recurrence, first) = (Some(Box::new(recurrence)), Some(occurrence(10)));
+    let new = NewJob { terms: unique(3_600), recurrence, first, ..new_job("r", When::At(at(10))) };
+    let _ = ADDED(store.one(Op::Put(Box::new(new))));
+    store.clock(12);
+    assert_eq!(store.advance(&[10], 20), Applied::Held(true));
+    let _ = store.settle(&store.claim_one(), Verdict::Done);
+    let _ = store.change("r", Mutation::Cancel);
+    assert!(placed(store.put("r", When::At(at(0)))).added().is_some());
+}
+
+/// A job that is kept for its key alone takes no other done job of its handler along.
+pub(crate) fn j26_a_taken_key_removes_no_other_done_job<R: Rig>() {
+    use timerqueue_scheduler::{History, HistoryQuery, store::Keep};
+    let store = Bench::<R>::new();
+    for n in 0..20 {
+        store.put_with(&format!("kept {n}"), Terms::default());
+        let keep = Keep { history: History::new(secs(3_600)), ..Keep::default() };
+        let _ = store.settle(&store.claim_one(), Verdict::Kept(Box::new(keep)));
+    }
+    for n in 0..20 {
+        store.put_with(&format!("unique {n}"), unique(10));
+        let _ = store.settle(&store.claim_one(), Verdict::Done);
+    }
+    assert_eq!(store.past(HistoryQuery::new()).len(), 40);
 }

@@ -331,10 +331,11 @@ fn l8_a_put_in_a_transaction_of_the_users() {
     server.psql(&format!("BEGIN; SELECT {schema}.put('log', 'undone'); ROLLBACK"));
     server.psql(&format!("BEGIN; SELECT {schema}.put('log', 'a', '{{\"n\": 1}}'); COMMIT"));
     until("the job has run", || log.lock().unwrap().len() == 1);
-    let asks = "due => now() + interval '1 day', at_most_once => true, attempts => 3, time_limit => interval '1.5 s'";
+    let asks = "due => now() + interval '1 day', at_most_once => true, attempts => 3, time_limit => interval '1.5 s', unique_for => '1 h'";
     server.psql(&format!("SELECT {schema}.put('log', 'terms', {asks})"));
     let mut terms = Terms::default();
     (terms.at_most_once, terms.attempts, terms.limit) = (true, Some(3), Some(Duration::from_millis(1_500)));
+    terms.unique_for = Some(HOUR);
     assert_eq!(node.get("terms").wait().unwrap().unwrap().terms, terms);
     server.psql(&format!("SELECT {schema}.put('log', 'far', due => now() + interval '1 day')"));
     assert_eq!(server.psql(&format!("SELECT {schema}.put('log', 'far') IS NULL")), "t", "the key is taken");

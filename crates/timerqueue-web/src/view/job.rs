@@ -168,6 +168,10 @@ fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
                 dt { "Limit" }
                 dd { (text::duration(limit)) }
             }
+            @if let Some(time) = job.terms.unique_for {
+                dt { "Key taken" }
+                dd { "for " (text::duration(time)) " once it is done" }
+            }
             @if job.state != State::Recurring {
                 dt { "Attempts begun" }
                 dd { (job.attempt) @if job.crashes > 0 { ", of which the end of their process has cut off " (job.crashes) } }

@@ -31,14 +31,16 @@ ALTER TABLE handlers ADD COLUMN IF NOT EXISTS keeps_keys boolean NOT NULL DEFAUL
 ALTER TABLE jobs
     ADD COLUMN IF NOT EXISTS at_most_once boolean NOT NULL DEFAULT false, -- a run is not begun again, also after the end of its node
     ADD COLUMN IF NOT EXISTS most_attempts bigint, -- instead of those of the handler
-    ADD COLUMN IF NOT EXISTS time_limit bigint; -- microseconds, instead of the limit of the handler
+    ADD COLUMN IF NOT EXISTS time_limit bigint, -- microseconds, instead of the limit of the handler
+    ADD COLUMN IF NOT EXISTS unique_for bigint; -- microseconds for which the key stays taken once the job is done, instead of what the handler says
 
 DROP FUNCTION IF EXISTS put(text, text, text, timestamptz, text, text, bigint, timestamptz);
 
 -- Puts a job in the caller's own transaction. Returns its number; none if another job has the key and stays.
 -- `in_group`, which was `affinity`: one member runs all jobs of the handler with this text. `clash`: `refuse` and `keep` let the other job stay, `replace` lets it make way.
 -- `priority`: from -9 to 9, and each step is worth an hour. `expires`: the last instant at which a run begins. `at_most_once`: the job is not begun again,
--- also after the end of its process. `attempts` and `time_limit` (of each run): instead of those of the handler.
+-- also after the end of its process. `attempts` and `time_limit` (of each run): instead of those of the handler. `unique_for`: how long the
+-- key stays taken once the job is done.
 CREATE OR REPLACE FUNCTION put(
     handler text,
     key text,
@@ -50,13 +52,15 @@ CREATE OR REPLACE FUNCTION put(
     expires timestamptz DEFAULT NULL,
     at_most_once boolean DEFAULT false,
     attempts bigint DEFAULT NULL,
-    time_limit interval DEFAULT NULL
+    time_limit interval DEFAULT NULL,
+    unique_for interval DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
 #variable_conflict use_column
 DECLARE
     kind bigint;
     tie bigint;
     at bigint := coalesce(ceil(extract(epoch FROM put.due) * 1000000)::bigint, clock());
+    taken bigint := least(ceil(extract(epoch FROM put.unique_for) * 1000000), 9223372036854775807)::bigint;
     micros bigint := least(ceil(extract(epoch FROM put.time_limit) * 1000000), 9223372036854775807)::bigint;
     last bigint := floor(extract(epoch FROM put.expires) * 1000000)::bigint;
     new_id bigint;
@@ -85,8 +89,8 @@ BEGIN
     IF last NOT BETWEEN 0 AND 253402300799999999 THEN
         RAISE EXCEPTION 'a last instant lies between 1970 and 9999';
     END IF;
-    IF put.at_most_once IS NULL OR put.attempts NOT BETWEEN 1 AND 4294967295 OR micros < 0 THEN
-        RAISE EXCEPTION 'attempts are at least one, a limit of time is not negative, and at_most_once is true or false';
+    IF put.at_most_once IS NULL OR put.attempts NOT BETWEEN 1 AND 4294967295 OR micros < 0 OR taken < 0 THEN
+        RAISE EXCEPTION 'attempts are at least one, time_limit and unique_for are not negative, and at_most_once is true or false';
     END IF;
     SELECT h.id INTO kind FROM handlers h WHERE h.name = put.handler;
     IF kind IS NULL THEN
@@ -99,8 +103,8 @@ BEGIN
         RETURNING id INTO tie;
     END IF;
     LOOP
-        INSERT INTO jobs (id, key, handler, payload, due, wake, affinity, affinity_id, priority, expires, at_most_once, most_attempts, time_limit)
-        VALUES (nextval('ids'), put.key, kind, put.payload, at, at, put.in_group, tie, put.priority, last, put.at_most_once, put.attempts, micros)
+        INSERT INTO jobs (id, key, handler, payload, due, wake, affinity, affinity_id, priority, expires, at_most_once, most_attempts, time_limit, unique_for)
+        VALUES (nextval('ids'), put.key, kind, put.payload, at, at, put.in_group, tie, put.priority, last, put.at_most_once, put.attempts, micros, taken)
         ON CONFLICT (key) WHERE holds_key DO NOTHING
         RETURNING id INTO new_id;
         EXIT WHEN new_id IS NOT NULL OR put.clash <> 'replace';

@@ -235,16 +235,18 @@ pub(crate) trait Runs: Rows + Sized {
     /// Keeps a job that is done, if its handler, the store or the job itself asks for that.
     fn keep_done(&mut self, id: JobId, last: Option<Box<LastRun>>, keep: Option<Keep>, now: Micros) {
         let Some(row) = self.row(id) else { return };
-        let (own, holds_key) = (row.keep, row.holds_key);
-        if own.is_none() && keep.is_none() && self.history().is_none() {
+        let (own, holds_key, unique_for) = (row.keep, row.holds_key, row.terms.unique_for);
+        if own.is_none() && keep.is_none() && unique_for.is_none() && self.history().is_none() {
             return;
         }
         let Keep { history, node, result } = keep.unwrap_or_default();
         let history = self.history().map_or(history, |all| history.max(all));
         let own = Duration::from_micros(own.unwrap_or_default().unsigned_abs());
-        let keys = if holds_key { history.keys } else { Duration::ZERO };
+        let keys = if holds_key { unique_for.unwrap_or(history.keys) } else { Duration::ZERO };
         let keep_until = now.saturating_add(history.time.max(keys).max(own));
-        let most = if history.rows == 0 && !own.is_zero() { History::ROWS } else { history.rows };
+        // One that is kept for its own sake is no reason for others of the handler to go.
+        let for_itself = !own.is_zero() || unique_for.is_some_and(|time| !time.is_zero());
+        let most = if history.rows == 0 && for_itself { History::ROWS } else { history.rows };
         if keep_until <= now || (most == 0 && keys.is_zero()) {
             return;
         }

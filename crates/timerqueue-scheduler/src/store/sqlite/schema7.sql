@@ -32,3 +32,4 @@ ALTER TABLE timerqueue_jobs ADD COLUMN begun INTEGER;
 ALTER TABLE timerqueue_jobs ADD COLUMN at_most_once INTEGER NOT NULL DEFAULT 0; -- a run is not begun again, also after the end of its process
 ALTER TABLE timerqueue_jobs ADD COLUMN most_attempts INTEGER; -- instead of those of the handler
 ALTER TABLE timerqueue_jobs ADD COLUMN time_limit INTEGER; -- microseconds, instead of the limit of the handler
+ALTER TABLE timerqueue_jobs ADD COLUMN unique_for INTEGER; -- microseconds for which the key stays taken once the job is done, instead of what the handler says
