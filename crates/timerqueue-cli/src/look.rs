@@ -278,6 +278,9 @@ fn described(job: &JobInfo, is_served: bool) -> String {
         field("error", text::tame(error));
     }
     field("payload", text::tame(&job.payload));
+    if let Some(progress) = &job.progress {
+        field("progress", text::tame(progress));
+    }
     if let Some(last) = &job.last {
         field("last run", last_line(last));
     }

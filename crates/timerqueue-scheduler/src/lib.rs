@@ -68,7 +68,7 @@ pub use rusqlite;
 
 pub use engine::{
     Binding, Ended, Failed, Handler, HandlerError, IntoOutcome, Job, LeastLoaded, Next, Outcome, Pending, Permanent,
-    Rendezvous, Report, Retry, RoundRobin, Run, RunRecord, Stats, StillRunning,
+    Rendezvous, Report, Retry, Returned, RoundRobin, Run, RunRecord, Stats, StillRunning,
 };
 pub use histogram::Histogram;
 pub use scheduler::{Builder, ById, EditJob, Figure, FigureKind, Figures, Put, Scheduler, StartError};

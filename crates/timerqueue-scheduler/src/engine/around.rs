@@ -43,7 +43,7 @@ impl Ended {
     /// Whether the job is done.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        *self == Self::Outcome(Outcome::Done)
+        matches!(self, Self::Outcome(Outcome::Done | Outcome::Returned(_)))
     }
 
     /// The text of the error of a failed attempt, or of [`Outcome::Dead`].

@@ -11,8 +11,9 @@ use serde::de::DeserializeOwned;
 use timerqueue::{CancellationToken, Due};
 
 use super::core::Core;
-use super::retry::{HandlerError, Retry};
-use crate::store::{History, JobId, Limits, Rate, Terms};
+use super::pending::Pending;
+use super::retry::{HandlerError, Permanent, Retry};
+use crate::store::{Error, Held, History, JobId, Limits, Rate, Terms};
 use crate::unwind::caught;
 
 /// A type of payload with the name of its handler.
@@ -63,6 +64,10 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
 pub enum Outcome {
     /// The job is done, and leaves the store.
     Done,
+    /// The job is done, with this value as JSON text: at most 256 KiB, without NUL. It is kept with
+    /// the done job, if that is [kept](Handler::history). Made by [`Outcome::returned`] and
+    /// [`Returned`].
+    Returned(String),
     /// The job is to run again then, as a new run: attempts count from 1. An instant that has
     /// passed means at once.
     Again(Due),
@@ -76,6 +81,23 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// [`Outcome::Returned`], with this value.
+    ///
+    /// # Errors
+    ///
+    /// The value cannot be written as JSON.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue_scheduler::Outcome;
+    ///
+    /// assert_eq!(Outcome::returned(&[1, 2]).unwrap(), Outcome::Returned("[1,2]".into()));
+    /// ```
+    pub fn returned(value: &impl Serialize) -> Result<Self, HandlerError> {
+        serde_json::to_string(value).map(Self::Returned).map_err(|error| HandlerError::new(Permanent::new(error)))
+    }
+
     /// [`Outcome::Again`], from a `Duration`, a `Timestamp` or a `SystemTime`.
     #[must_use]
     pub fn again(due: impl Into<Due>) -> Self {
@@ -108,6 +130,34 @@ pub trait IntoOutcome {
 impl IntoOutcome for () {
     fn into_outcome(self) -> Result<Outcome, HandlerError> {
         Ok(Outcome::Done)
+    }
+}
+
+/// The value of a handler, which is kept with its done job, if that is [kept](Handler::history).
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use timerqueue::{ManualClock, Runtime};
+/// # use timerqueue_scheduler::*;
+/// # let clock = ManualClock::new();
+/// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let sum = Handler::new("sum", |parts: Vec<u32>, _: &Run| Returned(parts.iter().sum::<u32>()));
+/// let sum = sum.history(History::new(Duration::from_secs(3_600)));
+/// let scheduler = Scheduler::builder().runtime(&runtime).register(sum).start()?;
+/// let id = scheduler.put_to("sum", &[1, 2, 3]).send().wait()?.added().unwrap();
+/// clock.advance(Duration::ZERO);
+/// let done = scheduler.get_finished(id).wait()?.unwrap();
+/// assert_eq!(done.value::<u32>().unwrap()?, 6);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Returned<T>(pub T);
+
+impl<T: Serialize> IntoOutcome for Returned<T> {
+    fn into_outcome(self) -> Result<Outcome, HandlerError> {
+        Outcome::returned(&self.0)
     }
 }
 
@@ -151,8 +201,9 @@ pub struct Run {
 pub(crate) struct RunInner {
     pub(crate) core: Arc<Core>,
     pub(crate) id: JobId,
-    #[cfg(feature = "sqlite")]
-    pub(crate) held: crate::store::Held,
+    pub(crate) held: Held,
+    /// What the attempts before have left.
+    pub(crate) progress: Option<Arc<str>>,
     /// The handler has settled the run in a transaction of its own.
     #[cfg(feature = "sqlite")]
     pub(crate) settled: Arc<std::sync::atomic::AtomicBool>,
@@ -214,6 +265,66 @@ impl Run {
     #[must_use]
     pub fn nominal(&self) -> Option<SystemTime> {
         self.inner.nominal
+    }
+
+    /// What the attempts before this one have [left](Self::save_progress). `None`: nothing.
+    ///
+    /// # Errors
+    ///
+    /// It is no value of this type.
+    pub fn progress<T: DeserializeOwned>(&self) -> Result<Option<T>, serde_json::Error> {
+        self.inner.progress.as_deref().map(serde_json::from_str).transpose()
+    }
+
+    /// Leaves a value to the next attempt at this run, such as how far it has come: at most 256 KiB
+    /// of JSON, instead of what was left before. One commit of the store. The value is there after
+    /// a failure, a crash and a revival of the job; another run at the request of the handler
+    /// ([`Outcome::Again`]) begins without. [`JobInfo::progress`](crate::JobInfo::progress) shows
+    /// it. False: the run is not the job's any more, and nothing was written. A handler that goes
+    /// on then does what another run does again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotSerializable`](crate::Error::NotSerializable),
+    /// [`Error::Invalid`](crate::Error::Invalid), [`Error::Store`](crate::Error::Store).
+    ///
+    /// # Examples
+    ///
+    /// An import that goes on where the attempt before has failed:
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let import = |lines: Vec<String>, run: &Run| -> Result<(), Box<dyn std::error::Error>> {
+    ///     let first = run.progress()?.unwrap_or(0);
+    ///     for (n, line) in lines.iter().enumerate().skip(first) {
+    ///         if line == "bad" && run.attempt() == 1 {
+    ///             return Err("a line that fails once".into());
+    ///         }
+    ///         if !run.save_progress(&(n + 1)).wait()? {
+    ///             break; // another node runs the job by now
+    ///         }
+    ///     }
+    ///     assert_eq!(first, if run.attempt() == 1 { 0 } else { 1 });
+    ///     Ok(())
+    /// };
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("import", import).start()?;
+    /// let _ = scheduler.put_to("import", &["good", "bad"]).key("a").send().wait()?;
+    /// clock.advance(Duration::ZERO);
+    /// assert_eq!(scheduler.get("a").wait()?.unwrap().progress.as_deref(), Some("1"));
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(scheduler.stats().wait()?.done, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn save_progress(&self, value: &impl Serialize) -> Pending<bool> {
+        let RunInner { core, held, .. } = &*self.inner;
+        match serde_json::to_string(value) {
+            Err(error) => Pending::ready(Err(Error::NotSerializable { reason: error.to_string() })),
+            Ok(json) => core.save_progress(*held, json.into()),
+        }
     }
 
     /// A text that all attempts at this run share, and no other run has: for calls elsewhere that

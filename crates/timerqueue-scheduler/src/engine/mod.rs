@@ -24,7 +24,7 @@ mod tests;
 pub use self::around::{Ended, Next};
 pub use self::binding::{Binding, LeastLoaded, Rendezvous, RoundRobin};
 pub use self::close::{Report, StillRunning};
-pub use self::job::{Handler, IntoOutcome, Job, Outcome, Run};
+pub use self::job::{Handler, IntoOutcome, Job, Outcome, Returned, Run};
 pub use self::pending::Pending;
 pub use self::retry::{Failed, HandlerError, Permanent, Retry};
 pub use self::runs::RunRecord;

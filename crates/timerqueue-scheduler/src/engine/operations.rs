@@ -8,7 +8,7 @@ use super::backlog;
 use super::core::Core;
 use super::pending::Pending;
 use crate::store::reply::Awaited;
-use crate::store::{Applied, Error, Fault, Op, Reply, Scan, Scanned};
+use crate::store::{Applied, Error, Fault, Held, Op, Reply, Scan, Scanned};
 
 /// Whether the runtime belongs to the parent of this process.
 fn is_forked(runtime: &Runtime) -> bool {
@@ -81,6 +81,21 @@ impl Core {
         }
         // The store of a forked child refuses by itself, and says why.
         if self.runtime.is_shut_down() && !is_forked(&self.runtime) { Err(Error::RuntimeEnded) } else { Ok(()) }
+    }
+
+    /// A run leaves something to the next attempt; also while the scheduler closes, as the end of
+    /// the run does.
+    pub(crate) fn save_progress(self: &Arc<Self>, held: Held, progress: Arc<str>) -> Pending<bool> {
+        let (completer, pending) = Pending::new(&self.runtime);
+        let reply = Reply::new(move |applied: Result<Vec<Applied>, Error>| {
+            completer.complete(applied.and_then(|applied| match applied.first() {
+                Some(Applied::Held(held)) => Ok(*held),
+                Some(Applied::Invalid(invalid)) => Err((*invalid).into()),
+                _ => Err(wrong_answer()),
+            }));
+        });
+        self.store.apply(vec![Op::Progress { held, progress }], reply);
+        pending
     }
 
     pub(crate) fn look_up<T: Send + 'static>(

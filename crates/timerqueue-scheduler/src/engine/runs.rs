@@ -20,6 +20,7 @@ use super::retry::{Failed, HandlerError, mixed};
 use crate::store::gate::MOST_CRASHES;
 use crate::store::{
     Applied, ClaimedJob, Held, Invalid, JobId, Keep, LastRun, Micros, Op, RunEnd, Settle, Terms, Verdict, When,
+    check_payload,
 };
 use crate::unwind::quietly;
 
@@ -115,13 +116,13 @@ struct Guard {
 
 impl Core {
     /// What becomes of a job of a handler that is done.
-    fn done_verdict(&self, handler: usize) -> Verdict {
+    fn done_verdict(&self, handler: usize, result: Option<Arc<str>>) -> Verdict {
         let history = self.handlers[handler].history;
-        if history.is_none() && !self.keeps_done {
+        if history.is_none() && result.is_none() && !self.keeps_done {
             return Verdict::Done;
         }
         let node = Some(Arc::clone(&self.node_name));
-        Verdict::Kept(Box::new(Keep { history: history.unwrap_or_default(), node, result: None }))
+        Verdict::Kept(Box::new(Keep { history: history.unwrap_or_default(), node, result }))
     }
 }
 
@@ -141,7 +142,7 @@ impl Core {
             end: RunEnd::Done,
             error: None,
         };
-        let verdict = self.by_name.get(&run.name).map_or(Verdict::Done, |&handler| self.done_verdict(handler));
+        let verdict = self.by_name.get(&run.name).map_or(Verdict::Done, |&handler| self.done_verdict(handler, None));
         Op::Settle(Box::new(Settle { held: run.held, verdict, record: Some(Box::new(record)) }))
     }
 }
@@ -158,8 +159,8 @@ impl Core {
             inner: Arc::new(RunInner {
                 core: Arc::clone(self),
                 id: job.held.id,
-                #[cfg(feature = "sqlite")]
                 held: job.held,
+                progress: job.progress,
                 #[cfg(feature = "sqlite")]
                 settled: Arc::clone(&settled),
                 key: Arc::clone(&job.key),
@@ -324,7 +325,17 @@ impl Guard {
 
     fn judge(&self, ended: Result<Outcome, Failure>) -> (Verdict, Option<RunEnd>, Option<String>) {
         let error = match ended {
-            Ok(Outcome::Done) => return (self.core.done_verdict(self.handler), Some(RunEnd::Done), None),
+            Ok(Outcome::Done) => return (self.core.done_verdict(self.handler, None), Some(RunEnd::Done), None),
+            Ok(Outcome::Returned(value)) => match check_payload(&value) {
+                Ok(()) => {
+                    let verdict = self.core.done_verdict(self.handler, Some(value.into()));
+                    return (verdict, Some(RunEnd::Done), None);
+                }
+                Err(invalid) => {
+                    let error = format!("the value of the handler cannot be kept: {invalid}");
+                    return (Verdict::Dead, Some(RunEnd::Dead), Some(error));
+                }
+            },
             Ok(Outcome::Again(due)) => return (Verdict::Again(self.core.when_again(due)), Some(RunEnd::Again), None),
             Ok(Outcome::Dead(error)) => return (Verdict::Dead, Some(RunEnd::Dead), Some(error)),
             Ok(Outcome::PutBack) if self.terms.at_most_once => {

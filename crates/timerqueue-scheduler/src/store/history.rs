@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::{JobId, LastRun, Micros, form};
 
@@ -244,4 +245,15 @@ pub struct FinishedJob {
     /// Grows with each end: what is behind the greatest one has ended later. On a server a commit
     /// may come late, and then has a smaller number than one before it.
     pub seq: u64,
+}
+
+impl FinishedJob {
+    /// The value of the handler: [`Returned`](crate::Returned). `None`: it has returned none.
+    ///
+    /// # Errors
+    ///
+    /// It is no value of this type.
+    pub fn value<T: DeserializeOwned>(&self) -> Option<Result<T, serde_json::Error>> {
+        self.result.as_deref().map(serde_json::from_str)
+    }
 }

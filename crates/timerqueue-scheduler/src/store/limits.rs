@@ -99,6 +99,7 @@ pub(crate) fn check(op: &Op) -> Result<(), Invalid> {
         }
         Op::Job { mutation, .. } => check_mutation(mutation),
         Op::PauseHandler { name, .. } => check_name(name),
+        Op::Progress { progress, .. } => check_payload(progress),
         Op::Settle(_) | Op::Advance(_) | Op::Revive(_) | Op::Discard(_) | Op::Doubt(_) | Op::Bind(_) => Ok(()),
     }
 }

@@ -251,6 +251,14 @@ pub enum Op {
     },
     /// The end of a run. Answer: [`Applied::Held`].
     Settle(Box<Settle>),
+    /// What a run leaves to the next attempt, instead of what it has left before. Answer:
+    /// [`Applied::Held`].
+    Progress {
+        /// The condition.
+        held: Held,
+        /// JSON text.
+        progress: Arc<str>,
+    },
     /// The next look at a recurring job. Answer: [`Applied::Held`].
     Advance(Box<Advance>),
     /// A dead job waits again, due now, with its attempts at zero. Answer: [`Applied::Revive`].

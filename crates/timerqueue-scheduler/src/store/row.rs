@@ -305,6 +305,10 @@ pub struct JobInfo {
     /// When the run under way began, on the store's clock.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "form::rfc3339_or_none")]
     pub begun: Option<SystemTime>,
+    /// What the last attempts have left to the next one, as JSON text:
+    /// [`Run::save_progress`](crate::Run::save_progress).
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "form::json_or_none")]
+    pub progress: Option<Arc<str>>,
     /// The [node](crate::Scheduler::nodes) of the run under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
@@ -542,6 +546,8 @@ pub struct ClaimedJob {
     pub cut_off: bool,
     /// What the job asks for the run.
     pub terms: Terms,
+    /// What the attempts before have left, as JSON text.
+    pub progress: Option<Arc<str>>,
 }
 
 /// A recurring job to be looked at: the caller computes an [`Advance`](super::Advance).

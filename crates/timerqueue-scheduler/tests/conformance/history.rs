@@ -166,3 +166,39 @@ pub(crate) fn j30_a_key_is_taken_in_the_commit_of_its_end<R: Rig>() {
     assert_eq!(answers[..2], [Applied::Held(true), Applied::Placed(Placed::Refused(id))]);
     ADDED(answers[2]);
 }
+
+pub(crate) fn j31_a_run_leaves_its_progress_to_the_next_attempt<R: Rig>() {
+    let store = Bench::<R>::new();
+    let _ = store.put("a", When::At(at(0)));
+    let first = store.claim().jobs.remove(0);
+    assert_eq!(first.progress, None);
+    let save = |job: &ClaimedJob, progress: &str| store.one(Op::Progress { held: job.held, progress: progress.into() });
+    for progress in ["1", "{\"line\":2}"] {
+        assert_eq!(save(&first, progress), Applied::Held(true));
+        assert_eq!(store.get("a").unwrap().progress.as_deref(), Some(progress));
+    }
+    assert_eq!(save(&first, "no json"), Applied::Invalid(timerqueue_scheduler::store::Invalid::PayloadNotJson));
+    assert_eq!(store.settle(&first, Verdict::Retry(secs(0))), Applied::Held(true));
+    assert_eq!(save(&first, "3"), Applied::Held(false), "a late holder writes nothing");
+    let second = store.claim().jobs.remove(0);
+    assert_eq!((second.progress.as_deref(), second.attempt), (Some("{\"line\":2}"), 2));
+    assert_eq!(save(&first, "3"), Applied::Held(false), "nor does it write into the run of another claim");
+    assert_eq!(store.settle(&second, Verdict::Dead), Applied::Held(true));
+    assert_eq!(store.one(Op::Revive(second.held.id)), Applied::Revive(Revive::Revived));
+    let third = store.claim().jobs.remove(0);
+    assert_eq!(third.progress.as_deref(), Some("{\"line\":2}"));
+    let _ = store.change("a", Mutation::Cancel);
+    assert_eq!(save(&third, "4"), Applied::Held(true), "it runs until it ends");
+    let _ = store.settle(&third, Verdict::Done);
+    assert_eq!(save(&third, "5"), Applied::Held(false));
+}
+
+pub(crate) fn j31_another_run_begins_without_progress<R: Rig>() {
+    let store = Bench::<R>::new();
+    let _ = store.put("a", When::At(at(0)));
+    let run = store.claim().jobs.remove(0);
+    assert_eq!(store.one(Op::Progress { held: run.held, progress: "1".into() }), Applied::Held(true));
+    assert_eq!(store.settle(&run, Verdict::Again(When::At(at(0)))), Applied::Held(true));
+    assert_eq!(store.get("a").unwrap().progress, None);
+    assert_eq!(store.claim().jobs[0].progress, None);
+}

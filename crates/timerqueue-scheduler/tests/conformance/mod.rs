@@ -355,6 +355,8 @@ macro_rules! conformance {
             j30_the_last_done_jobs_of_a_handler_are_kept
             j30_keys_of_done_jobs_are_taken_for_a_time
             j30_a_key_is_taken_in_the_commit_of_its_end
+            j31_a_run_leaves_its_progress_to_the_next_attempt
+            j31_another_run_begins_without_progress
             two_schedulers_never_get_the_same_job
         );
     };

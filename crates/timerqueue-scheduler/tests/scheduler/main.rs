@@ -17,6 +17,7 @@ mod hostile;
 mod limits;
 mod model;
 mod places;
+mod results;
 mod shown;
 mod terms;
 mod threads;

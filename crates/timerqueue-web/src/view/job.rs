@@ -34,6 +34,7 @@ pub(super) async fn show(frame: &Frame<'_>, id: JobId) -> Result<Option<Markup>,
             div.card #facts data-live { (facts(frame, &job)) }
             (payload(&job.payload))
         }
+        div #progress data-live { @if let Some(progress) = &job.progress { (json("Progress", progress)) } }
         section #runs data-live { (runs(frame, &job)) }
     };
     Ok(Some(frame.document(place, &job.key, &main)))

@@ -47,6 +47,7 @@ fn names(write: &Write, has_row: impl Fn(&Arc<str>) -> bool) -> HashSet<Name> {
             Op::Key { key, .. } => _ = names.insert(Name::Key(Arc::clone(key))),
             Op::PauseHandler { name, .. } => _ = names.insert(Name::Handler(Arc::clone(name))),
             Op::Settle(settle) => _ = names.insert(Name::Job(settle.held.id)),
+            Op::Progress { held, .. } => _ = names.insert(Name::Job(held.id)),
             Op::Advance(advance) => _ = names.insert(Name::Job(advance.id)),
             Op::Revive(id) | Op::Discard(id) | Op::Doubt(id) | Op::Job { id, .. } => _ = names.insert(Name::Job(*id)),
             Op::Bind(bind) => _ = names.insert(Name::Bound(bind.group.0)),

@@ -46,6 +46,7 @@ pub(crate) trait Changes: Rows + Sized {
             }
             Op::PauseHandler { name, paused } => self.pause_handler(&name, paused),
             Op::Settle(settle) => Applied::Held(self.settle(*settle, now)),
+            Op::Progress { held, progress } => Applied::Held(self.note_progress(held, progress)),
             Op::Advance(advance) => Applied::Held(self.advance(*advance, now)),
             Op::Revive(id) => Applied::Revive(self.revive(id, now)),
             Op::Discard(id) => Applied::Held(self.discard(id)),

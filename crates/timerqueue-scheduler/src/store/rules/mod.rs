@@ -402,6 +402,7 @@ impl Row {
                 .filter(|_| recurring.is_some())
                 .map(|n| Duration::from_micros(n.unsigned_abs())),
             terms: self.terms,
+            progress: self.progress.clone(),
             name: Arc::clone(name),
             payload: Arc::clone(&self.payload),
             state: self.state,

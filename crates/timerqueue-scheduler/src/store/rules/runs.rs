@@ -139,6 +139,7 @@ pub(crate) trait Runs: Rows + Sized {
                 expired,
                 cut_off,
                 terms: row.terms,
+                progress: row.progress.clone(),
             }
         })
         .inspect(|job| self.effects().begins_once |= job.terms.at_most_once)
@@ -147,6 +148,11 @@ pub(crate) trait Runs: Rows + Sized {
     fn is_held(&mut self, held: Held) -> bool {
         self.row(held.id)
             .is_some_and(|row| row.state == State::Running && row.owner == held.owner && row.claims == held.claim)
+    }
+
+    /// A run leaves something to the next attempt. False: the run is another's by now.
+    fn note_progress(&mut self, held: Held, progress: Arc<str>) -> bool {
+        self.is_held(held) && self.edit(held.id, |row| row.progress = Some(progress)).is_some()
     }
 
     /// The end of a run. False: the run is another's by now.
@@ -183,7 +189,7 @@ pub(crate) trait Runs: Rows + Sized {
                 let due = self.resolve(when, now).unwrap_or(Micros::LAST);
                 self.wait_again(id, due, record, |row| {
                     row.turn += 1;
-                    (row.crashes, row.suspicion) = (0, 0);
+                    (row.crashes, row.suspicion, row.progress) = (0, 0, None);
                     (row.attempt, row.span, row.error, row.failures) = (0, None, None, None);
                 })
             }

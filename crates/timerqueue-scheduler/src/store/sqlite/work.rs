@@ -443,7 +443,8 @@ impl<'a> Work<'a> {
         let File { memory, process, .. } = &mut self.dialect;
         for row in rows {
             let is_plain_run = row.state == State::Running && row.process == *process && row.recurring.is_none();
-            if is_plain_run && row.payload.len() <= SHORT_PAYLOAD && memory.runs.len() < RUNS {
+            if is_plain_run && row.progress.is_none() && row.payload.len() <= SHORT_PAYLOAD && memory.runs.len() < RUNS
+            {
                 memory.runs.insert(row.id, row);
             }
         }

@@ -115,6 +115,7 @@ impl<'o> Named<'o> {
                 Op::Put(new) => named.puts.push(&new.key),
                 Op::Key { key, .. } => _ = named.others.insert(key),
                 Op::Settle(settle) => named.ids.push(settle.held.id.0 as i64),
+                Op::Progress { held, .. } => named.ids.push(held.id.0 as i64),
                 Op::Advance(advance) => named.ids.push(advance.id.0 as i64),
                 Op::Revive(id) | Op::Discard(id) | Op::Doubt(id) | Op::Job { id, .. } => named.ids.push(id.0 as i64),
                 Op::PauseHandler { .. } | Op::Bind(_) => {}
