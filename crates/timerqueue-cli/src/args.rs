@@ -707,8 +707,8 @@ pub(crate) struct Web {
 /// Each run starts the command, without a shell, in a process group of its own. The payload is its
 /// standard input. In its environment are TIMERQUEUE_KEY, TIMERQUEUE_HANDLER, TIMERQUEUE_ATTEMPT
 /// (from 1), TIMERQUEUE_TOKEN (the same for all attempts at a run, and for no other run),
-/// TIMERQUEUE_ID, TIMERQUEUE_DUE and, of a recurring job, TIMERQUEUE_NOMINAL (RFC 3339), and
-/// TIMERQUEUE_STORE.
+/// TIMERQUEUE_FENCE (for the SQL function done of a server), TIMERQUEUE_ID, TIMERQUEUE_DUE and, of
+/// a recurring job, TIMERQUEUE_NOMINAL (RFC 3339), and TIMERQUEUE_STORE.
 ///
 /// Exit code 0: done. 75: again, after --again, as a new run. 65: dead, without further attempts.
 /// All else, and an end by a signal: a failed attempt; the end of the command's output is kept as

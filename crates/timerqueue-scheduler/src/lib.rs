@@ -61,16 +61,24 @@ mod scheduler;
 pub mod store;
 mod unwind;
 
-/// The library behind the store on a file, for [`Put::send_in`] and [`Run::done_in`]. An update to
+/// The library behind the store on a file, for transactions of your own ([`Joint`]). An update to
 /// its next minor version is a breaking change of this crate.
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
+/// The library behind the store on a server, for transactions of your own ([`Joint`]). An update to
+/// its next minor version is a breaking change of this crate.
+#[cfg(feature = "postgres")]
+pub use tokio_postgres;
 
 pub use engine::{
     Binding, Ended, Failed, Handler, HandlerError, IntoOutcome, Job, LeastLoaded, Next, Outcome, Pending, Permanent,
     Rendezvous, Report, Retry, Returned, RoundRobin, Run, RunRecord, Stats, StillRunning,
 };
 pub use histogram::Histogram;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use scheduler::Joint;
+#[cfg(feature = "postgres")]
+pub use scheduler::Sql;
 pub use scheduler::{Builder, ById, EditJob, Figure, FigureKind, Figures, Put, Scheduler, StartError};
 pub use store::{
     Activity, Cancel, Candidate, Catchup, Change, Clash, Counts, Error, FinishedJob, History, HistoryQuery, JobId,

@@ -35,11 +35,13 @@ mod memory {
 
 #[cfg(feature = "sqlite")]
 mod sqlite {
+    use std::cell::RefCell;
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use timerqueue::{ManualClock, Runtime};
-    use timerqueue_scheduler::store::{Micros, SqliteStore};
+    use timerqueue_scheduler::rusqlite::{Connection, TransactionBehavior};
+    use timerqueue_scheduler::store::{Applied, Micros, Op, SqliteStore, Store};
 
     /// A folder that goes with its test.
     struct Folder(PathBuf);
@@ -60,14 +62,16 @@ mod sqlite {
         }
     }
 
-    struct Sqlite {
+    /// With `JOINS`, operations run in transactions of the user's.
+    struct Sqlite<const JOINS: bool = false> {
         clock: ManualClock,
         store: SqliteStore,
+        shop: Option<RefCell<Connection>>,
         _runtime: Runtime,
         _folder: Folder,
     }
 
-    impl crate::conformance::Rig for Sqlite {
+    impl<const JOINS: bool> crate::conformance::Rig for Sqlite<JOINS> {
         type Store = SqliteStore;
 
         fn new() -> Self {
@@ -75,7 +79,16 @@ mod sqlite {
             let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
             let folder = Folder::new();
             let store = SqliteStore::open(&runtime, folder.0.join("jobs.db")).unwrap();
-            Self { store, clock, _runtime: runtime, _folder: folder }
+            let shop = JOINS.then(|| RefCell::new(Connection::open(folder.0.join("jobs.db")).unwrap()));
+            Self { store, clock, shop, _runtime: runtime, _folder: folder }
+        }
+
+        fn join(&self, op: &Op) -> Option<Applied> {
+            let mut shop = self.shop.as_ref()?.borrow_mut();
+            let transaction = shop.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+            let applied = self.store.apply_in(&transaction, vec![op.clone()]).unwrap();
+            transaction.commit().unwrap();
+            Some(applied[0])
         }
 
         fn store(&self) -> &SqliteStore {
@@ -88,7 +101,7 @@ mod sqlite {
     }
 
     /// After each test the rows agree with each other.
-    impl Drop for Sqlite {
+    impl<const JOINS: bool> Drop for Sqlite<JOINS> {
         fn drop(&mut self) {
             if !std::thread::panicking() {
                 self.store.check().unwrap();
@@ -103,6 +116,7 @@ mod sqlite {
     fn random_programs_get_the_same_answers_of_memory_and_file() {
         let seeds = std::env::var("TIMERQUEUE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(10);
         crate::conformance::random_programs::<crate::memory::Memory, Sqlite>(0..seeds, 200);
+        crate::conformance::random_programs::<crate::memory::Memory, Sqlite<true>>(0..seeds / 3, 200);
     }
 }
 
@@ -115,15 +129,23 @@ mod server;
 mod pooler;
 
 #[cfg(all(feature = "postgres", unix))]
+#[path = "postgres/shop.rs"]
+mod shop;
+
+#[cfg(all(feature = "postgres", unix))]
 mod postgres {
+    use std::cell::RefCell;
     use std::sync::OnceLock;
     use std::time::Duration;
 
     use timerqueue::Runtime;
-    use timerqueue_scheduler::store::{Micros, PostgresOptions, PostgresStore};
+    use timerqueue_scheduler::store::{
+        Applied, Micros, Op, PostgresOptions, PostgresStore, Reply, Settle, Statement, Store, Verdict,
+    };
 
     use crate::pooler::Pooler;
     use crate::server::{Server, new_schema};
+    use crate::shop::Shop;
 
     /// With `TIMERQUEUE_POOLED` the list runs through a pooler in transaction mode.
     fn pooler() -> Option<&'static Pooler> {
@@ -132,13 +154,15 @@ mod postgres {
         POOLER.get_or_init(new).as_ref()
     }
 
-    struct Postgres {
+    /// With `JOINS`, operations run in transactions of the user's as far as there are such.
+    struct Postgres<const JOINS: bool = false> {
         server: &'static Server,
         schema: String,
         store: PostgresStore,
+        shop: Option<RefCell<Shop>>,
     }
 
-    impl crate::conformance::Rig for Postgres {
+    impl<const JOINS: bool> crate::conformance::Rig for Postgres<JOINS> {
         type Store = PostgresStore;
 
         const APART: Duration = Duration::from_millis(200);
@@ -154,11 +178,42 @@ mod postgres {
                 (options, address) = (options.pooled(), pooler.address());
             }
             let store = options.connect(Runtime::global(), &address).unwrap();
-            Self { server, schema, store }
+            let shop = JOINS.then(|| RefCell::new(Shop::connect(&server.address())));
+            Self { server, schema, store, shop }
         }
 
         fn store(&self) -> &PostgresStore {
             &self.store
+        }
+
+        fn join(&self, op: &Op) -> Option<Applied> {
+            let mut shop = self.shop.as_ref()?.borrow_mut();
+            let is_recurring = matches!(op, Op::Put(new) if new.recurrence.is_some());
+            // What is kept of a run has a record there.
+            if matches!(op, Op::Settle(settle) if matches!(settle.verdict, Verdict::Kept(_))) {
+                return None;
+            }
+            let parent = format!("SELECT parent FROM {}.jobs WHERE id = ", self.schema);
+            if matches!(op, Op::Settle(settle) if !self.server.psql(&format!("{parent}{}", settle.held.id.0)).is_empty())
+            {
+                return None;
+            }
+            let statement = self.store.statement(op.clone()).ok().filter(|_| !is_recurring)?;
+            let answer = shop.transaction(async |transaction| statement.run(transaction).await);
+            match op {
+                // Then the engine ends the run as it likes.
+                Op::Settle(settle) => {
+                    let held = settle.held;
+                    let end = Settle { held, verdict: Verdict::Retry(Duration::from_secs(3)), record: None };
+                    let (send, receive) = std::sync::mpsc::channel();
+                    let reply = Reply::new(move |applied| send.send(applied).unwrap());
+                    self.store.apply(vec![Op::Settle(Box::new(end))], reply);
+                    let applied = receive.recv().unwrap().unwrap()[0];
+                    assert_eq!(applied, Applied::Held(answer.is_ok()));
+                    Some(applied)
+                }
+                _ => Statement::applied(&answer.unwrap()),
+            }
         }
 
         /// The store asks the function `clock` of its schema for the time.
@@ -171,4 +226,13 @@ mod postgres {
     }
 
     crate::conformance::conformance!(Postgres);
+
+    /// Puts, cancels, moves and ends of runs mean the same in transactions of the user's.
+    #[test]
+    fn l21_random_programs_get_the_same_answers_in_transactions_of_the_users() {
+        let seeds = std::env::var("TIMERQUEUE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(3);
+        if Server::shared().is_some() {
+            crate::conformance::random_programs::<Postgres, Postgres<true>>(0..seeds, 150);
+        }
+    }
 }

@@ -205,7 +205,7 @@ pub(crate) struct RunInner {
     /// What the attempts before have left.
     pub(crate) progress: Option<Arc<str>>,
     /// The handler has settled the run in a transaction of its own.
-    #[cfg(feature = "sqlite")]
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) settled: Arc<std::sync::atomic::AtomicBool>,
     pub(crate) key: Arc<str>,
     pub(crate) name: Arc<str>,

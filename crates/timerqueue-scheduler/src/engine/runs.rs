@@ -108,7 +108,7 @@ struct Guard {
     /// How many of the attempts were no failures.
     crashes: u32,
     terms: Terms,
-    #[cfg(feature = "sqlite")]
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     settled: Arc<std::sync::atomic::AtomicBool>,
     begun: Option<Timestamp>,
     finished: bool,
@@ -126,7 +126,7 @@ impl Core {
     }
 }
 
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl Core {
     /// The end of a run that is done, for a transaction of the handler's.
     pub(crate) fn done(&self, run: &RunInner) -> Op {
@@ -153,7 +153,7 @@ impl Core {
     pub(super) fn run(self: &Arc<Self>, begun: Begun, here: bool) {
         let Begun { job, handler, source } = begun;
         let registered = &self.handlers[handler];
-        #[cfg(feature = "sqlite")]
+        #[cfg(any(feature = "postgres", feature = "sqlite"))]
         let settled = Arc::default();
         let run = Run {
             inner: Arc::new(RunInner {
@@ -161,7 +161,7 @@ impl Core {
                 id: job.held.id,
                 held: job.held,
                 progress: job.progress,
-                #[cfg(feature = "sqlite")]
+                #[cfg(any(feature = "postgres", feature = "sqlite"))]
                 settled: Arc::clone(&settled),
                 key: Arc::clone(&job.key),
                 name: Arc::clone(&registered.name),
@@ -188,7 +188,7 @@ impl Core {
             attempt: job.attempt,
             crashes: job.crashes,
             terms: job.terms,
-            #[cfg(feature = "sqlite")]
+            #[cfg(any(feature = "postgres", feature = "sqlite"))]
             settled,
             begun: None,
             finished: false,
@@ -310,9 +310,9 @@ impl Guard {
             quietly(|| self.tell(record));
         }
         let held = self.held;
-        #[cfg(feature = "sqlite")]
+        #[cfg(any(feature = "postgres", feature = "sqlite"))]
         let settled = self.settled.load(std::sync::atomic::Ordering::Acquire);
-        #[cfg(not(feature = "sqlite"))]
+        #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
         let settled = false;
         let end = Op::Settle(Box::new(Settle { held, verdict, record }));
         core.settle(held, self.handler, end, move |core, applied| {

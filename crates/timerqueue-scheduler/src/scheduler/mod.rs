@@ -7,7 +7,7 @@ mod builder;
 mod edit;
 mod error;
 mod figures;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod joint;
 mod put;
 #[cfg(test)]
@@ -25,6 +25,10 @@ pub use self::builder::Builder;
 pub use self::edit::{ById, EditJob};
 pub use self::error::StartError;
 pub use self::figures::{Figure, FigureKind, Figures};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use self::joint::Joint;
+#[cfg(feature = "postgres")]
+pub use self::joint::Sql;
 pub use self::put::Put;
 use crate::Schedule;
 use crate::engine::{Core, Job, Pending, Report, Run, Stats};

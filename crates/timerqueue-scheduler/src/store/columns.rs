@@ -30,6 +30,7 @@ const COLUMNS: &[Column] = &[
     flag("holds_key", Change, |row| row.holds_key, |read, holds| read.row.holds_key = holds),
     flag("paused", Change, |row| row.paused, |read, is| read.row.paused = is),
     flag("cancelled", Change, |row| row.cancelled, |read, is| read.row.cancelled = is),
+    text("ended", Change, ended, |read, json| read.row.ended = text::read_ended(json)).only(Store::Server),
     number("span", Begin, |row| row.span, |read, span| read.row.span = Some(span)),
     number("nominal", Once, |row| micros(row.nominal), |read, at| read.row.nominal = Some(Micros::new(at))),
     number("parent", Change, |row| Some(row.parent?.0 as i64), |read, id| read.row.parent = Some(JobId(id as u64))),
@@ -147,6 +148,10 @@ fn process(row: &Row) -> Option<i64> {
 
 fn last(row: &Row) -> Option<Cow<'_, str>> {
     text::write_last(row.last.as_deref()?).map(Cow::Owned)
+}
+
+fn ended(row: &Row) -> Option<Cow<'_, str>> {
+    text::write_ended(row.ended.as_deref()?).map(Cow::Owned)
 }
 
 fn failures(row: &Row) -> Option<Cow<'_, str>> {

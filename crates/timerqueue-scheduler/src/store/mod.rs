@@ -224,6 +224,15 @@ pub enum Notice {
     Joined(u64),
 }
 
+/// A statement for a server, with parameters that are texts. Its answer is a row with a text.
+#[cfg(feature = "postgres")]
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct Statement {
+    pub text: String,
+    pub parameters: Vec<Option<String>>,
+}
+
 /// Called by a store after a commit, with no lock held. False: the scheduler is gone, and the store
 /// forgets the watcher.
 pub type Watcher = Arc<dyn Fn(Notice) -> bool + Send + Sync>;
@@ -295,6 +304,13 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     #[doc(hidden)]
     fn gate(&self) -> Option<&Arc<gate::Gate>> {
         None
+    }
+
+    /// An operation as a statement, for a transaction of the user's on the server of the store.
+    #[cfg(feature = "postgres")]
+    #[doc(hidden)]
+    fn statement(&self, _op: Op) -> Result<Statement, Error> {
+        Err(Error::Store { fault: Fault::Other, reason: "the store of the scheduler is on no server".into() })
     }
 
     /// Applies operations in a transaction of the user's, on the file of the store.

@@ -24,6 +24,15 @@ pub struct Held {
     pub claim: u64,
 }
 
+impl Held {
+    /// For the function `done` of the schema of a server.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn fence(self) -> String {
+        let Self { id, owner, claim } = self;
+        format!("{}/{}/{claim}", id.0, owner as i64)
+    }
+}
+
 /// An occurrence of a schedule, as stores keep it. Both instants are rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "Pair", into = "Pair")]

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::form::micros_of;
-use super::rules::{Failures, Recurring};
-use super::{EntryHandler, LastRun, Micros, RunEnd};
+use super::rules::{Ended, Failures, Recurring};
+use super::{EntryHandler, History, Keep, LastRun, Micros, RunEnd};
 
 /// Instants as microseconds since the Unix epoch.
 mod instant {
@@ -101,6 +101,51 @@ pub(super) fn read_recurring(text: &str) -> Result<Box<Recurring>, String> {
 
 pub(super) fn write_last(last: &LastRun) -> Option<String> {
     serde_json::to_string(&Stored(last)).ok()
+}
+
+/// What is kept of a done job, without the value of its handler.
+#[derive(Serialize, Deserialize)]
+struct StoredKeep {
+    #[serde(with = "micros")]
+    time: Duration,
+    rows: u64,
+    #[serde(with = "micros")]
+    keys: Duration,
+    node: Option<Arc<str>>,
+}
+
+impl StoredKeep {
+    fn of(keep: &Keep) -> Self {
+        let History { time, rows, keys } = keep.history;
+        Self { time, rows, keys, node: keep.node.clone() }
+    }
+}
+
+/// The end of a run, as a transaction of the user's has left it.
+#[derive(Serialize, Deserialize)]
+struct StoredEnd<R> {
+    last: R,
+    keep: Option<StoredKeep>,
+}
+
+#[cfg(feature = "postgres")]
+pub(super) fn write_keep(keep: &Keep) -> Option<String> {
+    serde_json::to_string(&StoredKeep::of(keep)).ok()
+}
+
+pub(super) fn write_ended(ended: &Ended) -> Option<String> {
+    let keep = ended.keep.as_ref().map(StoredKeep::of);
+    serde_json::to_string(&StoredEnd { last: Stored(&ended.record), keep }).ok()
+}
+
+/// `None`: written by hand, and wrong.
+pub(super) fn read_ended(text: &str) -> Option<Box<Ended>> {
+    let StoredEnd { last: Stored(record), keep } = serde_json::from_str(text).ok()?;
+    let keep = keep.map(|StoredKeep { time, rows, keys, node }| {
+        let history = History { time, rows, keys };
+        Keep { history, node, result: None }
+    });
+    Some(Box::new(Ended { record, keep }))
 }
 
 pub(super) fn write_failures(failures: &Failures) -> Option<String> {

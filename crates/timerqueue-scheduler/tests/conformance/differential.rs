@@ -155,6 +155,12 @@ impl<A: Rig, B: Rig> Twins<A, B> {
         let without_runs = |claimed: &mut Claimed| claimed.jobs.iter_mut().for_each(|job| job.run = "".into());
         without_runs(&mut a);
         without_runs(&mut b);
+        // A store may tell one of several claimers to look a little later.
+        let apart = |at: Option<Micros>, than: Option<Micros>| {
+            let late = at.zip(than).map(|(at, than)| at.since(than).max(than.since(at)));
+            if late.is_some_and(|late| late <= B::APART) { than } else { at }
+        };
+        (b.next_job, b.next_schedule) = (apart(b.next_job, a.next_job), apart(b.next_schedule, a.next_schedule));
         self.same(&format!("claim {owner} {rooms:?} {at_most}"), &a, &b);
         self.jobs.extend(a.jobs.into_iter().zip(b.jobs).map(|(a, b)| [a, b]));
         self.schedules.extend(a.schedules.into_iter().zip(b.schedules).map(|(a, b)| [a, b]));

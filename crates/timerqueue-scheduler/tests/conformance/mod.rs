@@ -29,6 +29,11 @@ pub(crate) trait Rig: Sized {
 
     fn new() -> Self;
     fn store(&self) -> &Self::Store;
+    /// Applies an operation in a transaction of the user's, if there is such a one.
+    fn join(&self, _op: &Op) -> Option<Applied> {
+        None
+    }
+
     /// The store's clock shows this instant from now on.
     fn set_clock(&self, at: Micros);
 }
@@ -67,6 +72,9 @@ impl<R: Rig> Bench<R> {
     }
 
     fn one(&self, op: Op) -> Applied {
+        if let Some(applied) = self.rig.join(&op) {
+            return applied;
+        }
         self.apply(vec![op])[0]
     }
 
@@ -212,7 +220,7 @@ const ADDED: fn(Applied) -> JobId = |applied| placed(applied).added().expect("ad
 
 mod activity;
 mod claims;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod differential;
 mod edits;
 mod groups;
@@ -226,7 +234,7 @@ mod terms;
 
 pub(crate) use activity::*;
 pub(crate) use claims::*;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use differential::random_programs;
 pub(crate) use edits::*;
 pub(crate) use groups::*;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use timerqueue_scheduler::rusqlite::{Connection, TransactionBehavior};
 use timerqueue_scheduler::store::Fault;
-use timerqueue_scheduler::{Error, Handler, Retry, Run, Scheduler};
+use timerqueue_scheduler::{Cancel, Change, Error, Handler, Retry, Run, Scheduler};
 
 use crate::support::{Folder, Log, until};
 
@@ -43,6 +43,51 @@ fn k5_a_transaction_on_another_file_or_with_less_safety_is_refused() {
     assert!(scheduler.put_to("log", &()).send_in(&transaction).is_err());
     let memory = Scheduler::builder().handler("log", |_: (), _: &Run| {}).start().unwrap();
     assert!(memory.put_to("log", &()).send_in(&transaction).is_err());
+}
+
+#[test]
+fn k5_a_cancel_and_a_move_are_those_of_the_transaction() {
+    let folder = Folder::new();
+    let log = Log::default();
+    let scheduler = folder.scheduler(&log);
+    let mut shop = Connection::open(folder.file()).unwrap();
+    let hour = Duration::from_secs(3_600);
+    for key in ["a", "b"] {
+        let _ = scheduler.put_to("log", &()).key(key).due(hour).send().wait().unwrap();
+    }
+    for commits in [false, true] {
+        let payment = shop.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+        assert_eq!(scheduler.cancel_in("a", &payment), Ok(Cancel::Cancelled));
+        assert_eq!(scheduler.cancel_in("a", &payment), Ok(Cancel::Absent));
+        assert_eq!(scheduler.move_in("b", Duration::ZERO, &payment), Ok(Change::Changed));
+        assert_eq!(scheduler.move_in("a", hour, &payment), Ok(Change::Absent));
+        assert!(matches!(scheduler.cancel_in("", &payment), Err(Error::Invalid(_))));
+        if commits {
+            payment.commit().unwrap()
+        } else {
+            payment.rollback().unwrap()
+        }
+        assert_eq!(scheduler.get("a").wait().unwrap().is_none(), commits);
+    }
+    until(|| log.keys() == ["b"]);
+}
+
+#[test]
+fn k5_a_cancel_in_a_transaction_reaches_the_run() {
+    let folder = Folder::new();
+    let (send, begun) = std::sync::mpsc::channel();
+    let handler = move |_: (), run: &Run| {
+        send.send(()).unwrap();
+        run.token().wait();
+    };
+    let scheduler = Scheduler::open(folder.file()).handler("hold", handler).start().unwrap();
+    let _ = scheduler.put_to("hold", &()).key("a").send().wait().unwrap();
+    begun.recv().unwrap();
+    let mut shop = Connection::open(folder.file()).unwrap();
+    let payment = shop.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    assert_eq!(scheduler.cancel_in("a", &payment), Ok(Cancel::Running));
+    payment.commit().unwrap();
+    until(|| scheduler.get("a").wait().unwrap().is_none());
 }
 
 /// The effect and the end of the job are one commit, whatever the handler returns or does after it.

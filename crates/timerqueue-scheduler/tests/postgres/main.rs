@@ -5,6 +5,7 @@
 mod bound;
 mod failover;
 mod herd;
+mod joint;
 mod locks;
 mod looks;
 #[path = "../support/members.rs"]
@@ -16,6 +17,7 @@ mod pooler;
 mod rows;
 mod server;
 mod settings;
+mod shop;
 mod silence;
 mod tls;
 mod trips;

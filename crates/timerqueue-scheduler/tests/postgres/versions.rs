@@ -58,7 +58,7 @@ fn l17_a_step_may_take_longer_than_the_patience() {
     drop(connect(&server, &options(&schema)));
     server.psql(&format!(
         "UPDATE {schema}.store SET version = 2; DROP FUNCTION {schema}.put; \
-         CREATE FUNCTION slow() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(3); END'; \
+         CREATE FUNCTION slow() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.4); END'; \
          CREATE EVENT TRIGGER slow ON ddl_command_end WHEN TAG IN ('CREATE FUNCTION') EXECUTE FUNCTION slow()"
     ));
     let hasty = options(&schema).patience(Duration::from_secs(1));

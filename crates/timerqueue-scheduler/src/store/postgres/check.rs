@@ -97,7 +97,7 @@ const WRONG: &[(&str, &str)] = &[
     ("a job has a number that was not given", "SELECT 1 FROM jobs WHERE id > (SELECT last_value FROM ids) LIMIT 1"),
     (
         "a run has no member",
-        "SELECT 1 FROM jobs j WHERE state = 2 AND lease IS NULL \
+        "SELECT 1 FROM jobs j WHERE state = 2 AND lease IS NULL AND ended IS NULL \
          AND NOT EXISTS (SELECT FROM members m WHERE m.owner = j.owner AND NOT m.dead) LIMIT 1",
     ),
     (

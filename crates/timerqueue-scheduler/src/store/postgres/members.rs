@@ -17,14 +17,15 @@ use super::error::{Failure, Remedy};
 use super::rows::{self, with_columns};
 use super::work::{LOCKED_AGAIN, Work};
 use crate::store::columns::Read;
-use crate::store::rules::Rows;
+use crate::store::rules::{Rows, Runs};
 use crate::store::sql::{Answer, Claimable, group_of, values};
-use crate::store::{Entry, Fault, Micros, Op, limits, text};
+use crate::store::{Entry, Fault, Held, Micros, Op, Settle, Verdict, limits, text};
 
 /// What there is beside the rows of handlers: the member with the end of its lease, whether a
-/// member is dead or leaving, and whether there is a group.
+/// member is dead or leaving, whether there is a group, and whether a member that has ended has
+/// left a run that is done.
 pub(super) const OUTLOOK: &str = "SELECT mine.id, mine.until, EXISTS (SELECT FROM members WHERE dead OR leaving), \
-     EXISTS (SELECT FROM affinities) FROM (SELECT) AS one \
+     EXISTS (SELECT FROM affinities), EXISTS (SELECT FROM jobs WHERE ended IS NOT NULL AND owner = 0) FROM (SELECT) AS one \
      LEFT JOIN (SELECT id, until FROM members WHERE owner = $1 AND NOT dead) AS mine ON true";
 
 /// The same for places of these handlers, with a lock on the member: whether one of their
@@ -36,7 +37,7 @@ pub(super) const OUTLOOK_OF: &str = "SELECT mine.id, mine.until, EXISTS (SELECT 
      AND j.priority <> 0 AND j.state = 0 AND j.affinity_id IS NULL AND j.apart IS NOT NULL) \
      AND EXISTS (SELECT FROM priorities_of(h.id) AS p (priority) CROSS JOIN LATERAL (SELECT FROM jobs AS j WHERE j.handler = h.id \
      AND j.priority = p.priority AND j.priority <> 0 AND j.state = 0 AND j.affinity_id IS NULL \
-     AND j.apart <= current_setting('timerqueue.now')::bigint LIMIT 1) AS due)))) FROM (SELECT) AS one \
+     AND j.apart <= current_setting('timerqueue.now')::bigint LIMIT 1) AS due)))), false FROM (SELECT) AS one \
      LEFT JOIN (SELECT id, until FROM members WHERE owner = $1 AND NOT dead FOR KEY SHARE) AS mine ON true";
 
 /// The answer to [`OUTLOOK`].
@@ -47,6 +48,7 @@ pub(super) struct Outlook {
     pub(super) any_dead: bool,
     /// Or a job with a priority, for places.
     pub(super) any_group: bool,
+    pub(super) any_ended: bool,
 }
 
 impl Outlook {
@@ -56,6 +58,7 @@ impl Outlook {
             until: row.get(1),
             any_dead: row.get(2),
             any_group: row.get(3),
+            any_ended: row.get(4),
         };
         rows.first().map(of).unwrap_or_default()
     }
@@ -67,6 +70,26 @@ fn micros(lease: Duration) -> i64 {
 
 /// Members.
 impl Work<'_> {
+    /// Ends runs that transactions of the user's have ended, and whose members have ended since.
+    pub(super) fn end_left(&mut self) {
+        if !self.dialect.outlook.any_ended {
+            return;
+        }
+        // With the recurring jobs of the runs, in the order of all transactions.
+        let sql = with_columns!(
+            "WITH ended AS (SELECT id, parent FROM jobs WHERE ended IS NOT NULL AND owner = 0 ORDER BY id LIMIT 256) SELECT ",
+            " FROM jobs WHERE id IN (SELECT id FROM ended UNION SELECT parent FROM ended) ORDER BY id FOR UPDATE SKIP LOCKED"
+        );
+        let read: Vec<Read> = self.query(sql, &[]).iter().map(rows::read).collect();
+        let ended = read.iter().filter(|read| read.row.ended.is_some() && read.row.owner == 0);
+        let ended: Vec<Held> = ended.map(|Read { row, .. }| Held { id: row.id, owner: 0, claim: row.claims }).collect();
+        self.take_in(read);
+        let now = self.up;
+        for held in ended {
+            self.settle(Settle { held, verdict: Verdict::Done, record: None }, now);
+        }
+    }
+
     /// Makes a scheduler a member, if it is none.
     pub(super) fn enter(&mut self, entry: &Entry, lease: Duration) {
         let (owner, now) = (entry.owner as i64, self.up.as_i64());

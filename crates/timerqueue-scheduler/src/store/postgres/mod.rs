@@ -11,6 +11,7 @@ mod aside;
 mod check;
 mod error;
 mod hold;
+pub(crate) mod joint;
 mod keeper;
 mod link;
 mod members;
@@ -56,7 +57,7 @@ use super::questions::Questions;
 use super::sql::checked;
 use super::{
     Applied, Claim, Claimed, Entry, Fault, Held, Hold, Limits, Micros, Notice, Op, Reply, Room, Scan, Scanned, Settled,
-    Store, Watcher, sealed,
+    Statement, Store, Watcher, sealed,
 };
 use crate::Error;
 
@@ -106,10 +107,13 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// the address says so. The authorities are those of a PEM file ([`PostgresOptions::authorities`],
 /// or `sslrootcert` of the address), or the system's.
 ///
-/// **Own transactions.** The SQL function `timerqueue.put(handler, key, payload, due, clash,
-/// in_group, priority, expires)` puts a job in a transaction of yours, from any language; all but
-/// the first two have defaults, as in `timerqueue.put('mail', 'key', priority => 5)`. The view
-/// `timerqueue.overview` is for people.
+/// **Own transactions.** A job is put, cancelled or moved, and a run ended, in a transaction of
+/// yours: see [`Joint`](crate::Joint), and [`Sql`](crate::Sql) for other drivers. From any
+/// language by the SQL functions `timerqueue.put(handler, key, payload, due, clash, in_group,
+/// priority, expires)`, all but the first two with defaults, as in `timerqueue.put('mail', 'key',
+/// priority => 5)`; `timerqueue.cancel(key)`, whose answer is `cancelled`, `running` or `absent`;
+/// `timerqueue.move(key, due)`; and `timerqueue.done(fence)` with
+/// [`Run::fence`](crate::Run::fence). The view `timerqueue.overview` is for people.
 ///
 /// **Poolers** in transaction mode: [`PostgresOptions::pooled`].
 ///
@@ -577,6 +581,10 @@ impl Store for PostgresStore {
 
     fn now(&self) -> Option<Micros> {
         None
+    }
+
+    fn statement(&self, op: Op) -> Result<Statement, Error> {
+        self.statement_of(op)
     }
 
     fn is_shared(&self) -> bool {

@@ -36,8 +36,272 @@ ALTER TABLE jobs
 
 DROP FUNCTION IF EXISTS put(text, text, text, timestamptz, text, text, bigint, timestamptz);
 
+-- A run that is done by a transaction of the user's: its end, as JSON. Whatever else becomes of the run, the job is done.
+ALTER TABLE jobs ADD COLUMN IF NOT EXISTS ended text;
+
+-- Those of members that have ended. They belong to no member, and the next claim ends them.
+CREATE INDEX IF NOT EXISTS jobs_ended ON jobs (id) WHERE ended IS NOT NULL AND owner = 0;
+
+-- The runs that open transactions of the user's have ended. No row outlives its transaction.
+CREATE UNLOGGED TABLE IF NOT EXISTS done_runs (
+    job bigint NOT NULL,
+    owner bigint NOT NULL,
+    claim bigint NOT NULL,
+    ended text NOT NULL
+);
+
+CREATE INDEX IF NOT EXISTS done_runs_jobs ON done_runs (job);
+
+-- The fence stands at the commit: until then the transaction holds no lock on the job, however long it stays open.
+CREATE OR REPLACE FUNCTION run_ends() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+BEGIN
+    UPDATE jobs SET ended = NEW.ended
+    WHERE id = NEW.job AND owner = NEW.owner AND claims = NEW.claim AND state = 2 AND jobs.ended IS NULL;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'TQ001', MESSAGE = 'the run is not the job''s any more';
+    END IF;
+    DELETE FROM done_runs WHERE job = NEW.job AND claim = NEW.claim;
+    RETURN NULL;
+END $$;
+
+DROP TRIGGER IF EXISTS done_runs_fence ON done_runs;
+CREATE CONSTRAINT TRIGGER done_runs_fence AFTER INSERT ON done_runs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION run_ends();
+
+-- Ends a run as done in the caller's own transaction. `fence` is the run (`TIMERQUEUE_FENCE`, `Run::fence`), and `lasted` the time since its begin in
+-- microseconds; `keep`, if the job is to be kept, is what the scheduler says. If the run is not the job's any more, this or the commit fails with `TQ001`.
+CREATE OR REPLACE FUNCTION done(fence text, lasted bigint DEFAULT 0, keep json DEFAULT NULL) RETURNS void LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+DECLARE
+    run jobs%ROWTYPE;
+    parts text[] := string_to_array(fence, '/');
+BEGIN
+    SELECT * INTO run FROM jobs j WHERE j.id = parts[1]::bigint AND j.owner = parts[2]::bigint AND j.claims = parts[3]::bigint AND j.state = 2
+    AND j.ended IS NULL;
+    IF NOT FOUND OR EXISTS (SELECT FROM done_runs e WHERE e.job = run.id AND e.claim = run.claims) THEN
+        RAISE EXCEPTION USING ERRCODE = 'TQ001', MESSAGE = 'the run is not the job''s any more';
+    END IF;
+    INSERT INTO done_runs (job, owner, claim, ended) VALUES (run.id, run.owner, run.claims, json_build_object('keep', done.keep, 'last',
+        json_build_object('due', run.due, 'nominal', run.nominal, 'started', greatest(clock() - lasted, 0), 'duration', greatest(lasted, 0),
+        'attempt', run.attempt, 'end', 'done', 'error', NULL))::text);
+END $$;
+
+-- These runs, which are locked, wait again, but for those that are done. The first two ends in a row speak against each run of a node, further ones
+-- against a run that was alone.
+CREATE OR REPLACE FUNCTION take_back(runs bigint[]) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+DECLARE
+    taken bigint;
+BEGIN
+    UPDATE jobs SET state = 0, lease = NULL, paused = paused AND NOT cancelled,
+        wake = CASE WHEN cancelled OR NOT paused THEN due END,
+        crashes = crashes + 1,
+        suspicion = suspicion + CASE WHEN suspicion < 2
+            OR (SELECT count(*) FROM jobs o WHERE o.state = 2 AND o.owner = jobs.owner) = 1 THEN 1 ELSE 0 END
+    WHERE id = ANY(runs) AND state = 2 AND ended IS NULL;
+    GET DIAGNOSTICS taken = ROW_COUNT;
+    UPDATE jobs SET owner = 0 WHERE id = ANY(runs) AND state = 2 AND ended IS NOT NULL;
+    PERFORM FROM affinities WHERE id IN (SELECT affinity_id FROM jobs WHERE id = ANY(runs)) ORDER BY id FOR UPDATE;
+    UPDATE affinities a SET head = CASE WHEN a.next = 0 AND (a.most = 0 OR a.most >
+        (SELECT count(*) FROM jobs j WHERE j.affinity_id = a.id AND j.state = 2))
+        THEN (SELECT min(j.apart) FROM jobs j WHERE j.affinity_id = a.id AND j.state = 0) END
+    WHERE id IN (SELECT affinity_id FROM jobs WHERE id = ANY(runs));
+    RETURN taken;
+END $$;
+
+-- What the nodes are told at the commit of a transaction of the user's: of each handler the first instant. No row outlives its transaction.
+CREATE UNLOGGED TABLE IF NOT EXISTS told (
+    tx bigint NOT NULL,
+    handler bigint NOT NULL,
+    grouped boolean NOT NULL,
+    at bigint NOT NULL,
+    PRIMARY KEY (tx, handler, grouped)
+);
+
+-- A node that sleeps longer is told, however late the job is due: its safety look may come later; and one that is about to look, since it may look before
+-- the commit can be seen. At the commit, since a node may go to sleep while the transaction is open. A notice takes a lock over the whole server. One node
+-- that has a place is named, and the others look a little later. A job with a group is told to all: one of them alone may run it.
+CREATE OR REPLACE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+DECLARE
+    soon bigint := clock() + 1000000;
+    first bigint;
+BEGIN
+    DELETE FROM told t WHERE t.tx = NEW.tx AND t.handler = NEW.handler AND t.grouped = NEW.grouped RETURNING t.at INTO first;
+    IF NOT NEW.grouped THEN
+        PERFORM pg_notify($CHANNEL$, 'w' || first || ' ' || NEW.handler || ' ' || n.owner)
+        FROM nodes n WHERE (n.wakes > first OR n.wakes <= soon) AND n.handlers && ARRAY[NEW.handler, 0]
+        ORDER BY NEW.handler = ANY(n.handlers) DESC, random() LIMIT 1;
+    ELSIF EXISTS (SELECT FROM nodes n WHERE n.wakes > first OR n.wakes <= soon) THEN
+        PERFORM pg_notify($CHANNEL$, 'w' || first);
+    END IF;
+    RETURN NULL;
+END $$;
+
+DROP TRIGGER IF EXISTS told_at_commit ON told;
+CREATE CONSTRAINT TRIGGER told_at_commit AFTER INSERT ON told DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION tell();
+
+-- A job is to be looked at from this instant on.
+CREATE OR REPLACE FUNCTION wakes(kind bigint, tie bigint, first bigint) RETURNS void LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+BEGIN
+    INSERT INTO told AS t (tx, handler, grouped, at) VALUES (txid_current(), kind, tie IS NOT NULL, first)
+    ON CONFLICT (tx, handler, grouped) DO UPDATE SET at = excluded.at WHERE t.at > excluded.at;
+    IF tie IS NULL THEN
+        RETURN;
+    END IF;
+    -- The row of the group is locked before its jobs are read, so its head is that of all commits.
+    PERFORM FROM affinities a WHERE a.id = tie FOR UPDATE;
+    UPDATE affinities a SET idle = NULL, head = CASE WHEN a.next = 0 AND (a.most = 0 OR a.most >
+        (SELECT count(*) FROM jobs j WHERE j.affinity_id = tie AND j.state = 2))
+        THEN (SELECT min(j.apart) FROM jobs j WHERE j.affinity_id = tie AND j.state = 0) END
+    WHERE a.id = tie;
+END $$;
+
+-- No attempt at this job, which is locked, starts any more. Returns whether a run goes on.
+CREATE OR REPLACE FUNCTION call_off(job bigint) RETURNS boolean LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+DECLARE
+    old jobs%ROWTYPE;
+    run bigint;
+    goes_on boolean := false;
+BEGIN
+    SELECT * INTO old FROM jobs j WHERE j.id = job;
+    IF old.state = 2 THEN
+        UPDATE jobs SET cancelled = true WHERE id = job;
+        PERFORM pg_notify($CHANNEL$, 'c' || job);
+        RETURN true;
+    END IF;
+    IF old.state = 4 THEN
+        FOR run IN SELECT j.id FROM jobs j WHERE j.parent = job AND j.state <> 3 ORDER BY j.id FOR UPDATE LOOP
+            goes_on := call_off(run) OR goes_on;
+        END LOOP;
+    END IF;
+    IF goes_on THEN -- it leaves with its last run
+        UPDATE jobs SET wake = NULL, earliest = NULL, recurring = (old.recurring::jsonb || jsonb_build_object('ending', true, 'next', NULL,
+            'look', NULL, 'looked', false, 'version', (old.recurring::jsonb ->> 'version')::numeric + 1))::text
+        WHERE id = job;
+    ELSE
+        DELETE FROM jobs WHERE id = job;
+    END IF;
+    RETURN goes_on;
+END $$;
+
+-- As `put`. Instants and times in microseconds; `after` and `expires_in` count from now, and `expires_after` from the due time. `recurring`: a schedule
+-- and its rules, as in the column.
+-- Returns what has become of it: added, replaced, replaced_running, kept, refused or overdue, with the number of the job.
+CREATE OR REPLACE FUNCTION place(
+    handler text,
+    key text,
+    payload text,
+    due bigint,
+    after bigint,
+    clash text,
+    in_group text,
+    priority bigint,
+    expires bigint,
+    expires_in bigint,
+    expires_after bigint,
+    refuse_overdue boolean,
+    recurring text,
+    keep bigint,
+    at_most_once boolean,
+    attempts bigint,
+    time_limit bigint,
+    unique_for bigint
+) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+#variable_conflict use_column
+DECLARE
+    kind bigint;
+    tie bigint;
+    now bigint := clock();
+    at bigint := greatest(coalesce(place.due, now + coalesce(place.after, 0)), now); -- an instant that has passed means now
+    last bigint := coalesce(place.expires, now + place.expires_in, CASE WHEN place.recurring IS NULL THEN at ELSE 0 END + place.expires_after);
+    rules jsonb := place.recurring::jsonb || jsonb_build_object('look', now);
+    new_id bigint;
+    done bigint;
+    old jobs%ROWTYPE;
+    before jsonb;
+    goes_on boolean;
+    placed text := 'added';
+BEGIN
+    IF octet_length(place.key) NOT BETWEEN 1 AND 512 OR octet_length(place.handler) NOT BETWEEN 1 AND 512 THEN
+        RAISE EXCEPTION 'a key and the name of a handler have 1 to 512 bytes';
+    END IF;
+    -- The type `jsonb` takes no NUL.
+    IF octet_length(place.payload) > 262144 OR place.payload::jsonb IS NULL THEN
+        RAISE EXCEPTION 'a payload is JSON text of at most 256 KiB';
+    END IF;
+    IF coalesce(place.due, at) NOT BETWEEN 0 AND 253402300799999999 THEN
+        RAISE EXCEPTION 'a due time lies between 1970 and 9999';
+    END IF;
+    IF place.clash NOT IN ('refuse', 'keep', 'replace') THEN
+        RAISE EXCEPTION 'clash is refuse, keep or replace';
+    END IF;
+    IF octet_length(place.in_group) NOT BETWEEN 1 AND 512 THEN
+        RAISE EXCEPTION 'a group has 1 to 512 bytes';
+    END IF;
+    IF coalesce(place.priority, 10) NOT BETWEEN -9 AND 9 THEN
+        RAISE EXCEPTION 'a priority lies between -9 and 9';
+    END IF;
+    IF place.expires NOT BETWEEN 0 AND 253402300799999999 THEN
+        RAISE EXCEPTION 'a last instant lies between 1970 and 9999';
+    END IF;
+    IF place.at_most_once IS NULL OR place.attempts NOT BETWEEN 1 AND 4294967295 OR place.time_limit < 0 OR place.unique_for < 0 THEN
+        RAISE EXCEPTION 'attempts are at least one, time_limit and unique_for are not negative, and at_most_once is true or false';
+    END IF;
+    IF place.refuse_overdue AND place.due < now THEN
+        RETURN 'overdue';
+    END IF;
+    SELECT h.id INTO kind FROM handlers h WHERE h.name = place.handler;
+    LOOP
+        IF place.clash <> 'replace' THEN
+            SELECT * INTO old FROM jobs j WHERE j.key = place.key AND j.holds_key;
+            IF FOUND THEN
+                RETURN CASE place.clash WHEN 'keep' THEN 'kept ' ELSE 'refused ' END || old.id;
+            END IF;
+        END IF;
+        -- Rows before groups, as in all transactions.
+        SELECT * INTO old FROM jobs j WHERE j.key = place.key AND j.holds_key AND place.clash = 'replace' FOR UPDATE;
+        IF FOUND THEN
+            before := CASE WHEN rules IS NOT NULL THEN old.recurring::jsonb END;
+            IF (before ->> 'ending')::boolean = false
+                AND (before -> 'schedule', before -> 'catchup', before -> 'grace', before -> 'overlap')
+                    IS NOT DISTINCT FROM (rules -> 'schedule', rules -> 'catchup', rules -> 'grace', rules -> 'overlap')
+                AND (old.handler, old.payload, old.affinity, old.priority, old.expires, old.at_most_once, old.most_attempts, old.time_limit, old.unique_for)
+                    IS NOT DISTINCT FROM (kind, place.payload, place.in_group, place.priority, last, place.at_most_once, place.attempts, place.time_limit,
+                        place.unique_for) THEN
+                RETURN 'kept ' || old.id;
+            END IF;
+            goes_on := call_off(old.id);
+            UPDATE jobs SET holds_key = false WHERE id = old.id;
+            placed := CASE WHEN goes_on THEN 'replaced_running' ELSE 'replaced' END;
+        END IF;
+        IF kind IS NULL THEN
+            INSERT INTO handlers (name) VALUES (place.handler) ON CONFLICT (name) DO UPDATE SET name = excluded.name
+            RETURNING id INTO kind;
+        END IF;
+        IF place.in_group IS NOT NULL THEN
+            INSERT INTO affinities (handler, affinity, idle) VALUES (kind, place.in_group, now)
+            ON CONFLICT (handler, affinity) DO UPDATE SET affinity = excluded.affinity
+            RETURNING id INTO tie;
+        END IF;
+        INSERT INTO jobs (id, key, handler, payload, due, wake, affinity, affinity_id, priority, expires, state, recurs, recurring, span, earliest, keep,
+            at_most_once, most_attempts, time_limit, unique_for)
+        VALUES (nextval('ids'), place.key, kind, place.payload, at, at, place.in_group, tie, place.priority, last,
+            CASE WHEN rules IS NULL THEN 0 ELSE 4 END, rules IS NOT NULL, rules::text, CASE WHEN rules IS NOT NULL THEN 0 END,
+            CASE WHEN rules IS NOT NULL THEN at END, place.keep,
+            place.at_most_once, place.attempts, place.time_limit, place.unique_for)
+        ON CONFLICT (key) WHERE holds_key DO NOTHING
+        RETURNING id INTO new_id;
+        EXIT WHEN new_id IS NOT NULL; -- else another transaction was first
+    END LOOP;
+    -- The key of a done job may still be taken. After the insert, which waits for the end of a run that had the key.
+    SELECT f.id INTO done FROM finished f WHERE f.key = place.key AND f.key_until > now AND f.key_until > f.ended AND place.clash <> 'replace' ORDER BY f.key_until DESC LIMIT 1;
+    IF done IS NOT NULL THEN
+        DELETE FROM jobs WHERE id = new_id;
+        RETURN CASE place.clash WHEN 'keep' THEN 'kept ' ELSE 'refused ' END || done;
+    END IF;
+    PERFORM wakes(kind, tie, at);
+    RETURN placed || ' ' || new_id;
+END $$;
+
 -- Puts a job in the caller's own transaction. Returns its number; none if another job has the key and stays.
--- `in_group`, which was `affinity`: one member runs all jobs of the handler with this text. `clash`: `refuse` and `keep` let the other job stay, `replace` lets it make way.
+-- `in_group`: one member runs all jobs of the handler with this text. `clash`: `refuse` and `keep` let the other job stay, `replace` lets it make way.
 -- `priority`: from -9 to 9, and each step is worth an hour. `expires`: the last instant at which a run begins. `at_most_once`: the job is not begun again,
 -- also after the end of its process. `attempts` and `time_limit` (of each run): instead of those of the handler. `unique_for`: how long the
 -- key stays taken once the job is done.
@@ -55,93 +319,57 @@ CREATE OR REPLACE FUNCTION put(
     time_limit interval DEFAULT NULL,
     unique_for interval DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+DECLARE
+    placed text := place(handler, key, payload, ceil(extract(epoch FROM due) * 1000000)::bigint, NULL, clash, in_group, priority,
+        floor(extract(epoch FROM expires) * 1000000)::bigint, NULL, NULL, false, NULL, NULL, at_most_once, attempts,
+        least(ceil(extract(epoch FROM time_limit) * 1000000), 9223372036854775807)::bigint,
+        least(ceil(extract(epoch FROM unique_for) * 1000000), 9223372036854775807)::bigint);
+BEGIN
+    RETURN CASE WHEN placed LIKE 'added %' OR placed LIKE 'replaced%' THEN split_part(placed, ' ', 2)::bigint END;
+END $$;
+
+-- Cancels the job with the key in the caller's own transaction: once it has committed, no attempt starts any more. Returns `cancelled`; `running` if a
+-- run goes on, whose token fires and after which no attempt follows; or `absent`.
+CREATE OR REPLACE FUNCTION cancel(key text) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+DECLARE
+    job bigint;
+BEGIN
+    SELECT j.id INTO job FROM jobs j WHERE j.key = cancel.key AND j.holds_key FOR UPDATE;
+    RETURN CASE WHEN job IS NULL THEN 'absent' WHEN call_off(job) THEN 'running' ELSE 'cancelled' END;
+END $$;
+
+-- As `move`, with an instant in microseconds, or else a time from now.
+CREATE OR REPLACE FUNCTION move_to(key text, due bigint, after bigint) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
 #variable_conflict use_column
 DECLARE
-    kind bigint;
-    tie bigint;
-    at bigint := coalesce(ceil(extract(epoch FROM put.due) * 1000000)::bigint, clock());
-    taken bigint := least(ceil(extract(epoch FROM put.unique_for) * 1000000), 9223372036854775807)::bigint;
-    micros bigint := least(ceil(extract(epoch FROM put.time_limit) * 1000000), 9223372036854775807)::bigint;
-    last bigint := floor(extract(epoch FROM put.expires) * 1000000)::bigint;
-    new_id bigint;
     old jobs%ROWTYPE;
+    now bigint := clock();
+    at bigint := coalesce(move_to.due, now + move_to.after);
 BEGIN
-    IF octet_length(put.key) NOT BETWEEN 1 AND 512 OR octet_length(put.handler) NOT BETWEEN 1 AND 512 THEN
-        RAISE EXCEPTION 'a key and the name of a handler have 1 to 512 bytes';
-    END IF;
-    -- The type `jsonb` takes no NUL.
-    IF octet_length(put.payload) > 262144 OR put.payload::jsonb IS NULL THEN
-        RAISE EXCEPTION 'a payload is JSON text of at most 256 KiB';
-    END IF;
-    IF at NOT BETWEEN 0 AND 253402300799999999 THEN
+    IF coalesce(at, -1) NOT BETWEEN 0 AND 253402300799999999 THEN
         RAISE EXCEPTION 'a due time lies between 1970 and 9999';
     END IF;
-    at := greatest(at, clock()); -- an instant that has passed means now
-    IF put.clash NOT IN ('refuse', 'keep', 'replace') THEN
-        RAISE EXCEPTION 'clash is refuse, keep or replace';
+    at := greatest(at, now);
+    SELECT * INTO old FROM jobs j WHERE j.key = move_to.key AND j.holds_key FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'absent';
+    ELSIF old.state <> 0 THEN
+        RETURN CASE WHEN old.state = 2 THEN 'running' ELSE 'other_kind' END;
     END IF;
-    IF octet_length(put.in_group) NOT BETWEEN 1 AND 512 THEN
-        RAISE EXCEPTION 'a group has 1 to 512 bytes';
+    UPDATE jobs SET due = at, wake = CASE WHEN NOT old.paused THEN at END, span = NULL, earliest = NULL WHERE id = old.id;
+    IF NOT old.paused THEN
+        PERFORM wakes(old.handler, old.affinity_id, at);
     END IF;
-    IF coalesce(put.priority, 10) NOT BETWEEN -9 AND 9 THEN
-        RAISE EXCEPTION 'a priority lies between -9 and 9';
-    END IF;
-    IF last NOT BETWEEN 0 AND 253402300799999999 THEN
-        RAISE EXCEPTION 'a last instant lies between 1970 and 9999';
-    END IF;
-    IF put.at_most_once IS NULL OR put.attempts NOT BETWEEN 1 AND 4294967295 OR micros < 0 OR taken < 0 THEN
-        RAISE EXCEPTION 'attempts are at least one, time_limit and unique_for are not negative, and at_most_once is true or false';
-    END IF;
-    SELECT h.id INTO kind FROM handlers h WHERE h.name = put.handler;
-    IF kind IS NULL THEN
-        INSERT INTO handlers (name) VALUES (put.handler) ON CONFLICT (name) DO UPDATE SET name = excluded.name
-        RETURNING id INTO kind;
-    END IF;
-    IF put.in_group IS NOT NULL THEN
-        INSERT INTO affinities (handler, affinity, idle) VALUES (kind, put.in_group, clock())
-        ON CONFLICT (handler, affinity) DO UPDATE SET affinity = excluded.affinity
-        RETURNING id INTO tie;
-    END IF;
-    LOOP
-        INSERT INTO jobs (id, key, handler, payload, due, wake, affinity, affinity_id, priority, expires, at_most_once, most_attempts, time_limit, unique_for)
-        VALUES (nextval('ids'), put.key, kind, put.payload, at, at, put.in_group, tie, put.priority, last, put.at_most_once, put.attempts, micros, taken)
-        ON CONFLICT (key) WHERE holds_key DO NOTHING
-        RETURNING id INTO new_id;
-        EXIT WHEN new_id IS NOT NULL OR put.clash <> 'replace';
-        SELECT * INTO old FROM jobs j WHERE j.key = put.key AND j.holds_key FOR UPDATE;
-        CONTINUE WHEN NOT FOUND;
-        IF old.state = 4 THEN
-            RAISE EXCEPTION 'the key is that of a recurring job';
-        ELSIF old.state = 2 THEN
-            UPDATE jobs SET cancelled = true, holds_key = false WHERE id = old.id;
-            PERFORM pg_notify($CHANNEL$, 'c' || old.id);
-        ELSE
-            DELETE FROM jobs WHERE id = old.id;
-        END IF;
-    END LOOP;
-    -- The key of a done job may still be taken. After the insert, which waits for the end of a run that had the key.
-    IF new_id IS NOT NULL AND put.clash <> 'replace' AND EXISTS (SELECT FROM finished f WHERE f.key = put.key AND f.key_until > clock() AND f.key_until > f.ended) THEN
-        DELETE FROM jobs WHERE id = new_id;
-        new_id := NULL;
-    END IF;
-    -- The row of the group is locked, so its head is that of all commits.
-    IF new_id IS NOT NULL AND tie IS NOT NULL THEN
-        UPDATE affinities a SET idle = NULL, head = CASE WHEN a.next = 0 AND (a.most = 0 OR a.most >
-            (SELECT count(*) FROM jobs j WHERE j.affinity_id = tie AND j.state = 2))
-            THEN (SELECT min(j.apart) FROM jobs j WHERE j.affinity_id = tie AND j.state = 0) END
-        WHERE a.id = tie;
-    END IF;
-    -- A node that sleeps longer is told, however late the job is due: its safety look may come later. A notice takes a lock over the whole server at the
-    -- commit. One node that has a place is named, and the others look a little later. A job with a group is told to all: one of them alone may run it.
-    IF new_id IS NOT NULL AND tie IS NULL THEN
-        PERFORM pg_notify($CHANNEL$, 'w' || at || ' ' || kind || ' ' || n.owner)
-        FROM nodes n WHERE n.wakes > at AND n.handlers && ARRAY[kind, 0]
-        ORDER BY kind = ANY(n.handlers) DESC, random() LIMIT 1;
-    ELSIF new_id IS NOT NULL AND EXISTS (SELECT FROM nodes n WHERE n.wakes > at) THEN
-        PERFORM pg_notify($CHANNEL$, 'w' || at);
-    END IF;
-    RETURN new_id;
+    RETURN 'changed';
 END $$;
+
+-- Gives the job with the key another due time in the caller's own transaction. Returns `changed`; `running`, `other_kind` (it recurs) or `absent` if
+-- nothing was changed.
+CREATE OR REPLACE FUNCTION move(key text, due timestamptz) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+BEGIN
+    RETURN move_to(key, ceil(extract(epoch FROM due) * 1000000)::bigint, NULL);
+END $$;
+
 -- When the job was put, and when its last run began. What nodes of older versions and `put` leave out is the clock.
 ALTER TABLE jobs
     ADD COLUMN IF NOT EXISTS added bigint,

@@ -430,6 +430,7 @@ impl Writer {
                 // its lease was over, or its start has failed
                 work.enter(entry, shared.settings.lease);
             }
+            work.end_left();
             let (now, member) = (work.up, work.dialect.outlook.member);
             let claimed = work.claim(claim, entry.as_deref(), now, seed);
             let sleep = is_told.then(|| sleepers::bedtime(&work, claim, &claimed, slept.as_ref())).flatten();

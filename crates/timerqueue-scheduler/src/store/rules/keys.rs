@@ -361,6 +361,7 @@ impl Row {
             recurring,
             paused: false,
             cancelled: false,
+            ended: None,
             span: None,
             nominal: None,
             parent: None,
@@ -391,7 +392,7 @@ impl Row {
 }
 
 impl Recurring {
-    fn new(recurrence: Box<Recurrence>, next: Option<Occurrence>, now: Micros) -> Box<Self> {
+    pub(crate) fn new(recurrence: Box<Recurrence>, next: Option<Occurrence>, now: Micros) -> Box<Self> {
         // The first occurrence is the first one after this instant.
         let awaited = next.filter(|_| !recurrence.schedule.is_fixed_delay());
         let last_nominal = awaited.map(|next| Micros::new(next.nominal.min(now).as_i64() - 1));

@@ -24,7 +24,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Finished, History, JobId, JobInfo, LastRun, MAX_ERROR_BYTES, Micros, NewJob, Notice, Occurrence, Op, Query,
+    Finished, History, JobId, JobInfo, Keep, LastRun, MAX_ERROR_BYTES, Micros, NewJob, Notice, Occurrence, Op, Query,
     Recurrence, RunEnd, State, Tally, Terms,
 };
 
@@ -177,6 +177,8 @@ pub(crate) struct Row {
     pub(crate) paused: bool,
     /// Of a running job: no attempt follows.
     pub(crate) cancelled: bool,
+    /// Of a running job: a transaction of the user's has ended the run as done.
+    pub(crate) ended: Option<Box<Ended>>,
     pub(crate) due: Micros,
     /// The longest time to wait for `due`, in microseconds: more means that the clock was set back.
     pub(crate) span: Option<i64>,
@@ -232,6 +234,13 @@ pub(crate) enum Lane {
     Priority(i8),
     /// Of its group.
     Group(u64),
+}
+
+/// The end of a run, by a transaction of the user's.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended {
+    pub(crate) record: LastRun,
+    pub(crate) keep: Option<Keep>,
 }
 
 /// Failed attempts, the latest last.

@@ -157,9 +157,16 @@ pub(crate) trait Runs: Rows + Sized {
 
     /// The end of a run. False: the run is another's by now.
     fn settle(&mut self, settle: Settle, now: Micros) -> bool {
-        let Settle { held, verdict, mut record } = settle;
+        let Settle { held, mut verdict, mut record } = settle;
         if !self.is_held(held) {
             return false;
+        }
+        if let Some(ended) = self.row(held.id).and_then(|row| row.ended.clone()) {
+            // Whatever the handler has returned after its commit.
+            if !matches!(verdict, Verdict::Kept(_)) {
+                verdict = ended.keep.map_or(Verdict::Done, |keep| Verdict::Kept(Box::new(keep)));
+            }
+            record = Some(Box::new(ended.record));
         }
         if let Some(record) = &mut record {
             record.error = record.error.take().map(kept_error);
