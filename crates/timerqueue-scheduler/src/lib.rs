@@ -92,7 +92,8 @@ pub use timerqueue_schedule::{
     ScheduleError, Zones, is_visible,
 };
 
-/// The examples of the README, as tests.
-#[cfg(doctest)]
+/// The examples of the README, as tests: they compile as they stand, without warnings.
+#[cfg(all(doctest, feature = "postgres", feature = "sqlite", feature = "tokio"))]
+#[doc(test(attr(deny(warnings))))]
 #[doc = include_str!("../README.md")]
 struct Readme;

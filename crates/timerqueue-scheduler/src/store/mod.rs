@@ -4,9 +4,8 @@
 //! job, a retry and a recurring job differ in the work of the look, not in how the row is found. So
 //! a store has one ordered index, and a scheduler has one timer, set to the first wake instant.
 //!
-//! This module is for the stores of this crate, and for tests of them. The trait is sealed, since
-//! it will change with the stores to come; programs use [`MemoryStore`], `SqliteStore`,
-//! `PostgresStore` and [`Scheduler`](crate::Scheduler).
+//! The trait is sealed, since it will change with the stores to come. What stores and schedulers
+//! say to each other is public for tests of the stores alone, and not shown.
 //!
 //! Ground rules. A store answers by [`Reply`], so that memory, a thread with a file, and
 //! connections to a server fit without an async runtime. A store runs no user code, and holds no
@@ -49,20 +48,27 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+// What users need. Names that are hidden here are those of the crate, or of its stores and tests.
+#[doc(hidden)]
 pub use self::error::Error;
 pub use self::fault::Fault;
 pub(crate) use self::history::Finished;
+#[doc(hidden)]
 pub use self::history::{FinishedJob, History, HistoryQuery, Keep};
 pub use self::invalid::{Invalid, MAX_ERROR_BYTES, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_PRIORITY};
 pub use self::limits::{check_group, check_key, check_name, check_payload};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use self::look::{CheckStep, Hold};
 pub use self::memory::MemoryStore;
+#[doc(hidden)]
 pub use self::micros::Micros;
+#[doc(hidden)]
 pub use self::minutes::Activity;
+#[doc(hidden)]
 pub use self::node::{
     Bound, Candidate, Entry, EntryHandler, GroupId, Limits, Node, NodeHandler, NodeId, Rate, Unbound,
 };
+#[doc(hidden)]
 pub use self::op::{
     Advance, Applied, Bind, Cancel, Change, Clash, Edit, Expiry, Mutation, NewJob, Op, Placed, Revive, Settle, Step,
     Verdict, When,
@@ -71,7 +77,9 @@ pub use self::op::{
 pub use self::postgres::{
     AddressError, PostgresAddress, PostgresOptions, PostgresReader, PostgresStore, ServerReport, Standby,
 };
+#[doc(hidden)]
 pub use self::reply::Reply;
+#[doc(hidden)]
 pub use self::row::{
     Catchup, ClaimedJob, ClaimedSchedule, Counts, Held, JobId, JobInfo, KindCounts, LastRun, Occurrence, Overlap,
     Query, Recurrence, RunEnd, State, Tally, Terms,
@@ -84,6 +92,7 @@ pub(crate) mod sealed {
 }
 
 /// The room that a scheduler has for the jobs of a handler.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Room {
     /// The name of the handler.
@@ -94,6 +103,7 @@ pub struct Room {
 
 /// A request for due jobs. Handlers without a [`Room`] are not looked at: their jobs wait for a
 /// scheduler with such a handler.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// The scheduler.
@@ -105,6 +115,7 @@ pub struct Claim {
 }
 
 /// The answer to a claim.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct Claimed {
     /// The store's clock.
@@ -127,6 +138,7 @@ pub struct Claimed {
 }
 
 /// The answer to the end of a run.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct Settled {
     /// As of [`Store::apply`].
@@ -136,6 +148,7 @@ pub struct Settled {
 }
 
 /// A request that changes nothing.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Scan {
@@ -186,6 +199,7 @@ pub enum Scan {
 }
 
 /// The answer to a scan.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Scanned {
@@ -207,6 +221,7 @@ pub enum Scanned {
 }
 
 /// A message of a store to its schedulers.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
@@ -235,49 +250,61 @@ pub struct Statement {
 
 /// Called by a store after a commit, with no lock held. False: the scheduler is gone, and the store
 /// forgets the watcher.
+#[doc(hidden)]
 pub type Watcher = Arc<dyn Fn(Notice) -> bool + Send + Sync>;
 
-/// Where a scheduler keeps its jobs. Sealed: implemented by [`MemoryStore`], `SqliteStore` and
-/// `PostgresStore`.
+/// Where a scheduler keeps its jobs: for [`Builder::store`](crate::Builder::store). Sealed:
+/// implemented by [`MemoryStore`], `SqliteStore` and `PostgresStore`.
 ///
 /// All answers come by [`Reply`]. A scan has a lane of its own: settling and renewal never wait for
 /// a scan. A scan whose caller waits no longer ends early.
 pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// Applies all operations in one commit, in their order.
+    #[doc(hidden)]
     fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>);
 
     /// Takes due jobs.
+    #[doc(hidden)]
     fn claim(&self, claim: Claim, reply: Reply<Claimed>);
 
     /// Applies the end of a run, and takes a due job for its place in the same commit. The answer
     /// may have none although there is one: then a claim follows.
+    #[doc(hidden)]
     fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>);
 
     /// Looks.
+    #[doc(hidden)]
     fn scan(&self, scan: Scan, reply: Reply<Scanned>);
 
     /// A scheduler starts: the store makes it a member, and again whenever a claim finds that it is
     /// none any more.
+    #[doc(hidden)]
     fn enter(&self, _entry: Arc<Entry>) {}
 
     /// A scheduler begins no more runs. Its runs under way stay its own.
+    #[doc(hidden)]
     fn leave(&self, _owner: u64) {}
 
     /// Registers a scheduler.
+    #[doc(hidden)]
     fn watch(&self, watcher: Watcher);
 
     /// The store's clock, if it can be read without a server.
+    #[doc(hidden)]
     fn now(&self) -> Option<Micros>;
 
     /// Whether further schedulers may use this store, so a handler unknown here may be known
     /// elsewhere.
+    #[doc(hidden)]
     fn is_shared(&self) -> bool;
 
     /// Whether an operation may fail, so the scheduler keeps operations in order to repeat them.
+    #[doc(hidden)]
     fn can_fail(&self) -> bool;
 
     /// Whether answers and notices come on a thread of the store's, so that code of users must run
     /// elsewhere.
+    #[doc(hidden)]
     fn has_thread(&self) -> bool {
         false
     }
@@ -285,17 +312,20 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// A claimed job is its member's until the settle, or until the member has ended. This is the
     /// least time from the claim to such an end, as long as the store cannot renew the lease of the
     /// member. `None`: members have no lease.
+    #[doc(hidden)]
     fn lease(&self) -> Option<Duration> {
         None
     }
 
     /// By how many microseconds the store's clock is ahead of the runtime's wall clock, as last
     /// seen.
+    #[doc(hidden)]
     fn skew(&self) -> i64 {
         0
     }
 
     /// Whether the store itself keeps done jobs, beside those of handlers that ask for it.
+    #[doc(hidden)]
     fn keeps_done(&self) -> bool {
         false
     }
@@ -315,6 +345,7 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
 
     /// Applies operations in a transaction of the user's, on the file of the store.
     #[cfg(feature = "sqlite")]
+    #[doc(hidden)]
     fn apply_in(&self, _transaction: &rusqlite::Transaction<'_>, _ops: Vec<Op>) -> Result<Vec<Applied>, Error> {
         Err(Error::Store { fault: Fault::Other, reason: "the store of the scheduler is on no file".into() })
     }
