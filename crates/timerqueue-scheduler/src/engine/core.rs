@@ -26,6 +26,7 @@ use super::look::Looking;
 use super::retry::Retry;
 use super::runs::{self, Begun, Inside};
 use super::stats::Stats;
+use super::waits::Waits;
 use crate::store::gate::{Entered, Gate, Gated, Listener, MOST_CRASHES, SUSPECT, alone_for};
 use crate::store::rules::look;
 use crate::store::{
@@ -182,6 +183,7 @@ pub(crate) struct Core {
     pub(crate) stats: Mutex<Stats>,
     pub(super) keys: AtomicU64,
     pub(super) state: Mutex<State>,
+    pub(super) waits: Mutex<Waits>,
     /// Of the process: a suspect runs alone.
     gate: Arc<Gate>,
     listener: OnceLock<Arc<Listener>>,
@@ -216,6 +218,7 @@ impl Core {
             closing: CancellationTokenSource::on(&runtime),
             backlog: Backlog::new(backlog),
             state: Mutex::new(state),
+            waits: Mutex::default(),
             gate: store.gate().map_or_else(Arc::default, Arc::clone),
             listener: OnceLock::new(),
             timer: OnceLock::new(),
@@ -280,9 +283,16 @@ impl Core {
     }
 
     /// A store tells. False: no more notices, please.
-    pub(super) fn notice(&self, notice: Notice) -> bool {
+    pub(super) fn notice(self: &Arc<Self>, notice: Notice) -> bool {
         match notice {
+            Notice::Ended(id) => {
+                self.may_have_ended(id, false);
+                true
+            }
             Notice::Wake { at } => {
+                if at == Micros::FIRST {
+                    self.may_have_ended(None, false); // a notice may have been lost
+                }
                 let mut state = self.state.lock();
                 self.arm(&mut state, at);
                 !state.handshake.closing || !state.runs.is_empty() || state.handshake.claiming

@@ -20,6 +20,7 @@ mod stats;
 #[cfg(test)]
 #[path = "../../tests/unit/engine/mod.rs"]
 mod tests;
+mod waits;
 
 pub use self::around::{Ended, Next};
 pub use self::binding::{Binding, LeastLoaded, Rendezvous, RoundRobin};
@@ -29,6 +30,7 @@ pub use self::pending::Pending;
 pub use self::retry::{Failed, HandlerError, Permanent, Retry};
 pub use self::runs::RunRecord;
 pub use self::stats::Stats;
+pub use self::waits::JobEnd;
 
 pub(crate) use self::around::Around;
 pub(crate) use self::binding::Rule;

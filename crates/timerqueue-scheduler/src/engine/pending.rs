@@ -162,6 +162,11 @@ impl<T: Send + 'static> Completer<T> {
 }
 
 impl<T> Completer<T> {
+    /// Whether the answer is still awaited.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.slot.as_ref().is_some_and(|slot| Arc::strong_count(slot) > 1)
+    }
+
     pub(crate) fn complete(mut self, answer: Result<T, Error>) {
         self.put(answer);
     }

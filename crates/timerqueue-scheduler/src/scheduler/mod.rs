@@ -31,7 +31,7 @@ pub use self::joint::Joint;
 pub use self::joint::Sql;
 pub use self::put::Put;
 use crate::Schedule;
-use crate::engine::{Core, Job, Pending, Report, Run, Stats};
+use crate::engine::{Core, Job, JobEnd, Pending, Report, Run, Stats};
 use crate::store::{
     Activity, Applied, Cancel, Change, Counts, FinishedJob, HistoryQuery, JobId, JobInfo, Micros, Mutation, Node, Op,
     Query, Recurrence, Revive, Scan, Scanned, State,
@@ -529,6 +529,39 @@ impl Scheduler {
             Scanned::History(jobs) => Some(jobs),
             _ => None,
         })
+    }
+
+    /// Waits for the end of a job, up to a limit on the runtime's clock: for the value of its
+    /// handler. The job may run on any node. For jobs that were put with
+    /// [`Put::kept_for`]: their ends are told at once, on a server within twice the safety look if
+    /// the notice is lost. The end of another job is seen at the limit at the latest. A close of
+    /// this scheduler answers by [`JobEnd::Pending`]. Of a recurring job the end is that of its
+    /// schedule.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`] at the limit, if the store does not answer then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let minute = Duration::from_secs(60);
+    /// let sum = |parts: Vec<u32>, _: &Run| Returned(parts.iter().sum::<u32>());
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("sum", sum).start()?;
+    /// let id = scheduler.put_to("sum", &[1, 2, 3]).kept_for(minute).send().wait()?.added().unwrap();
+    /// match scheduler.wait_for(id, minute).wait()? {
+    ///     JobEnd::Done(job) => assert_eq!(job.value::<u32>().unwrap()?, 6),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wait_for(&self, id: JobId, limit: Duration) -> Pending<JobEnd> {
+        self.core.wait_for(id, limit)
     }
 
     /// The done job with this number, if the store keeps it: [`History`].

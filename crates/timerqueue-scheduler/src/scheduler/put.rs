@@ -329,6 +329,16 @@ impl<'a> Put<'a> {
         self
     }
 
+    /// The done job is kept for this time, at least, with the [value](crate::Returned) of its
+    /// handler; and the end of the job, whatever it is, is told to those who
+    /// [wait](crate::Scheduler::wait_for) for it. The number of done jobs that the handler's
+    /// [`History`](crate::History) says holds here too. On the store's clock, rounded up to
+    /// microseconds.
+    pub fn kept_for(mut self, time: Duration) -> Self {
+        self.terms.kept_for = Some(time);
+        self
+    }
+
     /// When the job is due. A `Duration`, and the time until a
     /// [`Timestamp`](timerqueue::Timestamp), are added to the store's wall clock; a `SystemTime` is
     /// a time of that clock. Due times follow the clock when it is set. They are rounded up to

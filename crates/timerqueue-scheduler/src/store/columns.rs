@@ -89,7 +89,12 @@ const COLUMNS: &[Column] = &[
         |read, n| read.row.priority = n.clamp(i8::MIN.into(), i8::MAX.into()) as i8,
     ),
     number("expires", Change, |row| row.expires, |read, last| read.row.expires = Some(last)),
-    number("keep", Once, |row| row.keep, |read, time| read.row.keep = Some(time)),
+    number(
+        "keep",
+        Change,
+        |row| row.terms.kept_for.map(super::rules::span_of),
+        |read, n| read.row.terms.kept_for = Some(Duration::from_micros(count(n))),
+    ),
     text(
         "progress",
         Change,

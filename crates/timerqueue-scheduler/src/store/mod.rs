@@ -154,6 +154,8 @@ pub struct Settled {
 pub enum Scan {
     /// The job with this key: waiting, running or recurring, or else the last dead job of the key.
     Get(Arc<str>),
+    /// The job with this number, unless it has left.
+    Job(JobId),
     /// The done job with this number, if the store keeps it.
     Finished(JobId),
     /// The done jobs of a query.
@@ -203,7 +205,7 @@ pub enum Scan {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Scanned {
-    /// To [`Scan::Get`], [`Scan::List`] and [`Scan::Zoned`].
+    /// To [`Scan::Get`], [`Scan::Job`], [`Scan::List`] and [`Scan::Zoned`].
     Jobs(Vec<JobInfo>),
     /// To [`Scan::Finished`].
     Finished(Option<Box<FinishedJob>>),
@@ -232,6 +234,9 @@ pub enum Notice {
     },
     /// A running job was cancelled or replaced: its token is to be cancelled.
     Cancelled(JobId),
+    /// A job has ended that is [kept](crate::Put::kept_for): it is done, dead, or has left. `None`:
+    /// another process may have ended some.
+    Ended(Option<JobId>),
     /// A day has passed: there may be new zone data.
     Day,
     /// The scheduler with this number was taken for dead, and is a member again: it looks for its

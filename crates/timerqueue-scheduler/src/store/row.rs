@@ -161,13 +161,14 @@ pub enum RunEnd {
 }
 
 /// What a job asks for its runs and its end, beside the settings of its handler:
-/// [`Put::at_most_once`], [`Put::attempts`], [`Put::limit`] and [`Put::unique_for`]. The default
-/// asks for nothing.
+/// [`Put::at_most_once`], [`Put::attempts`], [`Put::limit`], [`Put::unique_for`] and
+/// [`Put::kept_for`]. The default asks for nothing.
 ///
 /// [`Put::at_most_once`]: crate::Put::at_most_once
 /// [`Put::attempts`]: crate::Put::attempts
 /// [`Put::limit`]: crate::Put::limit
 /// [`Put::unique_for`]: crate::Put::unique_for
+/// [`Put::kept_for`]: crate::Put::kept_for
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 pub struct Terms {
@@ -191,6 +192,13 @@ pub struct Terms {
         serialize_with = "form::seconds_or_none"
     )]
     pub unique_for: Option<Duration>,
+    /// How long the done job is kept, instead of what its handler says if that is less.
+    #[serde(
+        rename = "kept_for_seconds",
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "form::seconds_or_none"
+    )]
+    pub kept_for: Option<Duration>,
 }
 
 fn is_not(is: &bool) -> bool {
@@ -203,7 +211,8 @@ impl Terms {
         let rounded =
             |time: Duration| Duration::from_micros(time.as_nanos().div_ceil(1_000).min(i64::MAX as u128) as u64);
         let (limit, unique_for) = (self.limit.map(rounded), self.unique_for.map(rounded));
-        Self { attempts: self.attempts.map(|attempts| attempts.max(1)), limit, unique_for, ..self }
+        let kept_for = self.kept_for.map(rounded);
+        Self { attempts: self.attempts.map(|attempts| attempts.max(1)), limit, unique_for, kept_for, ..self }
     }
 }
 

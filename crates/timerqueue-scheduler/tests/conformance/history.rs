@@ -202,3 +202,49 @@ pub(crate) fn j31_another_run_begins_without_progress<R: Rig>() {
     assert_eq!(store.get("a").unwrap().progress, None);
     assert_eq!(store.claim().jobs[0].progress, None);
 }
+
+pub(crate) fn j32_the_end_of_a_job_that_is_kept_is_told<R: Rig>() {
+    let store = Bench::<R>::new();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let notes = Arc::clone(&seen);
+    store.rig.store().watch(Arc::new(move |notice| {
+        if let Notice::Ended(Some(id)) = notice {
+            notes.lock().unwrap().push(id);
+        }
+        true
+    }));
+    let told = || std::mem::take(&mut *seen.lock().unwrap());
+    let put = |key: &str| {
+        let mut new = job(key);
+        new.terms.kept_for = Some(secs(10));
+        ADDED(store.one(Op::Put(Box::new(new))))
+    };
+    let by_id = |id: JobId| match store.scan(Scan::Job(id)) {
+        Scanned::Jobs(jobs) => jobs.into_iter().next().map(|job| job.state),
+        _ => panic!("a job"),
+    };
+    let done = put("done");
+    let run = store.claim().jobs.remove(0);
+    assert_eq!((by_id(done), told()), (Some(State::Running), vec![]));
+    assert_eq!(store.settle(&run, Verdict::Done), Applied::Held(true));
+    assert_eq!((by_id(done), told()), (None, vec![done]));
+    assert_eq!(store.past_keys(HistoryQuery::new()), ["done"], "though its handler keeps nothing");
+    let dead = put("dead");
+    let run = store.claim().jobs.remove(0);
+    let _ = store.settle(&run, Verdict::Retry(secs(0)));
+    assert_eq!(told(), [], "there is another attempt");
+    let run = store.claim().jobs.remove(0);
+    let _ = store.settle(&run, Verdict::Dead);
+    assert_eq!((by_id(dead), told()), (Some(State::Dead), vec![dead]));
+    let cancelled = put("cancelled");
+    let _ = store.change("cancelled", Mutation::Cancel);
+    assert_eq!((by_id(cancelled), told()), (None, vec![cancelled]));
+    let _ = store.put("other", When::At(at(0)));
+    let _ = store.change("other", Mutation::Cancel);
+    assert_eq!(told(), [], "nobody has asked");
+    store.clock(10);
+    let _ = put("next");
+    let run = store.claim().jobs.remove(0);
+    let _ = store.settle(&run, Verdict::Done);
+    assert_eq!(store.past_keys(HistoryQuery::new()), ["next"]);
+}

@@ -365,6 +365,7 @@ macro_rules! conformance {
             j30_a_key_is_taken_in_the_commit_of_its_end
             j31_a_run_leaves_its_progress_to_the_next_attempt
             j31_another_run_begins_without_progress
+            j32_the_end_of_a_job_that_is_kept_is_told
             two_schedulers_never_get_the_same_job
         );
     };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use timerqueue::Runtime;
 use timerqueue_scheduler::rusqlite::Connection;
 use timerqueue_scheduler::store::{SqliteOptions, SqliteStore};
-use timerqueue_scheduler::{Cancel, Handler, Run, RunEnd, Scheduler, State};
+use timerqueue_scheduler::{Cancel, Handler, JobEnd, Returned, Run, RunEnd, Scheduler, State};
 
 use crate::support::{Folder, LONG, Log, until};
 
@@ -211,4 +211,18 @@ fn k3_a_handler_that_is_full_in_one_store_has_places_in_another() {
         let _ = two.cancel(&n.to_string()).wait().unwrap();
     }
     until(|| one.stats().wait().unwrap().jobs.of(State::Running) == 0);
+}
+
+#[test]
+fn j32_the_end_of_a_run_of_another_store_is_awaited() {
+    let folder = Folder::new();
+    let front = Scheduler::open(folder.file()).start().unwrap();
+    let _worker = Scheduler::open(folder.file()).handler("h", |n: u32, _: &Run| Returned(n + 1)).start().unwrap();
+    for n in 0..20 {
+        let put = front.put_to("h", &n).due(Duration::from_millis(n.into())).kept_for(LONG).send().wait().unwrap();
+        match front.wait_for(put.added().unwrap(), LONG).wait().unwrap() {
+            JobEnd::Done(job) => assert_eq!(job.value::<u32>().unwrap().unwrap(), n + 1),
+            other => panic!("{other:?}"),
+        }
+    }
 }

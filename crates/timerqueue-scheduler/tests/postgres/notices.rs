@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use timerqueue::{ManualClock, Runtime};
-use timerqueue_scheduler::{Run, Scheduler};
+use timerqueue_scheduler::{JobEnd, Returned, Run, Scheduler};
 
 use crate::server::{Server, new_schema, until};
 use crate::{HOUR, Log, connect, logging, options};
@@ -101,5 +101,22 @@ fn l2_nodes_with_other_safety_looks_are_told() {
         let _ = put.send().wait().unwrap();
         until("the job has run", || log.lock().unwrap().len() == 1);
         drop((worker, front));
+    }
+}
+
+/// Without the notice it would be at the safety look, in an hour.
+#[test]
+fn j32_the_end_of_a_run_of_another_node_is_awaited() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let front = Scheduler::builder().store(connect(server, &options(&schema))).start().unwrap();
+    let back = Scheduler::builder().store(connect(server, &options(&schema)));
+    let _back = back.handler("h", |n: u32, _: &Run| Returned(n + 1)).start().unwrap();
+    for n in 0..20 {
+        let put = front.put_to("h", &n).due(Duration::from_millis(n.into())).kept_for(HOUR).send().wait().unwrap();
+        match front.wait_for(put.added().unwrap(), Duration::from_secs(60)).wait().unwrap() {
+            JobEnd::Done(job) => assert_eq!(job.value::<u32>().unwrap().unwrap(), n + 1),
+            other => panic!("{other:?}"),
+        }
     }
 }

@@ -4,7 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use timerqueue::{ManualClock, Runtime};
-use timerqueue_scheduler::{Error, Handler, History, HistoryQuery, Query, Returned, Run, RunEnd, Scheduler, State};
+use timerqueue_scheduler::store::MemoryStore;
+use timerqueue_scheduler::{
+    Error, Handler, History, HistoryQuery, JobEnd, Query, Retry, Returned, Run, RunEnd, Scheduler, State,
+};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -84,4 +87,60 @@ fn j31_progress_is_there_for_the_next_attempt_also_during_a_close() {
     let _ = scheduler.put_to("h", &true).key("b").send().wait().unwrap();
     clock.advance(Duration::ZERO);
     assert_eq!(*seen.lock().unwrap(), [None]);
+}
+
+/// Whoever waits, however the job ends, and on whichever scheduler.
+#[test]
+fn j32_the_end_of_a_job_can_be_awaited_up_to_a_limit() {
+    let clock = ManualClock::new();
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let store = MemoryStore::new(&runtime);
+    let front = Scheduler::builder().runtime(&runtime).store(store.clone()).start().unwrap();
+    let handler = |n: u32, _: &Run| if n == 0 { Err("no") } else { Ok(Returned(2 * n)) };
+    let double = Handler::new("double", handler).retry(Retry::never());
+    let _back = Scheduler::builder().runtime(&runtime).store(store).register(double).start().unwrap();
+    let put = |key: &str, n: u32| {
+        let put = front.put_to("double", &n).key(key).due(HOUR).kept_for(HOUR);
+        put.send().wait().unwrap().added().unwrap()
+    };
+    let ids = [put("done", 4), put("dead", 0), put("gone", 1)];
+    assert_eq!(front.wait_for(ids[0], Duration::ZERO).wait(), Ok(JobEnd::Pending));
+    let begun = runtime.now();
+    assert_eq!(front.wait_for(ids[0], Duration::from_secs(60)).wait(), Ok(JobEnd::Pending));
+    assert_eq!(runtime.elapsed(begun), Duration::from_secs(60));
+    // Several wait for each of them, some for longer than the job takes.
+    let waits = ids.map(|id| [front.wait_for(id, 2 * HOUR), front.wait_for(id, 3 * HOUR)]);
+    drop(front.wait_for(ids[0], HOUR)); // nobody waits for the answer
+    let _ = front.cancel("gone").wait().unwrap();
+    clock.advance(HOUR);
+    let begun = runtime.now();
+    let [done, dead, gone] = waits.map(|both| both.map(|wait| wait.wait().unwrap()));
+    assert_eq!(runtime.now(), begun, "all of them are there");
+    for end in done {
+        let JobEnd::Done(job) = end else { panic!("{end:?}") };
+        assert_eq!((job.id, job.value::<u32>().unwrap().unwrap()), (ids[0], 8));
+    }
+    for end in dead {
+        assert!(matches!(&end, JobEnd::Dead(job) if job.error.as_deref() == Some("no")), "{end:?}");
+    }
+    assert_eq!(gone, [JobEnd::Gone, JobEnd::Gone]);
+    // Also who comes late, while the job is kept.
+    assert!(matches!(front.wait_for(ids[0], HOUR).wait(), Ok(JobEnd::Done(_))));
+    assert_eq!(front.wait_for(timerqueue_scheduler::JobId(99), HOUR).wait(), Ok(JobEnd::Gone));
+    // A close ends the waits of its scheduler.
+    let id = put("later", 1);
+    let wait = front.wait_for(id, HOUR);
+    let _ = front.close(Duration::ZERO).wait().unwrap();
+    assert_eq!(wait.wait(), Ok(JobEnd::Pending));
+    assert_eq!(front.wait_for(id, HOUR).wait(), Ok(JobEnd::Pending));
+}
+
+#[test]
+fn j32_the_end_of_the_runtime_ends_a_wait() {
+    let runtime = Runtime::builder().start().unwrap();
+    let scheduler = Scheduler::builder().runtime(&runtime).handler("h", |_: (), _: &Run| {}).start().unwrap();
+    let put = scheduler.put_to("h", &()).due(HOUR).kept_for(HOUR).send().wait().unwrap();
+    let wait = scheduler.wait_for(put.added().unwrap(), HOUR);
+    let _ = runtime.shutdown(Duration::from_secs(30));
+    assert_eq!(wait.wait(), Ok(JobEnd::Pending));
 }

@@ -277,6 +277,11 @@ impl Store for MemoryStore {
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
         reply.send(Ok::<_, Error>(match scan {
             Scan::Get(key) => Scanned::Jobs(self.get(&key).into_iter().collect()),
+            Scan::Job(id) => {
+                let table = self.inner.table.lock();
+                let job = table.rows.get(&id).map(|row| row.info(&table.kinds[row.kind].name));
+                Scanned::Jobs(job.into_iter().collect())
+            }
             Scan::Finished(id) => {
                 let table = self.inner.table.lock();
                 Scanned::Finished(table.history.one(id, &table.kinds).map(Box::new))

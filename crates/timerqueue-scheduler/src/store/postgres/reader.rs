@@ -114,6 +114,7 @@ impl Reader {
         match scan {
             // No text of the server has a NUL.
             Scan::Get(key) if key.contains('\0') => Ok(Scanned::Jobs(Vec::new())),
+            Scan::Job(id) => get_by_id(link, *id).map(|job| Scanned::Jobs(job.into_iter().collect())),
             Scan::Finished(id) => history::one(link, *id).map(|job| Scanned::Finished(job.map(Box::new))),
             Scan::History(query) => history(link, query).map(Scanned::History),
             Scan::Zoned { name, .. } if name.contains('\0') => Ok(Scanned::Jobs(Vec::new())),

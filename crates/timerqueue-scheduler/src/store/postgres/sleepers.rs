@@ -169,6 +169,10 @@ const ALL: &str = "SELECT $1::bigint, '' WHERE EXISTS (SELECT FROM nodes WHERE o
 const CANCELLED: &str = "SELECT NULL::bigint, 'c' || id FROM unnest($1::bigint[]) AS cancelled (id) \
      WHERE EXISTS (SELECT FROM nodes WHERE owner <> ALL($2::bigint[]))";
 
+/// Another node may wait for the ends of these jobs.
+const ENDED: &str = "SELECT NULL::bigint, 'e' || id FROM unnest($1::bigint[]) AS ended (id) \
+     WHERE EXISTS (SELECT FROM nodes WHERE owner <> ALL($2::bigint[]))";
+
 /// The nodes that a commit concerns: of a cancelled run, and of rows that are due earlier than what
 /// a node waits for. Asked after the commit.
 pub(super) fn concerned(
@@ -177,10 +181,11 @@ pub(super) fn concerned(
     mut woken: Woken,
 ) -> Vec<Step<'static>> {
     let owners = shared.owners();
-    let (mut cancelled, mut for_all) = (Vec::new(), woken.get(&ALL_NODES).copied());
+    let (mut cancelled, mut ended, mut for_all) = (Vec::new(), Vec::new(), woken.get(&ALL_NODES).copied());
     for notice in notices {
         match notice {
             Notice::Cancelled(id) => cancelled.push(id.0 as i64),
+            Notice::Ended(id) => ended.extend(id.map(|id| id.0 as i64)),
             Notice::Wake { at, .. } if woken.values().all(|&woken| woken > at.as_i64()) => {
                 for_all = for_all.into_iter().chain([at.as_i64()]).min();
             }
@@ -190,6 +195,9 @@ pub(super) fn concerned(
     let mut steps = Vec::new();
     if !cancelled.is_empty() {
         steps.push(run!(CANCELLED, cancelled, owners.clone()));
+    }
+    if !ended.is_empty() {
+        steps.push(run!(ENDED, ended, owners.clone()));
     }
     if let Some(at) = for_all {
         steps.push(run!(ALL, at, owners.clone()));
@@ -207,12 +215,13 @@ pub(super) fn told(answers: &[Vec<tokio_postgres::Row>]) -> Vec<Told> {
     answers.iter().flatten().map(|row| Told { at: row.get(0), what: row.get(1) }).collect()
 }
 
-/// A notice: `c` and a run that was cancelled; or `w` and an instant, for all, or with a handler
-/// and the scheduler that is to look at once.
+/// A notice: `c` and a run that was cancelled; `e` and a job that has ended; or `w` and an instant,
+/// for all, or with a handler and the scheduler that is to look at once.
 pub(super) fn hear(shared: &Shared, payload: &str) {
     let Some((verb, numbers)) = payload.split_at_checked(1) else { return };
     let numbers: Vec<i64> = numbers.split(' ').map_while(|number| number.parse().ok()).collect();
     match (verb, &*numbers) {
+        ("e", &[id]) => shared.tell(Notice::Ended(Some(JobId(id as u64)))),
         ("c", &[id]) => shared.tell(Notice::Cancelled(JobId(id as u64))),
         ("w", &[at]) => shared.tell(Notice::Wake { at: Micros::new(at) }),
         ("w", &[at, kind, owner]) => {

@@ -382,7 +382,6 @@ impl Row {
             counted: false,
             priority: 0,
             expires: None,
-            keep: None,
             progress: None,
             added: None,
             begun: None,

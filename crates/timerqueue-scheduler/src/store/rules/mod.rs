@@ -67,7 +67,12 @@ pub(crate) trait Rows {
         let has_runs = |row: &Row| {
             row.recurring.as_ref().is_some_and(|recurring| !(recurring.live.is_empty() && recurring.queued.is_empty()))
         };
-        if self.row(id).is_some_and(has_runs) {
+        let found = self.row(id).map(|row| (has_runs(row), row.terms.kept_for.is_some()));
+        let (has_runs, is_awaited) = found.unwrap_or_default();
+        if is_awaited {
+            self.effects().ended.push(id);
+        }
+        if has_runs {
             let runs = self.edit(id, |row| {
                 let runs =
                     row.recurring.as_mut().map(|recurring| (take(&mut recurring.live), take(&mut recurring.queued)));
@@ -215,8 +220,6 @@ pub(crate) struct Row {
     /// The last instant at which a run begins; of a recurring job, the time from the due time of
     /// each run to that. In microseconds.
     pub(crate) expires: Option<i64>,
-    /// How long the end of the job is kept, so that it can be awaited. In microseconds.
-    pub(crate) keep: Option<i64>,
     /// What an attempt has written down for the next one, as JSON text.
     pub(crate) progress: Option<Arc<str>>,
     /// When the job was put. `None`: by a version that did not note it.
@@ -454,6 +457,8 @@ pub(crate) struct Effects {
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // the other stores tell all
     pub(crate) for_all: Option<Micros>,
     pub(crate) cancelled: Vec<JobId>,
+    /// Jobs whose ends may be awaited.
+    pub(crate) ended: Vec<JobId>,
     /// A run has begun of a job that is begun at most once: it is not known to have begun before
     /// this commit is on the disk.
     #[cfg_attr(not(feature = "sqlite"), allow(dead_code))] // other stores flush each commit, or none
@@ -494,7 +499,9 @@ impl Effects {
     }
 
     pub(crate) fn notices(&self) -> impl Iterator<Item = Notice> + '_ {
-        self.wake.map(|at| Notice::Wake { at }).into_iter().chain(self.cancelled.iter().copied().map(Notice::Cancelled))
+        let cancelled = self.cancelled.iter().copied().map(Notice::Cancelled);
+        let ended = self.ended.iter().map(|&id| Notice::Ended(Some(id)));
+        self.wake.map(|at| Notice::Wake { at }).into_iter().chain(cancelled).chain(ended)
     }
 }
 

@@ -248,13 +248,13 @@ pub(crate) trait Runs: Rows + Sized {
     /// Keeps a job that is done, if its handler, the store or the job itself asks for that.
     fn keep_done(&mut self, id: JobId, last: Option<Box<LastRun>>, keep: Option<Keep>, now: Micros) {
         let Some(row) = self.row(id) else { return };
-        let (own, holds_key, unique_for) = (row.keep, row.holds_key, row.terms.unique_for);
+        let (own, holds_key, unique_for) = (row.terms.kept_for, row.holds_key, row.terms.unique_for);
         if own.is_none() && keep.is_none() && unique_for.is_none() && self.history().is_none() {
             return;
         }
         let Keep { history, node, result } = keep.unwrap_or_default();
         let history = self.history().map_or(history, |all| history.max(all));
-        let own = Duration::from_micros(own.unwrap_or_default().unsigned_abs());
+        let own = own.unwrap_or_default();
         let keys = if holds_key { unique_for.unwrap_or(history.keys) } else { Duration::ZERO };
         let keep_until = now.saturating_add(history.time.max(keys).max(own));
         // One that is kept for its own sake is no reason for others of the handler to go.
@@ -423,10 +423,14 @@ pub(crate) trait Runs: Rows + Sized {
     /// The job is dead from now on, and its key is free.
     fn bury(&mut self, id: JobId, error: Option<Arc<str>>) {
         let died = self.next_death();
-        self.edit(id, |row| {
+        let is_awaited = self.edit(id, |row| {
             (row.state, row.died, row.error, row.lease) = (State::Dead, died, error, None);
             row.holds_key = false;
+            row.terms.kept_for.is_some()
         });
+        if is_awaited == Some(true) {
+            self.effects().ended.push(id);
+        }
     }
 
     fn revive(&mut self, id: JobId, now: Micros) -> Revive {

@@ -94,6 +94,7 @@ impl Reader {
         };
         match scan {
             Scan::Get(key) => get(db, key).map(|job| Scanned::Jobs(job.into_iter().collect())),
+            Scan::Job(id) => get_by_id(db, *id).map(|job| Scanned::Jobs(job.into_iter().collect())),
             Scan::Finished(id) => history::one(db, *id).map(|job| Scanned::Finished(job.map(Box::new))),
             Scan::History(query) => history::list(db, query).map(Scanned::History),
             Scan::List(query) => list(db, query).map(Scanned::Jobs),
@@ -134,6 +135,12 @@ pub(super) fn get(db: &Connection, key: &str) -> Result<Option<JobInfo>, Failure
         }
     }
     Ok(None)
+}
+
+/// The job with a number.
+pub(super) fn get_by_id(db: &Connection, JobId(id): JobId) -> Result<Option<JobInfo>, Failure> {
+    let mut statement = db.prepare_cached(&format!("{} WHERE job.id = ?1", columns("")))?;
+    Ok(statement.query_row([id as i64], info).optional()?)
 }
 
 pub(super) fn list(db: &Connection, query: &Query) -> Result<Vec<JobInfo>, Failure> {

@@ -185,7 +185,7 @@ mod tests {
         (row.crashes, row.suspicion) = (11, 12);
         (row.added, row.begun) = (Some(Micros::new(13)), Some(Micros::new(14)));
         (row.lease, row.error) = (Some(Micros::new(11)), Some("no".into()));
-        (row.keep, row.progress) = (Some(14), Some("{}".into()));
+        row.progress = Some("{}".into());
         let mut run = LastRun::new(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH, RunEnd::Failed);
         run.duration = Duration::from_micros(12);
         row.end_with(Some(Box::new(run)));
@@ -208,7 +208,7 @@ mod tests {
 
         let row = full();
         let mut put = Row::new(row.id, "k".into(), 3, "[1]".into(), State::Waiting, Micros::new(1), None);
-        (put.nominal, put.tie, put.keep) = (row.nominal, row.tie.clone(), row.keep);
+        (put.nominal, put.tie) = (row.nominal, row.tie.clone());
         put.added = row.added;
         let seen = |statements: &mut Statements<'_>| format!("{:?}", load(statements, LOAD, [7]).unwrap()[0].row);
         insert(&mut statements, &put).unwrap();

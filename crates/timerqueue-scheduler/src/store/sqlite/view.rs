@@ -8,8 +8,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rusqlite::Connection;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OptionalExtension};
 
 use super::error::Failure;
 use super::{BUSY, FinishedJob, check, hold, place, reader, schema};
@@ -121,11 +121,8 @@ impl SqliteReader {
     /// # Errors
     ///
     /// [`Error::Store`].
-    pub fn get_by_id(&self, JobId(id): JobId) -> Result<Option<JobInfo>, Error> {
-        let sql = format!("{} WHERE job.id = ?1", reader::columns(""));
-        let found =
-            self.db.prepare_cached(&sql).and_then(|mut job| job.query_row([id as i64], reader::info).optional());
-        answer(found.map_err(Failure::from))
+    pub fn get_by_id(&self, id: JobId) -> Result<Option<JobInfo>, Error> {
+        answer(reader::get_by_id(&self.db, id))
     }
 
     /// The jobs of a query, in the order of their numbers. The list is no snapshot: jobs may come

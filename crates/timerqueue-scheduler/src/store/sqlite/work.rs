@@ -222,7 +222,7 @@ impl Dialect for File<'_> {
             span: None,
             priority: 0,
             expires: None,
-            terms: Terms { at_most_once: false, attempts: None, limit: None, unique_for: None },
+            terms: Terms { at_most_once: false, attempts: None, limit: None, unique_for: None, kept_for: None },
             key: _,
             name: _,
             payload: _,

@@ -509,7 +509,8 @@ impl Writer {
         work.finish()?;
         (self.memory, self.foreign) = (Some(memory), false);
         let wake = wake.map(|at| Notice::Wake { at });
-        Ok(wake.into_iter().chain(cancelled.into_iter().map(Notice::Cancelled)).collect())
+        let cancelled = cancelled.into_iter().map(Notice::Cancelled);
+        Ok(wake.into_iter().chain(cancelled).chain([Notice::Ended(None)]).collect())
     }
 
     /// Takes the runs of processes back that are gone. If this fails, it is tried again.
