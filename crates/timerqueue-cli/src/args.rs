@@ -61,6 +61,7 @@ pub(crate) enum Command {
     Show(Show),
     Cancel(Cancel),
     Move(Move),
+    Edit(Edit),
     /// Makes jobs due now; a recurring job runs beside its schedule
     Run(Keys),
     /// Keeps jobs, or all jobs of a handler, from starting
@@ -112,11 +113,10 @@ fn duration(text: &str) -> Result<Duration, String> {
     text::duration(text)
 }
 
-// The payload of a job, and what happens if its key is taken. (No doc comment: clap would take it
-// for the text of the command.)
+// The payload of a job. (No doc comment: clap would take it for the text of the command.)
 #[derive(Debug, Args)]
-pub(crate) struct NewJob {
-    /// The payload as JSON [default: null]
+pub(crate) struct Payload {
+    /// The payload as JSON; of a new job null, if it is left out
     #[arg(value_name = "JSON", conflicts_with_all = ["text", "stdin"])]
     pub(crate) payload: Option<String>,
 
@@ -127,6 +127,13 @@ pub(crate) struct NewJob {
     /// Reads the payload as JSON from the standard input
     #[arg(long)]
     pub(crate) stdin: bool,
+}
+
+// The payload of a job, which is null if it is left out, and what happens if its key is taken.
+#[derive(Debug, Args)]
+pub(crate) struct NewJob {
+    #[command(flatten)]
+    pub(crate) payload: Payload,
 
     /// The key, by which the job can be cancelled and moved [default: made up]
     #[arg(short, long)]
@@ -480,6 +487,30 @@ pub(crate) struct Keys {
     /// The keys
     #[arg(required = true, value_name = "KEY")]
     pub(crate) keys: Vec<String>,
+}
+
+/// Changes payload, priority or due time of a job that waits
+///
+/// Of a recurring job, payload and priority are those of its runs to come. A job that runs is left
+/// as it is.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  timerqueue edit welcome/ann '{\"to\":\"ann@example.com\"}'
+  timerqueue edit report --priority 5 --in 10m")]
+pub(crate) struct Edit {
+    /// The key
+    pub(crate) key: String,
+
+    #[command(flatten)]
+    pub(crate) payload: Payload,
+
+    /// From -9 to 9, as for put
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
+    pub(crate) priority: Option<i8>,
+
+    #[command(flatten)]
+    pub(crate) due: Due,
 }
 
 /// Gives a job another due time, or a recurring job another schedule

@@ -16,6 +16,30 @@ use crate::put::{When, next_lines, next_of, schedule};
 use crate::store::{Reader, open};
 use crate::text;
 
+/// Other parts of a job that waits.
+pub(crate) fn edit(place: &Place, mut edit: args::Edit, out: &mut Out) -> Result<(), Fail> {
+    let (payload, args::Due { after, at, zone }) = (edit.payload.read()?, &edit.due);
+    let when = match after.is_some() || at.is_some() {
+        true => Some(When::new(*after, at.as_deref(), zone.as_deref())?),
+        false => None,
+    };
+    if payload.is_none() && edit.priority.is_none() && when.is_none() {
+        return Err(Fail::Usage("what is to change: a payload, --priority, --in or --at".to_owned()));
+    }
+    let (scheduler, key) = (open(place, false)?, edit.key.as_str());
+    let mut change = scheduler.edit(key);
+    if let Some(payload) = payload {
+        change = change.payload(&payload);
+    }
+    if let Some(priority) = edit.priority {
+        change = change.priority(priority);
+    }
+    if let Some(when) = &when {
+        change = change.due(when.due());
+    }
+    out.thing(&changed(key, change.send().wait()?, "changed")?, Changed::text)
+}
+
 /// What became of a job, a handler or a dead job.
 #[derive(Serialize)]
 struct Changed<'a> {

@@ -244,6 +244,13 @@ fn described(job: &JobInfo, is_served: bool) -> String {
     if let Some(due) = job.due.filter(|_| job.state != State::Dead) {
         field("due", format!("{} ({})", text::at(due), text::relative(due, SystemTime::now())));
     }
+    if let Some(added) = job.added {
+        field("put", text::at(added));
+    }
+    if let Some(begun) = job.begun {
+        let node = job.node.map(|node| format!(", on node {}", node.0)).unwrap_or_default();
+        field("runs", format!("since {}{node}", text::at(begun)));
+    }
     if let Some(nominal) = job.nominal {
         field("nominal", text::at(nominal));
     }

@@ -56,6 +56,7 @@ fn run(cli: Cli, out: &mut Out) -> Result<(), Fail> {
         Command::Show(show) => look::show(place()?, &show, out),
         Command::ImportCrontab(crontab) => crontab::import(place, &crontab, out),
         Command::Cancel(jobs) => change::cancel(place()?, &jobs, out),
+        Command::Edit(edit) => change::edit(place()?, edit, out),
         Command::Move(to) => change::move_to(place()?, &to, out),
         Command::Run(keys) => change::run_now(place()?, &keys, out),
         Command::Pause(what) => change::pause(place()?, &what, true, out),

@@ -24,13 +24,14 @@ fn json(text: String) -> Result<Box<RawValue>, Fail> {
         .map_err(|error| Fail::Usage(format!("the payload is no JSON: {error} (--text takes any text)")))
 }
 
-impl args::NewJob {
-    fn payload(&mut self) -> Result<Box<RawValue>, Fail> {
+impl args::Payload {
+    /// `None`: it is left out.
+    pub(crate) fn read(&mut self) -> Result<Option<Box<RawValue>>, Fail> {
         if let Some(text) = self.text.take() {
-            return json(serde_json::Value::from(text).to_string());
+            return json(serde_json::Value::from(text).to_string()).map(Some);
         }
         if !self.stdin {
-            return json(self.payload.take().unwrap_or_else(|| "null".to_owned()));
+            return self.payload.take().map(json).transpose();
         }
         // Space around the value does not count.
         let most = 4 * MAX_PAYLOAD_BYTES as u64;
@@ -40,7 +41,13 @@ impl args::NewJob {
         if text.len() as u64 > most {
             return Err(Fail::Usage(format!("the payload is larger than {MAX_PAYLOAD_BYTES} bytes")));
         }
-        json(text.trim().to_owned())
+        json(text.trim().to_owned()).map(Some)
+    }
+}
+
+impl args::NewJob {
+    fn payload(&mut self) -> Result<Box<RawValue>, Fail> {
+        self.payload.read()?.map_or_else(|| json("null".to_owned()), Ok)
     }
 
     /// The key, or a new one, so that the user learns of it.

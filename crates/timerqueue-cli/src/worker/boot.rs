@@ -23,12 +23,26 @@ fn is_due(job: &JobInfo, booted: SystemTime) -> bool {
     is_before(job.after) && is_before(job.last.as_ref().map(|last| last.started))
 }
 
+fn jobs(scheduler: &Scheduler, name: &str) -> Result<Vec<JobInfo>, Error> {
+    let mut jobs = scheduler.list(Query::new().state(State::Recurring).name(name)).wait()?;
+    jobs.retain(|job| job.recurrence.as_ref().is_some_and(|rules| is_reboot(&rules.schedule)));
+    Ok(jobs)
+}
+
+/// Whether one of these handlers has such a job.
+pub(super) fn has_jobs(scheduler: &Scheduler, handlers: &[String]) -> Result<bool, Error> {
+    for name in handlers {
+        if !jobs(scheduler, name)?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Lets the jobs of these handlers run that are due since the machine has started.
 pub(super) fn run_jobs(scheduler: &Scheduler, handlers: &[String], booted: SystemTime) -> Result<(), Error> {
     for name in handlers {
-        let jobs = scheduler.list(Query::new().state(State::Recurring).name(name)).wait()?;
-        let reboots = |job: &&JobInfo| job.recurrence.as_ref().is_some_and(|rules| is_reboot(&rules.schedule));
-        for job in jobs.iter().filter(reboots).filter(|job| is_due(job, booted)) {
+        for job in jobs(scheduler, name)?.iter().filter(|job| is_due(job, booted)) {
             let runs = scheduler.list(Query::new().name(name).key_prefix(&job.key)).wait()?;
             if !runs.iter().any(|run| run.parent == Some(job.id) && run.state != State::Dead) {
                 scheduler.run_now(&job.key).wait()?;

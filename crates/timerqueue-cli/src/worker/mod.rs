@@ -236,8 +236,12 @@ pub(crate) fn work(place: &Place, worker: args::Worker, out: &mut Out) -> Result
     });
     let runtime = Runtime::try_current().map_err(StartError::Runtime)?;
     let scheduler = start(&runtime, place, &worker, exec, out.is_json())?;
-    if let Some(booted) = boot::time() {
-        boot::run_jobs(&scheduler, &worker.handlers, booted)?;
+    match boot::time() {
+        Some(booted) => boot::run_jobs(&scheduler, &worker.handlers, booted)?,
+        None if boot::has_jobs(&scheduler, &worker.handlers)? => {
+            note("timerqueue: this system does not tell when it has started: no job of @reboot runs here")
+        }
+        None => {}
     }
     let tells = TellsOfEnd(messages.clone());
     // Of a timer that waits: an idle one keeps what it owns.

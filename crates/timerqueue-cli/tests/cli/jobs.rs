@@ -319,6 +319,35 @@ fn hostile_names_do_not_control_the_terminal(folder: Folder) {
     assert_eq!(folder.json(["ls"])[0]["key"], "k\x1b]0;title\x07\n");
 }
 
+fn jobs_are_edited(folder: Folder) {
+    folder.ok(["put", "h", "1", "--key", "k", "--at", "2099-01-01T00:00:00Z"]);
+    folder.ok(["cron", "h", "@daily", "--zone", "UTC", "--key", "daily"]);
+    let id = folder.job("k")["id"].clone();
+    assert_eq!(folder.ok(["edit", "k", "{\"to\": 1.50}", "--priority", "-3"]), "k: changed\n");
+    let job = folder.job("k");
+    assert_eq!((&job["id"], &job["payload"], &job["priority"]), (&id, &json!({"to": 1.50}), &json!(-3)));
+    assert_eq!(job["due"], "2099-01-01T00:00:00Z");
+    folder.ok(["edit", "k", "--text", "x", "--at", "2098-01-01", "--zone", "UTC", "--priority", "0"]);
+    let job = folder.job("k");
+    assert_eq!(
+        (&job["payload"], &job["due"], job.get("priority")),
+        (&json!("x"), &json!("2098-01-01T00:00:00Z"), None)
+    );
+    assert!(folder.ok(["show", "k"]).contains("\nput       20"), "{}", folder.ok(["show", "k"]));
+    folder.ok(["edit", "daily", "2"]);
+    assert_eq!(folder.job("daily")["payload"], json!(2));
+    for (arguments, code) in [
+        (&["edit", "k"][..], 2),
+        (&["edit", "k", "{"], 2),
+        (&["edit", "k", "--priority", "10"], 2),
+        (&["edit", "none", "1"], 1),
+        (&["edit", "daily", "--in", "1h"], 3),
+    ] {
+        assert_eq!(folder.fails(arguments).0, code, "{arguments:?}");
+    }
+    assert_eq!(folder.job("k")["payload"], json!("x"));
+}
+
 fn jobs_are_cancelled_and_moved(folder: Folder) {
     for key in ["a", "b", "c"] {
         folder.ok(["put", "h", "--key", key, "--in", "1h"]);
@@ -426,6 +455,7 @@ on_each_store! {
     a_schedule_that_is_stated_again_goes_on
     lists_are_filtered
     hostile_names_do_not_control_the_terminal
+    jobs_are_edited
     jobs_are_cancelled_and_moved
     paused_jobs_and_handlers_wait
     dead_jobs_are_listed_revived_and_discarded
