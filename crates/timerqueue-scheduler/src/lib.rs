@@ -71,8 +71,8 @@ pub use rusqlite;
 pub use tokio_postgres;
 
 pub use engine::{
-    Binding, Ended, Failed, Handler, HandlerError, IntoOutcome, Job, JobEnd, LeastLoaded, Next, Outcome, Pending,
-    Permanent, Rendezvous, Report, Retry, Returned, RoundRobin, Run, RunRecord, Stats, StillRunning,
+    Binding, Codec, Ended, Failed, Handler, HandlerError, IntoOutcome, Job, JobEnd, LeastLoaded, Next, Outcome,
+    Pending, Permanent, Rendezvous, Report, Retry, Returned, RoundRobin, Run, RunRecord, Stats, StillRunning,
 };
 pub use histogram::Histogram;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

@@ -89,7 +89,7 @@ fn c7_each_run_is_in_a_span_and_failures_are_events() {
     });
     *notes.scheduler.lock().unwrap() = Some(bench.scheduler.clone());
     tracing::subscriber::with_default(notes.clone(), || {
-        let _ = bench.to("mail", "m").send().wait().unwrap();
+        let _ = bench.to("mail", "m").trace("00-1-2-01").send().wait().unwrap();
         let _ = bench.to("bad", "b").send().wait().unwrap();
         for _ in 0..5 {
             bench.advance(1);
@@ -98,6 +98,7 @@ fn c7_each_run_is_in_a_span_and_failures_are_events() {
     });
     let lines = notes.lines.lock().unwrap();
     let has = |part: &str| lines.iter().any(|line| line.contains(part));
+    assert!(lines.iter().any(|line| line.contains("attempt=2") && line.contains(r#"trace="00-1-2-01""#)), "{lines:#?}");
     for part in [
         r#"span run handler="mail" key="m" attempt=1"#,
         r#"span run handler="mail" key="m" attempt=2"#,

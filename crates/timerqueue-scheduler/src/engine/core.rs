@@ -20,6 +20,7 @@ use super::around::Around;
 use super::backlog::Backlog;
 use super::binding::Rule;
 use super::close::Closer;
+use super::codec::Codec;
 use super::handshake::Handshake;
 use super::job::{Call, Handler, Spawner};
 use super::look::Looking;
@@ -31,9 +32,9 @@ use crate::store::gate::{Entered, Gate, Gated, Listener, MOST_CRASHES, SUSPECT, 
 use crate::store::rules::look;
 use crate::store::{
     Applied, Claim, Claimed, ClaimedJob, Entry, EntryHandler, Error, Held, History, JobId, Limits, Micros, Notice, Op,
-    Reply, Room, Settled, Store,
+    Reply, Room, Settled, Store, check_trace,
 };
-use crate::unwind::quietly;
+use crate::unwind::{caught, quietly};
 
 /// The most jobs of a claim: the length of its lock section, or of its transaction.
 const BATCH: usize = 256;
@@ -54,6 +55,9 @@ type Then = Box<dyn FnOnce(&Arc<Core>, Vec<Applied>) + Send>;
 
 /// A hook that is told of the end of each run.
 pub(crate) type Hook = Box<dyn Fn(&super::RunRecord) + Send + Sync>;
+
+/// Gives the context of the current trace, if there is one.
+pub(crate) type Tracer = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// A handler, as the engine runs it.
 pub(crate) struct Registered {
@@ -171,6 +175,9 @@ pub(crate) struct Core {
     /// The store keeps the done jobs of all handlers.
     pub(super) keeps_done: bool,
     pub(super) hook: Option<Hook>,
+    pub(super) codec: Option<Box<dyn Codec>>,
+    /// Gives the context of the trace of a put.
+    tracer: Option<Tracer>,
     /// The first one is the outermost.
     pub(super) around: Vec<Around>,
     pub(super) binding: Rule,
@@ -203,6 +210,8 @@ pub(crate) struct Parts {
     pub(crate) owner: u64,
     pub(crate) seed: u64,
     pub(crate) hook: Option<Hook>,
+    pub(crate) codec: Option<Box<dyn Codec>>,
+    pub(crate) tracer: Option<Tracer>,
     pub(crate) around: Vec<Around>,
     pub(crate) node_name: Arc<str>,
     pub(crate) binding: Rule,
@@ -210,8 +219,21 @@ pub(crate) struct Parts {
 
 impl Core {
     pub(crate) fn start(parts: Parts) -> Arc<Self> {
-        let Parts { runtime, store, handlers, parallel, backlog, owner, seed, hook, around, node_name, binding } =
-            parts;
+        let Parts {
+            runtime,
+            store,
+            handlers,
+            parallel,
+            backlog,
+            owner,
+            seed,
+            hook,
+            codec,
+            tracer,
+            around,
+            node_name,
+            binding,
+        } = parts;
         let by_name = handlers.iter().enumerate().map(|(i, handler)| (Arc::clone(&handler.name), i)).collect();
         let state = State { handshake: Handshake::new(handlers.len()), ..State::default() };
         let core = Arc::new(Self {
@@ -235,6 +257,8 @@ impl Core {
             owner,
             seed,
             hook,
+            codec,
+            tracer,
             around,
             binding,
             has_share: AtomicBool::new(false),
@@ -857,6 +881,12 @@ impl Core {
         OnceTimer::on(&self.runtime, wait, move |_| work(&core)).detach();
     }
 
+    /// The context of the trace of a put on this thread. One that no store accepts is left out.
+    pub(crate) fn current_trace(&self) -> Option<Arc<str>> {
+        let context = caught(self.tracer.as_ref()?).ok().flatten();
+        context.filter(|context| check_trace(context).is_ok()).map(Into::into)
+    }
+
     /// A key for a job without one.
     pub(crate) fn new_key(&self) -> Arc<str> {
         let number = self.keys.fetch_add(1, Ordering::Relaxed);
@@ -876,13 +906,15 @@ fn backoff(failures: u32) -> Duration {
 impl Drop for Core {
     /// The last reference may be a run's, in an executor: code of users is dropped without a panic.
     fn drop(&mut self) {
-        let Self { handlers, hook, around, binding, .. } = self;
+        let Self { handlers, hook, codec, tracer, around, binding, .. } = self;
         handlers.drain(..).for_each(|handler| {
             let Registered { call, spawner, .. } = handler;
             quietly(|| drop(call));
             quietly(|| drop(spawner));
         });
         quietly(|| drop(hook.take()));
+        quietly(|| drop(codec.take()));
+        quietly(|| drop(tracer.take()));
         around.drain(..).for_each(|hook| quietly(|| drop(hook)));
         quietly(|| drop(std::mem::take(binding)));
     }

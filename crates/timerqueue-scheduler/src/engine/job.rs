@@ -216,6 +216,7 @@ pub(crate) struct RunInner {
     pub(crate) run_id: Arc<str>,
     pub(crate) payload: Arc<str>,
     pub(crate) terms: Terms,
+    pub(crate) trace: Option<Arc<str>>,
     pub(crate) token: CancellationToken,
 }
 
@@ -335,10 +336,19 @@ impl Run {
         &self.inner.run_id
     }
 
-    /// The payload as the store has it: JSON text.
+    /// The payload as the store has it: JSON text, encoded if there is a
+    /// [`Codec`](crate::Codec).
     #[must_use]
     pub fn payload(&self) -> &str {
         &self.inner.payload
+    }
+
+    /// The context of the trace in which the job was put, as [`Put::trace`](crate::Put::trace) or
+    /// [`Builder::trace_puts`](crate::Builder::trace_puts) has given it. All runs of a recurring
+    /// job have that of its put.
+    #[must_use]
+    pub fn trace(&self) -> Option<&str> {
+        self.inner.trace.as_deref()
     }
 
     /// Cancelled when the run is asked to stop: its limit of time has passed, its job was cancelled
@@ -464,8 +474,9 @@ pub struct Handler {
     pub(crate) history: Option<Option<History>>,
 }
 
-fn decoded<P: DeserializeOwned>(payload: &str) -> Result<P, HandlerError> {
-    serde_json::from_str(payload).map_err(HandlerError::unreadable)
+fn decoded<P: DeserializeOwned>(run: &Run) -> Result<P, HandlerError> {
+    let json = run.inner.core.decoded(run.payload())?;
+    serde_json::from_str(&json).map_err(HandlerError::unreadable)
 }
 
 impl Handler {
@@ -482,7 +493,7 @@ impl Handler {
         P: DeserializeOwned,
         R: IntoOutcome,
     {
-        let call = move |run: &Run| handler(decoded(run.payload())?, run).into_outcome();
+        let call = move |run: &Run| handler(decoded(run)?, run).into_outcome();
         Self::of(name, Call::Blocking(Arc::new(call)))
     }
 
@@ -523,7 +534,7 @@ impl Handler {
         F: Future<Output = R> + Send + 'static,
     {
         let call = move |run: Run| {
-            let future = handler(decoded(run.payload())?, run);
+            let future = handler(decoded(&run)?, run);
             let ended = async move { future.await.into_outcome() };
             Ok::<BoxFuture<Answer>, HandlerError>(Box::pin(ended))
         };

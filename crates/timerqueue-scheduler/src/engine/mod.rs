@@ -8,6 +8,7 @@ mod around;
 mod backlog;
 mod binding;
 mod close;
+mod codec;
 mod core;
 mod handshake;
 mod job;
@@ -25,6 +26,7 @@ mod waits;
 pub use self::around::{Ended, Next};
 pub use self::binding::{Binding, LeastLoaded, Rendezvous, RoundRobin};
 pub use self::close::{Report, StillRunning};
+pub use self::codec::Codec;
 pub use self::job::{Handler, IntoOutcome, Job, Outcome, Returned, Run};
 pub use self::pending::Pending;
 pub use self::retry::{Failed, HandlerError, Permanent, Retry};
@@ -34,7 +36,7 @@ pub use self::waits::JobEnd;
 
 pub(crate) use self::around::Around;
 pub(crate) use self::binding::Rule;
-pub(crate) use self::core::{Core, Hook, Parts, Registered};
+pub(crate) use self::core::{Core, Hook, Parts, Registered, Tracer};
 pub(crate) use self::job::{Call, Spawner};
 pub(crate) use self::operations::wrong_answer;
 #[cfg(test)]

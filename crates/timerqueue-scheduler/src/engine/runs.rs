@@ -101,6 +101,8 @@ struct Guard {
     key: Arc<str>,
     #[cfg(feature = "tracing")]
     run_id: Arc<str>,
+    #[cfg(feature = "tracing")]
+    trace: Option<Arc<str>>,
     due: Micros,
     nominal: Option<Micros>,
     claimed: Micros,
@@ -172,6 +174,7 @@ impl Core {
                 run_id: Arc::clone(&job.run),
                 payload: job.payload,
                 terms: job.terms,
+                trace: job.trace.clone(),
                 token: source.token(),
             }),
         };
@@ -182,6 +185,8 @@ impl Core {
             key: job.key,
             #[cfg(feature = "tracing")]
             run_id: job.run,
+            #[cfg(feature = "tracing")]
+            trace: job.trace,
             due: job.due,
             nominal: job.nominal,
             claimed: self.store_now(),
@@ -574,7 +579,8 @@ impl Drop for Running {
 impl Guard {
     fn span(&self) -> tracing::Span {
         let name = &*self.core.handlers[self.handler].name;
-        tracing::info_span!("run", handler = name, key = &*self.key, attempt = self.attempt, run_id = &*self.run_id)
+        let (run_id, trace) = (&*self.run_id, self.trace.as_deref());
+        tracing::info_span!("run", handler = name, key = &*self.key, attempt = self.attempt, run_id, trace)
     }
 
     fn trace(&self, record: &LastRun) {

@@ -12,8 +12,8 @@ use timerqueue::Runtime;
 use super::Scheduler;
 use super::error::StartError;
 use crate::engine::{
-    Around, Binding, Call, Core, Handler, Hook, IntoOutcome, Job, Next, Parts, Registered, Rule, Run, RunRecord,
-    Spawner,
+    Around, Binding, Call, Codec, Core, Handler, Hook, IntoOutcome, Job, Next, Parts, Registered, Rule, Run, RunRecord,
+    Spawner, Tracer,
 };
 #[cfg(feature = "sqlite")]
 use crate::store::SqliteStore;
@@ -57,6 +57,8 @@ pub struct Builder {
     history: Option<History>,
     seed: Option<u64>,
     hook: Option<Hook>,
+    codec: Option<Box<dyn Codec>>,
+    tracer: Option<Tracer>,
     around: Vec<Around>,
     node_name: Option<Arc<str>>,
     binding: Rule,
@@ -80,6 +82,8 @@ impl Builder {
             history: None,
             seed: None,
             hook: None,
+            codec: None,
+            tracer: None,
             around: Vec::new(),
             node_name: None,
             binding: Rule::default(),
@@ -365,6 +369,40 @@ impl Builder {
         self
     }
 
+    /// Gives each put of this scheduler the context of the trace in which it is made, so that
+    /// [`Run::trace`] tells the run, on whichever node, what it follows. Called by
+    /// [`send`](crate::Put::send) and its like, on the thread of the call, for puts without a
+    /// [`trace`](crate::Put::trace) of their own. A text longer than
+    /// [`MAX_TRACE_BYTES`](crate::store::MAX_TRACE_BYTES), or with a NUL, is left out, and so is a
+    /// panic. The feature `scheduler-opentelemetry` of `timerqueue-adapters` has one for
+    /// OpenTelemetry.
+    ///
+    /// # Examples
+    ///
+    /// The `traceparent` of W3C, from wherever the program keeps it:
+    ///
+    /// ```
+    /// use timerqueue_scheduler::{Next, Run, Scheduler};
+    ///
+    /// let current = || Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned());
+    /// let builder = Scheduler::builder().trace_puts(current).around(|run: Run, next: Next| {
+    ///     println!("follows {:?}", run.trace());
+    ///     next
+    /// });
+    /// # drop(builder);
+    /// ```
+    pub fn trace_puts(mut self, current: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        self.tracer = Some(Box::new(current));
+        self
+    }
+
+    /// Encodes the payloads that this scheduler puts, and decodes those that its handlers read.
+    /// Default: payloads are JSON in the store. [`Codec`] says what one may be, and has an example.
+    pub fn codec(mut self, codec: impl Codec) -> Self {
+        self.codec = Some(Box::new(codec));
+        self
+    }
+
     /// Starts the scheduler. Jobs already in the store begin to run.
     ///
     /// # Errors
@@ -417,6 +455,8 @@ impl Builder {
             owner: random.hash_one(1),
             seed: self.seed.unwrap_or_else(|| random.hash_one(2)),
             hook: self.hook,
+            codec: self.codec,
+            tracer: self.tracer,
             around: self.around,
             node_name: self.node_name.unwrap_or_else(default_name),
             binding: self.binding,

@@ -68,7 +68,7 @@ impl<'a> EditJob<'a> {
     /// Another payload, which is written as JSON in this call. Of a recurring job, that of its runs
     /// to come.
     pub fn payload(self, payload: &(impl Serialize + ?Sized)) -> Self {
-        let json = serde_json::to_string(payload).map_err(|error| Error::NotSerializable { reason: error.to_string() });
+        let json = self.core.encoded(payload).map_err(|reason| Error::NotSerializable { reason });
         self.with(|edit, _| json.map(|json| edit.payload = Some(json.into())))
     }
 

@@ -141,11 +141,11 @@ struct Ends {
     lateness: Histogram,
 }
 
-const ENDS: [&str; 4] = ["done", "again", "failed", "dead"];
+const ENDS: [&str; 5] = ["done", "again", "failed", "dead", "expired"];
 
 impl Ends {
     fn add(&mut self, part: &Activity) {
-        for (sum, more) in self.runs.iter_mut().zip([part.done, part.again, part.failed, part.died]) {
+        for (sum, more) in self.runs.iter_mut().zip([part.done, part.again, part.failed, part.died, part.expired]) {
             *sum += more;
         }
         self.lateness.merge(&part.lateness);
@@ -290,7 +290,7 @@ impl Figures {
             buckets(&ends.lateness, |le, runs| add(LATE_BUCKET, &[handler, ("le", le)], runs));
             add(LATE_COUNT, &[handler], ends.lateness.count() as f64);
         }
-        for (end, runs) in ENDS.into_iter().zip([stats.done, stats.again, stats.retried, stats.died]) {
+        for (end, runs) in ENDS.into_iter().zip([stats.done, stats.again, stats.retried, stats.died, stats.expired]) {
             add(OWN_RUNS, &[("end", end)], runs as f64);
         }
         add(OWN_PANICS, &[], stats.panics as f64);

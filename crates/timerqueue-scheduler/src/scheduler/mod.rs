@@ -171,7 +171,7 @@ impl Scheduler {
 
     /// A job for the handler of this name. The payload is written as JSON in this call.
     pub fn put_to(&self, name: &str, payload: &(impl Serialize + ?Sized)) -> Put<'_> {
-        Put::new(&self.core, name, serde_json::to_string(payload).map_err(|error| error.to_string()))
+        Put::new(&self.core, name, self.core.encoded(payload))
     }
 }
 

@@ -71,6 +71,7 @@ pub struct Put<'a> {
     clash: Clash,
     refuse_overdue: bool,
     waits: bool,
+    trace: Option<Arc<str>>,
 }
 
 impl<'a> Put<'a> {
@@ -92,6 +93,7 @@ impl<'a> Put<'a> {
             clash: Clash::default(),
             refuse_overdue: false,
             waits: false,
+            trace: None,
         }
     }
 
@@ -418,6 +420,32 @@ impl<'a> Put<'a> {
         self
     }
 
+    /// The context of the trace that the job belongs to, such as the `traceparent` of W3C: a text
+    /// of at most [`MAX_TRACE_BYTES`](crate::store::MAX_TRACE_BYTES), without NUL. The store keeps
+    /// it with the job, and [`Run::trace`](crate::Run::trace) has it, on whichever node. Default:
+    /// what [`Builder::trace_puts`](crate::Builder::trace_puts) gives.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::{Run, Scheduler};
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    /// let mail = move |_: u32, run: &Run| assert_eq!(run.trace(), Some(traceparent));
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", mail).start()?;
+    /// let _ = scheduler.put_to("mail", &1).trace(traceparent).send().wait()?;
+    /// # clock.advance(Duration::ZERO);
+    /// # assert_eq!(scheduler.stats().wait()?.done, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn trace(mut self, context: &str) -> Self {
+        self.trace = Some(context.into());
+        self
+    }
+
     /// Puts the job. When the answer is there, the job is in the store.
     ///
     /// # Errors
@@ -462,6 +490,7 @@ impl<'a> Put<'a> {
             payload: payload.into(),
             group: self.group,
             priority: self.priority,
+            trace: self.trace.or_else(|| core.current_trace()),
             expires: match self.expires {
                 None => None,
                 Some(PutExpiry::At(at)) => Some(Expiry::At(core.when(at)?)),

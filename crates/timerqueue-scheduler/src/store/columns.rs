@@ -101,6 +101,7 @@ const COLUMNS: &[Column] = &[
         |row| borrowed(row.progress.as_ref()?),
         |read, json| read.row.progress = Some(json.into()),
     ),
+    text("trace", Once, |row| borrowed(row.trace.as_ref()?), |read, text| read.row.trace = Some(text.into())),
     number("added", Once, |row| micros(row.added), |read, at| read.row.added = Some(Micros::new(at))),
     number("begun", Begin, |row| micros(row.begun), |read, at| read.row.begun = Some(Micros::new(at))),
     flag("at_most_once", Change, |row| row.terms.at_most_once, |read, is| read.row.terms.at_most_once = is),

@@ -6,6 +6,8 @@ use std::fmt;
 pub const MAX_KEY_BYTES: usize = 512;
 /// The longest payload, in bytes of JSON text.
 pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
+/// The longest context of a trace, in bytes.
+pub const MAX_TRACE_BYTES: usize = 1_024;
 /// The longest text of an error that a store keeps, in bytes. Of a longer one it keeps the
 /// beginning, and says how long it was.
 pub const MAX_ERROR_BYTES: usize = 64 * 1024;
@@ -54,6 +56,13 @@ pub enum Invalid {
     },
     /// The group has a NUL character.
     NulInGroup,
+    /// The context of the trace has more than [`MAX_TRACE_BYTES`].
+    TraceTooLong {
+        /// The length in bytes.
+        bytes: usize,
+    },
+    /// The context of the trace has a NUL character.
+    NulInTrace,
     /// The priority is beyond [`MAX_PRIORITY`].
     PriorityOutOfRange {
         /// The priority.
@@ -94,6 +103,10 @@ impl fmt::Display for Invalid {
                 write!(f, "the group has {bytes} bytes, and the most is {MAX_KEY_BYTES}")
             }
             Self::NulInGroup => f.write_str("the group has a NUL character"),
+            Self::TraceTooLong { bytes } => {
+                write!(f, "the context of the trace has {bytes} bytes, and the most is {MAX_TRACE_BYTES}")
+            }
+            Self::NulInTrace => f.write_str("the context of the trace has a NUL character"),
             Self::PriorityOutOfRange { priority } => {
                 write!(
                     f,

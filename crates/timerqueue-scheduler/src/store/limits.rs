@@ -4,7 +4,9 @@
 //! limits are those of the strictest store: PostgreSQL takes no NUL in a text or in JSON, and an
 //! index of PostgreSQL takes no long key.
 
-use super::{Expiry, Invalid, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_PRIORITY, Micros, Mutation, Op, When};
+use super::{
+    Expiry, Invalid, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_TRACE_BYTES, Micros, Mutation, Op, When,
+};
 
 /// Whether a store accepts the key of a job.
 ///
@@ -48,6 +50,19 @@ pub fn check_group(group: &str) -> Result<(), Invalid> {
     }
 }
 
+/// Whether a store accepts the context of a trace.
+///
+/// # Errors
+///
+/// [`Invalid`], with the reason.
+pub fn check_trace(context: &str) -> Result<(), Invalid> {
+    match context.len() {
+        bytes if bytes > MAX_TRACE_BYTES => Err(Invalid::TraceTooLong { bytes }),
+        _ if context.contains('\0') => Err(Invalid::NulInTrace),
+        _ => Ok(()),
+    }
+}
+
 /// Whether a store accepts a payload, which is JSON text.
 ///
 /// # Errors
@@ -85,6 +100,7 @@ pub(crate) fn check(op: &Op) -> Result<(), Invalid> {
             check_name(&new.name)?;
             check_payload(&new.payload)?;
             new.group.as_deref().map_or(Ok(()), check_group)?;
+            new.trace.as_deref().map_or(Ok(()), check_trace)?;
             check_priority(new.priority)?;
             match new.expires {
                 Some(Expiry::At(_)) if new.recurrence.is_some() => return Err(Invalid::ExpiresWithSchedule),

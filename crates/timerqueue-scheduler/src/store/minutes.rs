@@ -38,9 +38,11 @@ pub struct Activity {
     pub again: u64,
     /// Attempts that ended with [`RunEnd::Failed`].
     pub failed: u64,
-    /// Attempts that ended with [`RunEnd::Dead`], and jobs that ended with [`RunEnd::Expired`]
-    /// or [`RunEnd::CutOff`].
+    /// Attempts that ended with [`RunEnd::Dead`], and jobs that ended with [`RunEnd::CutOff`].
     pub died: u64,
+    /// Jobs that ended with [`RunEnd::Expired`], without a run. Nodes of version 0.1.0 and before
+    /// count them as dead.
+    pub expired: u64,
     /// How long after its due time each attempt began. The classes are those below 256 us, below
     /// 1,024 us, and so on: each four times as wide as the one before.
     pub lateness: Histogram,
@@ -53,6 +55,7 @@ pub(crate) struct Ends {
     pub(crate) again: u32,
     pub(crate) failed: u32,
     pub(crate) died: u32,
+    pub(crate) expired: u32,
     pub(crate) late: [u32; CLASSES],
     /// Microseconds.
     pub(crate) longest: i64,
@@ -78,7 +81,8 @@ impl Ends {
             RunEnd::Done => &mut self.done,
             RunEnd::Again => &mut self.again,
             RunEnd::Failed => &mut self.failed,
-            RunEnd::Dead | RunEnd::Expired | RunEnd::CutOff => &mut self.died,
+            RunEnd::Dead | RunEnd::CutOff => &mut self.died,
+            RunEnd::Expired => &mut self.expired,
         };
         *count = count.saturating_add(1);
         // Without a division: this is in the path of each settle.
@@ -92,7 +96,7 @@ impl Ends {
 
     /// As an activity of one window.
     pub(crate) fn activity(&self, minute: i64, name: &Arc<str>) -> Activity {
-        let counts = [self.done, self.again, self.failed, self.died].map(u64::from);
+        let counts = [self.done, self.again, self.failed, self.died, self.expired].map(u64::from);
         activity(minute, Arc::clone(name), counts, self.late.map(u64::from), self.longest)
     }
 }
@@ -101,7 +105,7 @@ impl Ends {
 pub(crate) fn activity(
     minute: i64,
     name: Arc<str>,
-    [done, again, failed, died]: [u64; 4],
+    [done, again, failed, died, expired]: [u64; 5],
     late: [u64; CLASSES],
     longest: i64,
 ) -> Activity {
@@ -111,7 +115,7 @@ pub(crate) fn activity(
         lateness.add_class(if last { Histogram::CLASSES - 1 } else { FIRST_CLASS + 2 * class }, count);
     }
     lateness.reach(Duration::from_micros(u64::try_from(longest).unwrap_or_default()));
-    Activity { begin: begin_of(minute), name, done, again, failed, died, lateness }
+    Activity { begin: begin_of(minute), name, done, again, failed, died, expired, lateness }
 }
 
 impl Activity {
@@ -121,6 +125,7 @@ impl Activity {
         self.again += other.again;
         self.failed += other.failed;
         self.died += other.died;
+        self.expired += other.expired;
         self.lateness.merge(&other.lateness);
     }
 }

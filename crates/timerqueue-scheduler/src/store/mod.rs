@@ -55,11 +55,11 @@ pub use self::fault::Fault;
 pub(crate) use self::history::Finished;
 #[doc(hidden)]
 pub use self::history::{FinishedJob, History, HistoryQuery, Keep};
-pub use self::invalid::{Invalid, MAX_ERROR_BYTES, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_PRIORITY};
-pub use self::limits::{check_group, check_key, check_name, check_payload};
+pub use self::invalid::{Invalid, MAX_ERROR_BYTES, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_TRACE_BYTES};
+pub use self::limits::{check_group, check_key, check_name, check_payload, check_trace};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use self::look::{CheckStep, Hold};
-pub use self::memory::MemoryStore;
+pub use self::memory::{FaultyStore, MemoryStore, StoreCall, StoreCallKind, Trouble};
 #[doc(hidden)]
 pub use self::micros::Micros;
 #[doc(hidden)]

@@ -83,6 +83,8 @@ pub struct NewJob {
     pub group: Option<Arc<str>>,
     /// Of a recurring job, that of its runs.
     pub priority: i8,
+    /// The context of the trace in which the job is put: a text, of which a store knows no more.
+    pub trace: Option<Arc<str>>,
     /// The last instant at which a run of the job begins.
     pub expires: Option<Expiry>,
     /// What the job asks for its runs; a recurring job, for each of them.

@@ -309,6 +309,9 @@ pub struct JobInfo {
     /// What the job asks for its runs; of a recurring job, for each of them.
     #[serde(flatten)]
     pub terms: Terms,
+    /// The context of the trace in which the job was put: [`Put::trace`](crate::Put::trace).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Arc<str>>,
     /// The payload, as JSON text.
     #[serde(serialize_with = "form::json")]
     pub payload: Arc<str>,
@@ -556,6 +559,8 @@ pub struct ClaimedJob {
     pub suspicion: u32,
     /// The same text for all attempts at this run, and for no other run.
     pub run: Arc<str>,
+    /// The context of the trace in which the job was put, as the put has given it.
+    pub trace: Option<Arc<str>>,
     /// The last instant has passed: the caller calls no handler, and ends the run by
     /// [`RunEnd::Expired`]. The attempt does not count.
     pub expired: bool,

@@ -67,8 +67,12 @@ pub(crate) fn j17_each_end_counts_once<R: Rig>() {
         (RunEnd::Failed, Verdict::Retry(secs(0))),
         (RunEnd::Again, Verdict::Again(When::At(at(0)))),
         (RunEnd::Dead, Verdict::Dead),
+        (RunEnd::Expired, Verdict::Dead),
     ];
     for (end, verdict) in ends {
+        if end == RunEnd::Expired {
+            let _ = store.put("late", When::At(at(0)));
+        }
         let job = store.claim().jobs.remove(0);
         let settled = store.one(settle_with(&job, verdict.clone(), record_of(0, 0, 1, end, Some("no"))));
         assert_eq!(settled, Applied::Held(true));
@@ -81,8 +85,8 @@ pub(crate) fn j17_each_end_counts_once<R: Rig>() {
     let activity = store.activity(0, secs(60));
     assert_eq!(activity.len(), 1);
     let window = &activity[0];
-    assert_eq!((window.done, window.again, window.failed, window.died), (0, 1, 1, 1));
-    assert_eq!(window.lateness.count(), 3);
+    assert_eq!((window.done, window.again, window.failed, window.died, window.expired), (0, 1, 1, 1, 1));
+    assert_eq!(window.lateness.count(), 4);
 }
 
 pub(crate) fn j17_a_week_is_kept<R: Rig>() {

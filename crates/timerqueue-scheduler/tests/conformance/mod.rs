@@ -176,6 +176,7 @@ fn new_job(key: &str, when: When) -> NewJob {
         payload: "null".into(),
         group: None,
         priority: 0,
+        trace: None,
         expires: None,
         terms: Default::default(),
         when,
@@ -332,6 +333,7 @@ macro_rules! conformance {
             m8_a_rate_is_kept_over_all_members
             m6_m7_m8_limits_hold_where_places_are_given_on
             limits_of_groups
+            j35_the_context_of_a_trace_goes_from_the_put_to_each_run
             j20_a_higher_priority_goes_before_the_due_time
             j20_a_step_of_priority_is_worth_an_hour
             j20_a_job_with_a_priority_waits_as_any_other

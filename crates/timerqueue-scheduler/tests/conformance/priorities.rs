@@ -191,3 +191,43 @@ pub(crate) fn limits_of_priorities_and_last_instants<R: Rig>() {
     let jobs = store.claim().jobs;
     assert_eq!((keys(&jobs), jobs[0].expired), (vec!["greatest".to_owned(), "least".to_owned()], false));
 }
+
+/// Of each attempt, of another run that the handler asks for, of each run of a recurring job, and
+/// after a revival.
+pub(crate) fn j35_the_context_of_a_trace_goes_from_the_put_to_each_run<R: Rig>() {
+    let store = Bench::<R>::new();
+    let context = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\nvendor=ü";
+    let traced = |key: &str| NewJob { trace: Some(context.into()), ..new_job(key, When::At(at(0))) };
+    store.put_new(traced("a"));
+    store.put_new(new_job("plain", When::At(at(0))));
+    let seen = |job: &ClaimedJob| job.trace.as_deref() == Some(context);
+    let mut jobs = store.claim().jobs;
+    assert_eq!(jobs.iter().map(seen).collect::<Vec<_>>(), [true, false]);
+    let _ = store.settle(&jobs.remove(1), Verdict::Done);
+    let _ = store.settle(&jobs[0], Verdict::Retry(secs(0)));
+    let again = store.claim().jobs.remove(0);
+    assert!(seen(&again) && again.attempt == 2);
+    let _ = store.settle(&again, Verdict::Again(When::At(at(0))));
+    let again = store.claim().jobs.remove(0);
+    assert!(seen(&again));
+    let _ = store.settle(&again, Verdict::Dead);
+    let dead = store.get("a").unwrap();
+    assert_eq!(dead.trace.as_deref(), Some(context));
+    let _ = store.one(Op::Revive(dead.id));
+    assert!(seen(&store.claim().jobs[0]));
+    // The runs of a recurring job.
+    let schedule = Schedule::every(secs(10)).build().unwrap();
+    let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Overlap::Allow };
+    let (recurrence, first) = (Some(Box::new(recurrence)), Some(occurrence(10)));
+    store.put_new(NewJob { recurrence, first, when: When::At(at(10)), ..traced("cron") });
+    store.clock(10);
+    assert_eq!(store.advance(&[10], 20), Applied::Held(true));
+    let jobs = store.claim().jobs;
+    assert!(jobs.len() == 1 && seen(&jobs[0]));
+    for (trace, invalid) in
+        [("a\0b".to_owned(), Invalid::NulInTrace), ("x".repeat(1_025), Invalid::TraceTooLong { bytes: 1_025 })]
+    {
+        let new = NewJob { trace: Some(trace.into()), ..new_job("b", When::At(at(0))) };
+        assert_eq!(store.one(Op::Put(Box::new(new))), Applied::Invalid(invalid));
+    }
+}

@@ -141,8 +141,14 @@ fn l21_a_recurring_job_is_put_in_a_transaction() {
     let mut shop = Shop::connect(&server.address());
     let mut put = |millis: u64| {
         let schedule = Schedule::every(Duration::from_millis(millis)).build().unwrap();
-        let put =
-            node.put_to("log", &1).key("tick").group("x").priority(3).expires_after(HOUR).overlap(Overlap::QueueOne);
+        let put = node
+            .put_to("log", &1)
+            .key("tick")
+            .group("x")
+            .priority(3)
+            .trace("00-1")
+            .expires_after(HOUR)
+            .overlap(Overlap::QueueOne);
         let put = put.schedule(schedule).clash(Clash::Replace);
         shop.transaction(async |transaction| put.send_in(transaction).await).unwrap()
     };
@@ -154,6 +160,7 @@ fn l21_a_recurring_job_is_put_in_a_transaction() {
     until("the other one runs", || log.lock().unwrap().len() >= before + 3);
     let job = node.get("tick").wait().unwrap().unwrap();
     assert_eq!((job.group.as_deref(), job.priority, job.expires_after), (Some("x"), 3, Some(HOUR)));
+    assert_eq!(job.trace.as_deref(), Some("00-1"));
     let gone = shop.transaction(async |transaction| node.cancel_in("tick", transaction).await).unwrap();
     assert_ne!(gone, Cancel::Absent);
     until("it is gone", || server.psql(&format!("SELECT count(*) FROM {schema}.jobs")) == "0");

@@ -88,6 +88,7 @@ fn try_put(store: &PostgresStore, key: &str) -> Result<Applied, Error> {
         payload: "null".into(),
         group: None,
         priority: 0,
+        trace: None,
         expires: None,
         terms: Default::default(),
         when: When::After(Duration::ZERO),
@@ -334,7 +335,8 @@ fn l8_a_put_in_a_transaction_of_the_users() {
     server.psql(&format!("BEGIN; SELECT {schema}.put('log', 'a', '{{\"n\": 1}}'); COMMIT"));
     until("the job has run", || log.lock().unwrap().len() == 1);
     let asks = "due => now() + interval '1 day', at_most_once => true, attempts => 3, time_limit => interval '1.5 s', unique_for => '1 h'";
-    server.psql(&format!("SELECT {schema}.put('log', 'terms', {asks})"));
+    server.psql(&format!("SELECT {schema}.put('log', 'terms', {asks}, trace => '00-1-2-01')"));
+    assert_eq!(node.get("terms").wait().unwrap().unwrap().trace.as_deref(), Some("00-1-2-01"));
     let mut terms = Terms::default();
     (terms.at_most_once, terms.attempts, terms.limit) = (true, Some(3), Some(Duration::from_millis(1_500)));
     terms.unique_for = Some(HOUR);

@@ -60,7 +60,7 @@ fn jobs_and_counts_serialize_for_people_and_programs() {
     assert_eq!(
         to_value(&activity[0]).unwrap(),
         json!({
-            "begin": "2026-01-01T00:00:00Z", "handler": "mail", "done": 0, "again": 0, "failed": 3, "died": 0,
+            "begin": "2026-01-01T00:00:00Z", "handler": "mail", "done": 0, "again": 0, "failed": 3, "died": 0, "expired": 0,
             "lateness": {"count": 3, "p50_seconds": 0.0, "p99_seconds": 0.0, "longest_seconds": 0.0},
         })
     );

@@ -4,6 +4,7 @@
 //! time: a commit for its operations, a claim for its batch, a scan for [`SECTION`] rows at a time.
 //! Replies and watchers are called, and rows dropped, after unlocking.
 
+mod faulty;
 mod members;
 mod past;
 mod table;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use timerqueue::Runtime;
 
+pub use self::faulty::{FaultyStore, StoreCall, StoreCallKind, Trouble};
 use self::table::Table;
 use super::gate::Gate;
 #[cfg(test)]

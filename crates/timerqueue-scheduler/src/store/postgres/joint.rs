@@ -61,6 +61,7 @@ impl PostgresStore {
             span: _,
             clash,
             refuse_overdue,
+            trace,
         } = new;
         let clash = match clash {
             Clash::Refuse => "refuse",
@@ -98,7 +99,13 @@ impl PostgresStore {
             micros(limit),
             micros(unique_for),
         ];
-        Ok(job.into_iter().chain(expires).chain([refuse_overdue, recurring]).chain(terms).collect())
+        Ok(job
+            .into_iter()
+            .chain(expires)
+            .chain([refuse_overdue, recurring])
+            .chain(terms)
+            .chain([trace.map(|trace| trace.to_string())])
+            .collect())
     }
 
     /// An instant, or a time from the commit, in microseconds.
@@ -116,7 +123,7 @@ impl PostgresStore {
 /// Each parameter is a text, so that any driver can bind it.
 const PLACE: &str = "place($1::text, $2::text, $3::text, $4::text::bigint, $5::text::bigint, $6::text, $7::text, \
      $8::text::bigint, $9::text::bigint, $10::text::bigint, $11::text::bigint, $12::text::boolean, $13::text, NULL, \
-     $14::text::boolean, $15::text::bigint, $16::text::bigint, $17::text::bigint)";
+     $14::text::boolean, $15::text::bigint, $16::text::bigint, $17::text::bigint, $18::text)";
 
 const MOVE: &str = "move_to($1::text, $2::text::bigint, $3::text::bigint)";
 

@@ -2,6 +2,11 @@ ALTER TABLE jobs
     ADD COLUMN IF NOT EXISTS keep bigint, -- the end of the job is kept this long, in microseconds, and can be awaited
     ADD COLUMN IF NOT EXISTS progress text; -- what an attempt has written down for the next one, as JSON
 
+-- The context of the trace in which the job was put.
+ALTER TABLE jobs ADD COLUMN IF NOT EXISTS trace text;
+-- Jobs whose last instant had passed; older versions count them as dead. Before `handlers`, as those lock both that read the counts.
+ALTER TABLE minutes ADD COLUMN IF NOT EXISTS expired bigint NOT NULL DEFAULT 0;
+
 -- Done jobs, where their handlers keep them.
 CREATE SEQUENCE IF NOT EXISTS ends;
 CREATE TABLE IF NOT EXISTS finished (
@@ -202,7 +207,8 @@ CREATE OR REPLACE FUNCTION place(
     at_most_once boolean,
     attempts bigint,
     time_limit bigint,
-    unique_for bigint
+    unique_for bigint,
+    trace text
 ) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
 #variable_conflict use_column
 DECLARE
@@ -244,6 +250,9 @@ BEGIN
     IF place.at_most_once IS NULL OR place.attempts NOT BETWEEN 1 AND 4294967295 OR place.time_limit < 0 OR place.unique_for < 0 THEN
         RAISE EXCEPTION 'attempts are at least one, time_limit and unique_for are not negative, and at_most_once is true or false';
     END IF;
+    IF octet_length(place.trace) > 1024 THEN
+        RAISE EXCEPTION 'the context of a trace has at most 1024 bytes';
+    END IF;
     IF place.refuse_overdue AND place.due < now THEN
         RETURN 'overdue';
     END IF;
@@ -281,11 +290,11 @@ BEGIN
             RETURNING id INTO tie;
         END IF;
         INSERT INTO jobs (id, key, handler, payload, due, wake, affinity, affinity_id, priority, expires, state, recurs, recurring, span, earliest, keep,
-            at_most_once, most_attempts, time_limit, unique_for)
+            at_most_once, most_attempts, time_limit, unique_for, trace)
         VALUES (nextval('ids'), place.key, kind, place.payload, at, at, place.in_group, tie, place.priority, last,
             CASE WHEN rules IS NULL THEN 0 ELSE 4 END, rules IS NOT NULL, rules::text, CASE WHEN rules IS NOT NULL THEN 0 END,
             CASE WHEN rules IS NOT NULL THEN at END, place.keep,
-            place.at_most_once, place.attempts, place.time_limit, place.unique_for)
+            place.at_most_once, place.attempts, place.time_limit, place.unique_for, place.trace)
         ON CONFLICT (key) WHERE holds_key DO NOTHING
         RETURNING id INTO new_id;
         EXIT WHEN new_id IS NOT NULL; -- else another transaction was first
@@ -304,7 +313,7 @@ END $$;
 -- `in_group`: one member runs all jobs of the handler with this text. `clash`: `refuse` and `keep` let the other job stay, `replace` lets it make way.
 -- `priority`: from -9 to 9, and each step is worth an hour. `expires`: the last instant at which a run begins. `at_most_once`: the job is not begun again,
 -- also after the end of its process. `attempts` and `time_limit` (of each run): instead of those of the handler. `unique_for`: how long the
--- key stays taken once the job is done.
+-- key stays taken once the job is done. `trace`: the context of the trace in which the job is put.
 CREATE OR REPLACE FUNCTION put(
     handler text,
     key text,
@@ -317,13 +326,14 @@ CREATE OR REPLACE FUNCTION put(
     at_most_once boolean DEFAULT false,
     attempts bigint DEFAULT NULL,
     time_limit interval DEFAULT NULL,
-    unique_for interval DEFAULT NULL
+    unique_for interval DEFAULT NULL,
+    trace text DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
 DECLARE
     placed text := place(handler, key, payload, ceil(extract(epoch FROM due) * 1000000)::bigint, NULL, clash, in_group, priority,
         floor(extract(epoch FROM expires) * 1000000)::bigint, NULL, NULL, false, NULL, NULL, at_most_once, attempts,
         least(ceil(extract(epoch FROM time_limit) * 1000000), 9223372036854775807)::bigint,
-        least(ceil(extract(epoch FROM unique_for) * 1000000), 9223372036854775807)::bigint);
+        least(ceil(extract(epoch FROM unique_for) * 1000000), 9223372036854775807)::bigint, trace);
 BEGIN
     RETURN CASE WHEN placed LIKE 'added %' OR placed LIKE 'replaced%' THEN split_part(placed, ' ', 2)::bigint END;
 END $$;

@@ -99,6 +99,7 @@ pub(crate) trait Changes: Rows + Sized {
         }
         row.tie = new.group.map(|text| Box::new(Tie { group: self.group_of(kind, &text, now), text }));
         (row.priority, row.added, row.terms) = (new.priority, Some(self.up()), new.terms.kept());
+        row.trace = new.trace;
         row.expires = match new.expires {
             Some(Expiry::AfterDue(after)) if row.recurring.is_some() => Some(span_of(after)),
             Some(Expiry::AfterDue(after)) => Some(due.saturating_add(after).as_i64()),
@@ -383,6 +384,7 @@ impl Row {
             priority: 0,
             expires: None,
             progress: None,
+            trace: None,
             added: None,
             begun: None,
             terms: Terms::default(),

@@ -222,6 +222,8 @@ pub(crate) struct Row {
     pub(crate) expires: Option<i64>,
     /// What an attempt has written down for the next one, as JSON text.
     pub(crate) progress: Option<Arc<str>>,
+    /// The context of the trace in which the job was put.
+    pub(crate) trace: Option<Arc<str>>,
     /// When the job was put. `None`: by a version that did not note it.
     pub(crate) added: Option<Micros>,
     /// When the last run began.
@@ -416,6 +418,7 @@ impl Row {
             terms: self.terms,
             progress: self.progress.clone(),
             name: Arc::clone(name),
+            trace: self.trace.clone(),
             payload: Arc::clone(&self.payload),
             state: self.state,
             paused: self.paused,

@@ -136,6 +136,7 @@ pub(crate) trait Runs: Rows + Sized {
                 crashes: row.crashes,
                 suspicion: row.suspicion,
                 run: run.into(),
+                trace: row.trace.clone(),
                 expired,
                 cut_off,
                 terms: row.terms,
@@ -357,6 +358,7 @@ pub(crate) trait Runs: Rows + Sized {
                 let mut run = Row::new(id, Arc::clone(&row.key), row.kind, Arc::clone(&row.payload), state, due, None);
                 run.tie = row.tie.clone();
                 (run.priority, run.added, run.terms) = (row.priority, Some(added), row.terms);
+                run.trace = row.trace.clone();
                 run.expires = row.expires.map(|after| due.as_i64().saturating_add(after));
                 Some((run, row.paused && occurrence.is_some()))
             })

@@ -68,7 +68,7 @@ pub(in crate::store) fn activity<L: Look>(
     let activity = |row: &L::Answer| {
         let count = |column: usize| counted(row, column);
         let number = |column: usize| row.number(column).unwrap_or_default();
-        let (counts, late) = (std::array::from_fn(|n| count(3 + n)), std::array::from_fn(|class| count(7 + class)));
+        let (counts, late) = (std::array::from_fn(|n| count(3 + n)), std::array::from_fn(|class| count(8 + class)));
         minutes::activity(number(0), named(row, 1), counts, late, number(2))
     };
     let values = values![window, first - first % window];

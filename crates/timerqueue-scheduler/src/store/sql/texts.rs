@@ -196,7 +196,7 @@ texts! {
     /// The ends of runs.
     windows: [
         "SELECT minute - minute % $1 AS begin, handler.name, max(longest), sum(done)" as_number ", sum(again)" as_number ", \
-         sum(failed)" as_number ", sum(died)" as_number ", sum(late0)" as_number ", sum(late1)" as_number ", sum(late2)" as_number ", sum(late3)" as_number ", sum(late4)" as_number ", sum(late5)" as_number ", sum(late6)" as_number ", sum(late7)" as_number ", sum(late8)" as_number ", sum(late9)" as_number ", sum(late10)" as_number ", sum(late11)" as_number " FROM " minutes " AS counted \
+         sum(failed)" as_number ", sum(died)" as_number ", sum(expired)" as_number ", sum(late0)" as_number ", sum(late1)" as_number ", sum(late2)" as_number ", sum(late3)" as_number ", sum(late4)" as_number ", sum(late5)" as_number ", sum(late6)" as_number ", sum(late7)" as_number ", sum(late8)" as_number ", sum(late9)" as_number ", sum(late10)" as_number ", sum(late11)" as_number " FROM " minutes " AS counted \
          JOIN " handlers " AS handler ON handler.id = counted.handler WHERE minute >= $2 GROUP BY begin, handler.name ORDER BY begin, handler.name"
     ],
     /// Of each handler: name, pause, the first wake instant, the jobs by state, the failing ones,

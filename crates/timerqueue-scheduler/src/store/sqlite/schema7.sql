@@ -33,3 +33,6 @@ ALTER TABLE timerqueue_jobs ADD COLUMN at_most_once INTEGER NOT NULL DEFAULT 0; 
 ALTER TABLE timerqueue_jobs ADD COLUMN most_attempts INTEGER; -- instead of those of the handler
 ALTER TABLE timerqueue_jobs ADD COLUMN time_limit INTEGER; -- microseconds, instead of the limit of the handler
 ALTER TABLE timerqueue_jobs ADD COLUMN unique_for INTEGER; -- microseconds for which the key stays taken once the job is done, instead of what the handler says
+-- The context of the trace in which the job was put. Jobs whose last instant had passed; older versions count them as dead.
+ALTER TABLE timerqueue_jobs ADD COLUMN trace TEXT;
+ALTER TABLE timerqueue_minutes ADD COLUMN expired INTEGER NOT NULL DEFAULT 0;

@@ -223,6 +223,7 @@ impl Dialect for File<'_> {
             priority: 0,
             expires: None,
             terms: Terms { at_most_once: false, attempts: None, limit: None, unique_for: None, kept_for: None },
+            trace: None,
             key: _,
             name: _,
             payload: _,
