@@ -29,16 +29,17 @@ pub(crate) struct Window {
     pub(crate) again: u64,
     pub(crate) failed: u64,
     pub(crate) died: u64,
+    pub(crate) expired: u64,
     pub(crate) lateness: Histogram,
 }
 
 impl Window {
     pub(crate) fn new(begin: SystemTime) -> Self {
-        Self { begin, done: 0, again: 0, failed: 0, died: 0, lateness: Histogram::default() }
+        Self { begin, done: 0, again: 0, failed: 0, died: 0, expired: 0, lateness: Histogram::default() }
     }
 
     pub(crate) fn all(&self) -> u64 {
-        self.done + self.again + self.failed + self.died
+        self.done + self.again + self.failed + self.died + self.expired
     }
 }
 
@@ -134,16 +135,22 @@ pub(crate) fn throughput(windows: &[Window], days: bool) -> Markup {
     let total: u64 = windows.iter().map(Window::all).sum();
     let parts = |window: &Window| {
         let mut foot = 0;
-        [("done", window.done), ("again", window.again), ("failed", window.failed), ("died", window.died)].map(
-            |(class, count)| {
-                let from = foot;
-                foot += count;
-                (class, from, foot)
-            },
-        )
+        [
+            ("done", window.done),
+            ("again", window.again),
+            ("failed", window.failed),
+            ("died", window.died),
+            ("expired", window.expired),
+        ]
+        .map(|(class, count)| {
+            let from = foot;
+            foot += count;
+            (class, from, foot)
+        })
     };
     let say = |window: &Window| {
-        format!("{} done, {} again, {} failed, {} dead", window.done, window.again, window.failed, window.died)
+        let Window { done, again, failed, died, expired, .. } = window;
+        format!("{done} done, {again} again, {failed} failed, {died} dead, {expired} expired")
     };
     svg(
         &format!("Runs that ended, over time: {total} in all"),

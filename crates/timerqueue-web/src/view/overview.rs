@@ -22,6 +22,7 @@ struct Sum {
     done: u64,
     failed: u64,
     died: u64,
+    expired: u64,
     lateness: Histogram,
 }
 
@@ -78,6 +79,7 @@ fn windows(activity: &[Activity], first: SystemTime, minutes: u64, number: usize
         window.again += part.again;
         window.failed += part.failed;
         window.died += part.died;
+        window.expired += part.expired;
         window.lateness.merge(&part.lateness);
     }
     windows
@@ -90,6 +92,7 @@ fn sums(activity: &[Activity]) -> HashMap<Arc<str>, Sum> {
         sum.done += part.done + part.again;
         sum.failed += part.failed;
         sum.died += part.died;
+        sum.expired += part.expired;
         sum.lateness.merge(&part.lateness);
     }
     sums
@@ -113,7 +116,7 @@ fn tiles(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
         @else { "none overdue" }
     };
     let ended: u64 = windows.iter().map(Window::all).sum();
-    let wrong: u64 = windows.iter().map(|window| window.failed + window.died).sum();
+    let wrong: u64 = windows.iter().map(|window| window.failed + window.died + window.expired).sum();
     let paused = frame.counts.kinds.iter().filter(|kind| kind.paused).count();
     html! {
         (tile(Tab::Waiting, of(State::Waiting), overdue))
@@ -159,7 +162,7 @@ fn plots(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
             figure {
                 figcaption {
                     b { "Runs ended, " (each) }
-                    (key("done", false, "done")) (key("again", false, "again")) (key("failed", false, "failed")) (key("died", false, "dead"))
+                    (key("done", false, "done")) (key("again", false, "again")) (key("failed", false, "failed")) (key("died", false, "dead")) (key("expired", false, "expired"))
                 }
                 (plot::throughput(windows, days))
             }
@@ -185,7 +188,7 @@ fn figures(windows: &[Window], days: bool) -> Markup {
                     thead {
                         tr {
                             th { "From, UTC" }
-                            @for name in ["Done", "Again", "Failed", "Dead", "Half below", "99 % below", "Longest"] { th.num { (name) } }
+                            @for name in ["Done", "Again", "Failed", "Dead", "Expired", "Half below", "99 % below", "Longest"] { th.num { (name) } }
                         }
                     }
                     tbody {
@@ -195,12 +198,12 @@ fn figures(windows: &[Window], days: bool) -> Markup {
                                     @if days { (text::clock(window.begin, true)) " " }
                                     (text::clock(window.begin, false))
                                 }
-                                @for number in [window.done, window.again, window.failed, window.died] { td.num { (count(number)) } }
+                                @for number in [window.done, window.again, window.failed, window.died, window.expired] { td.num { (count(number)) } }
                                 (late(&window.lateness))
                             }
                         }
                         @if windows.iter().all(|window| window.all() == 0) {
-                            tr { td.empty colspan="8" { "No run has ended in this time." } }
+                            tr { td.empty colspan="9" { "No run has ended in this time." } }
                         }
                     }
                 }
@@ -272,7 +275,7 @@ fn handler(frame: &Frame<'_>, kind: &KindCounts, sum: Option<&Sum>) -> Markup {
             (cell(Tab::Dead, kind.of(State::Dead), kind.is_bounded(State::Dead)))
             td.num.wide { (count(kind.of(State::Recurring))) }
             td.num.wide { (count(sum.done)) }
-            td.num.wide { (count(sum.failed + sum.died)) }
+            td.num.wide { (count(sum.failed + sum.died + sum.expired)) }
             @for late in lateness {
                 td.num.wide { @if sum.lateness.count() > 0 { (text::duration(late)) } @else { span.dim { "–" } } }
             }
