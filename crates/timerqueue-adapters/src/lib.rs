@@ -11,6 +11,7 @@
 //! | `openraft-0_9` | `openraft_0_9` | `OpenraftRuntime`: openraft's runtime for tokio, with these timers and their clock |
 //! | `quinn-0_11` | `quinn_0_11` | `QuinnRuntime`: quinn's runtime for tokio or smol, with these timers and their clock |
 //! | `scheduler-metrics-0_24` | `scheduler_metrics_0_24` | `SchedulerReporter`: the figures of a scheduler and its store, for recorders of the crate metrics |
+//! | `scheduler-opentelemetry-0_33` | `scheduler_opentelemetry_0_33` | `SchedulerMeter`: the figures of a scheduler for OpenTelemetry; `traced`: the span of a run follows that of the put, over nodes |
 //! | `tokio-1` | `tokio_1` | `spawn`: tasks that stay on the virtual time of the test that spawns them |
 //! | `tokio-util-0_7` | `tokio_util_0_7` | links between cancellation tokens: one cancels the other |
 //! | `tower-0_5` | `tower_0_5` | `TimeoutLayer`: a limit for each call of a service; `HedgeLayer`: a second request when the answer takes long |
@@ -53,6 +54,8 @@ pub mod openraft_0_9;
 pub mod quinn_0_11;
 #[cfg(feature = "scheduler-metrics-0_24")]
 pub mod scheduler_metrics_0_24;
+#[cfg(feature = "scheduler-opentelemetry-0_33")]
+pub mod scheduler_opentelemetry_0_33;
 #[cfg(feature = "tokio-1")]
 pub mod tokio_1;
 #[cfg(feature = "tokio-util-0_7")]
