@@ -111,7 +111,7 @@ impl Toy {
         let pool = Pool::new(config, Box::new(NoAlarms), SystemClock::MONOTONIC);
         let mut batch = Batch::new();
         (0..TICKS).for_each(|tick| batch.push(tick, 0));
-        pool.inbox.push(batch.take_job(|| None).expect("ticks"));
+        pool.inbox.push(batch.take_job(&mut Vec::new()).expect("ticks"));
         Arc::new(Self { pool, taken: [const { Tally::new(0) }; TICKS] })
     }
 

@@ -25,6 +25,9 @@ use crate::time::NEVER;
 /// them takes less than the kilobyte up to which usual allocators keep freed memory at hand for
 /// each thread.
 pub(crate) const BATCH: usize = 40;
+/// A worker keeps the memory of so many batches of its sweeps, and allocates only when all of them
+/// are under way at once: then other threads have lost their processors in the middle of each.
+pub(super) const SPARES: usize = 4;
 
 /// A job of the pool.
 pub(super) enum Job<T> {
@@ -79,27 +82,38 @@ impl<T> Batch<T> {
         self.ticks[..filled].iter().map(|tick| unsafe { tick.assume_init_read() })
     }
 
-    /// Empties the batch into a job, in the memory of `spare` if no other thread has `spare`.
-    /// `None`: the batch was empty.
+    /// Empties the batch into a job. `spares`: the batches that the worker keeps. `None`: the batch
+    /// was empty.
     ///
     /// By reference, as [`SharedBatch::fill`]: otherwise a single tick would be copied together
     /// with the unused memory of the batch.
     #[inline]
-    pub(super) fn take_job(&mut self, spare: impl FnOnce() -> Option<Arc<SharedBatch<T>>>) -> Option<Job<T>> {
+    pub(super) fn take_job(&mut self, spares: &mut Vec<Arc<SharedBatch<T>>>) -> Option<Job<T>> {
         if self.filled <= 1 {
             let due = self.earliest;
             return self.drain().next().map(|tick| Job::One { tick, due });
         }
-        Some(Job::Batch(self.take_shared(spare())))
+        Some(Job::Batch(self.take_shared(spares)))
     }
 
-    /// Empties the batch into one that threads share. A function of its own, so that the path of a
-    /// lone tick is straight.
+    /// Empties the batch into one that threads share: one that was run to its end, if there is one.
+    /// The thread that sweeps keeps it, not the thread that ends it: else memory would go from the
+    /// former to the latter, and firing would allocate. A function of its own, so that the path of
+    /// a lone tick is straight.
     #[inline(never)]
-    fn take_shared(&mut self, spare: Option<Arc<SharedBatch<T>>>) -> Arc<SharedBatch<T>> {
-        let own = spare.and_then(|mut spare| Arc::get_mut(&mut spare).is_some().then_some(spare));
-        let mut shared = own.unwrap_or_else(|| Arc::new(SharedBatch::new()));
-        Arc::get_mut(&mut shared).expect("no other thread has this memory").fill(self);
+    fn take_shared(&mut self, spares: &mut Vec<Arc<SharedBatch<T>>>) -> Arc<SharedBatch<T>> {
+        for spare in &mut *spares {
+            if let Some(unused) = Arc::get_mut(spare) {
+                unused.fill(self);
+                return Arc::clone(spare);
+            }
+        }
+        let mut shared = SharedBatch::new();
+        shared.fill(self);
+        let shared = Arc::new(shared);
+        if spares.len() < SPARES {
+            spares.push(Arc::clone(&shared));
+        }
         shared
     }
 }
@@ -225,16 +239,12 @@ fn run<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>, job: Job<W::Tick>) -> 
             local.shared.counts.record_lateness(due, u64::from(useful));
             useful
         }
-        Job::Batch(mut batch) => {
+        Job::Batch(batch) => {
             let counts = &local.shared.counts;
             let before = counts.useful();
             let useful = run_batch(work, local, &batch);
             let more = counts.useful() - before;
             counts.record_lateness(batch.batch.earliest, more + u64::from(useful));
-            // The last thread to have the batch: firing allocates no memory.
-            if Arc::get_mut(&mut batch).is_some() {
-                local.keep_spare(batch);
-            }
             useful
         }
         Job::Sweep(_) => {

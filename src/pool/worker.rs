@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crossbeam_deque::{Stealer, Worker};
 use crossbeam_utils::CachePadded;
 
-use super::jobs::{Batch, Job, SharedBatch, discard, run_jobs};
+use super::jobs::{Batch, Job, SPARES, SharedBatch, discard, run_jobs};
 use super::metrics::Counts;
 use super::pace::Pace;
 use super::sleep::{SearchToken, Unparked};
@@ -20,8 +20,6 @@ use crate::alarm::{Backend, Event};
 use crate::sync::{Arc, AtomicBool, Ordering, fence};
 use crate::sys::thread::OsThread;
 
-/// The jobs whose memory a worker keeps.
-const SPARES: usize = 2;
 /// A deque is made with this much room and never grows (I17).
 pub(super) const ROOM: usize = 64;
 
@@ -76,7 +74,7 @@ pub(super) struct WorkerLocal<T> {
     pub(super) turn: Cell<bool>,
     /// At the next turn of other queues, the deques come before the inbox.
     pub(super) others_first: Cell<bool>,
-    /// Batches that have been run, whose memory is to be used again; at most [`SPARES`].
+    /// Batches of the worker's sweeps; at most [`SPARES`].
     spares: RefCell<Vec<Arc<SharedBatch<T>>>>,
     /// A queue that the worker has swept, whose new alarm covers the stall check.
     pub(super) covered_by: Cell<Option<usize>>,
@@ -147,14 +145,6 @@ impl<T> WorkerLocal<T> {
             self.deque.push(job);
         }
         Some(dropped)
-    }
-
-    /// Keeps a batch that has been run, so that its memory is used again.
-    pub(super) fn keep_spare(&self, batch: Arc<SharedBatch<T>>) {
-        let mut spares = self.spares.borrow_mut();
-        if spares.len() < SPARES {
-            spares.push(batch);
-        }
     }
 
     /// The worker has swept this queue.
@@ -372,7 +362,7 @@ pub(super) fn sweep<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>, queue: us
     let mut batch = Batch::new();
     let swept = work.sweep(queue, &mut batch);
     local.note(queue, swept);
-    let first = batch.take_job(|| local.spares.borrow_mut().pop());
+    let first = batch.take_job(&mut local.spares.borrow_mut());
     if !swept.more {
         return first;
     }
