@@ -163,8 +163,13 @@ impl<X> List<X> {
     /// Calls `visit` for each node.
     #[cfg(any(test, timerqueue_check))]
     pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(NonNull<Node<X>>)) {
+        let mut before = None;
         let _ = self.visit(key, |linked| {
-            visit(linked.as_ptr());
+            let (node, prev) = (linked.as_ptr(), linked.links(key).prev.get());
+            let is_head = self.heads[stripe(node)] == Some(node);
+            assert!(is_head || prev.is_some() && prev == before, "both links agree");
+            before = Some(node);
+            visit(node);
             ControlFlow::Continue(())
         });
     }

@@ -303,10 +303,10 @@ impl<X> TimerWheel<X> {
         true
     }
 
-    /// Gives `node` a new due point and leaves the node in its slot of the short or long level, if
-    /// the slot cascades in time for `due`. Returns the instant of the sweep that `node` needs
-    /// then. A timer that is moved later each time, like an idle timeout, stays in the slot of its
-    /// first insertion.
+    /// Gives `node` a new due point and leaves the node in its slot of the short, long or far
+    /// level, if the slot cascades in time for `due`. Returns the instant of the sweep that `node`
+    /// needs then. A timer that is moved later each time, like an idle timeout, stays in the slot
+    /// of its first insertion.
     ///
     /// # Safety
     /// `node` is alive and in no queue but this.
@@ -320,6 +320,7 @@ impl<X> TimerWheel<X> {
         let begins = match level_of(slot) {
             LONG => begins(LONG),
             SHORT => begins(SHORT),
+            FAR => begins(FAR),
             _ => return None,
         };
         let at = shared.tick_policy().fires_at(due);
@@ -678,7 +679,7 @@ impl<X> TimerWheel<X> {
         let mut exact = None;
         // Timers of the fine levels are due soon anyway.
         while !self.levels.any(FINE_LEVELS) {
-            let First { bound, level, position } = self.first(const { Rows::of(SHORT..FAR) });
+            let First { bound, level, position } = self.first(const { Rows::of(SHORT..OVERFLOW) });
             if bound == NEVER {
                 break;
             }

@@ -59,6 +59,28 @@ fn a_long_timer_stays_where_it_is_unless_it_is_moved_before_the_window_of_its_sl
     }
 }
 
+/// The same of a timer more than eleven minutes ahead.
+#[test]
+fn a_far_timer_stays_where_it_is_unless_it_is_moved_before_its_slot() {
+    const GROUP_NS: u64 = GROUP * WINDOW_NS;
+    for group in [2, 5, 1000] {
+        let mut pair = Pair::new(0, 1, 8, MissedTicks::Rebase);
+        let begins = group * GROUP_NS;
+        assert!(!pair.arm(0, begins + 5 * MS, NEVER), "idle");
+        for later in [GROUP_NS, 9 * GROUP_NS, 1024 * GROUP_NS, 1 << 60] {
+            assert!(pair.arm(0, begins + later, NEVER), "to another slot, level, or turn");
+            assert_eq!(pair.queue.next_deadline(), begins + 5 * MS, "the bound stays");
+        }
+        assert!(pair.arm(0, begins, NEVER), "and back");
+        assert_eq!(pair.queue.earliest_due(&mut 10), Some(begins));
+        assert!(pair.arm(0, begins + 7 * GROUP_NS, NEVER));
+        assert_eq!(pair.queue.earliest_due(&mut 10), Some(begins + 7 * GROUP_NS), "inserted anew");
+        assert!(pair.arm(0, begins + 8 * GROUP_NS, NEVER));
+        assert!(!pair.arm(0, begins - 1, NEVER), "before the slot");
+        assert_eq!(pair.run_until(1 << 61), [(0, begins - 1, begins - 1)]);
+    }
+}
+
 /// What leaves a taken chain is not counted in the slot that has been filled anew meanwhile.
 #[test]
 fn a_slot_filled_anew_counts_its_own_timers_while_its_chain_is_taken() {
@@ -197,14 +219,17 @@ fn a_node_that_is_postponed_leaves_the_fine_levels() {
 #[test]
 fn a_timer_moved_later_fires_when_due_in_every_level() {
     let start = 77 * WINDOW_NS + 123;
-    for later in edges(start).into_iter().filter(|&due| due < 1 << 61 && due > 91 * WINDOW_NS) {
-        let mut pair = Pair::new(start, 2, 8, MissedTicks::Rebase);
-        pair.arm(0, 90 * WINDOW_NS, NEVER);
-        pair.arm(1, 90 * WINDOW_NS + 1, NEVER);
-        assert!(pair.arm(0, later, NEVER), "moved to {later}");
-        let fired = pair.run_until(1 << 62);
-        let at = [start + 90 * WINDOW_NS + 1, start + later];
-        assert_eq!(fired, [(1, at[0], at[0]), (0, at[1], at[1])]);
+    // In the long level, and in the far level.
+    for first in [90 * WINDOW_NS, 5_000 * WINDOW_NS] {
+        for later in edges(start).into_iter().filter(|&due| due < 1 << 61 && due > first + WINDOW_NS) {
+            let mut pair = Pair::new(start, 2, 8, MissedTicks::Rebase);
+            pair.arm(0, first, NEVER);
+            pair.arm(1, first + 1, NEVER);
+            assert!(pair.arm(0, later, NEVER), "moved to {later}");
+            let fired = pair.run_until(1 << 62);
+            let at = [start + first + 1, start + later];
+            assert_eq!(fired, [(1, at[0], at[0]), (0, at[1], at[1])]);
+        }
     }
 }
 
@@ -221,15 +246,16 @@ fn sweeps_until_one_fires(pair: &mut Pair) -> (u64, u64) {
 
 #[test]
 fn timers_that_were_moved_later_share_one_wake_up_with_nothing_due() {
-    for batch in [1, 48, 10_000] {
+    // In slots of the long level, and of the far level.
+    for (batch, width) in [(1, WINDOW_NS), (48, WINDOW_NS), (10_000, WINDOW_NS), (48, GROUP * WINDOW_NS)] {
         let mut pair = Pair::new(0, 1_000, batch, MissedTicks::Rebase);
         for i in 0..1_000 {
-            pair.arm(i, (3 + i as u64 % 90) * WINDOW_NS + i as u64, NEVER);
+            pair.arm(i, (3 + i as u64 % 90) * width + i as u64, NEVER);
         }
         for i in 0..1_000 {
-            assert!(pair.arm(i, (200 + i as u64 % 40) * WINDOW_NS + i as u64, NEVER));
+            assert!(pair.arm(i, (200 + i as u64 % 40) * width + i as u64, NEVER));
         }
-        assert_eq!(sweeps_until_one_fires(&mut pair), (2, 200 * WINDOW_NS));
+        assert_eq!(sweeps_until_one_fires(&mut pair), (2, 200 * width));
     }
 }
 

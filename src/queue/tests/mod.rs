@@ -126,6 +126,55 @@ impl Pair {
         self.queue.check();
     }
 
+    /// An emitted node: inserts it for its next tick. Returns its number and due point.
+    fn fire(&mut self, node: NonNull<Node<usize>>) -> (usize, u64) {
+        // SAFETY: the nodes are alive; this node was emitted and is inserted again at most once.
+        unsafe {
+            let (shared, key) = (node.as_ref(), self.queue.key());
+            let schedule = shared.schedule(key);
+            assert!(shared.fires_at(key) <= self.now, "never early");
+            let next = next_tick(shared.tick_policy().policy(), schedule, self.now).next;
+            if next != NEVER {
+                shared.set_due(next, key);
+                self.queue.insert(node);
+            }
+            (*shared.extra(), schedule.due)
+        }
+    }
+
+    /// A lock section of a sweep, which perhaps stops in the middle.
+    fn section(&mut self, mut work: usize) {
+        loop {
+            match self.queue.next_due(self.now, &mut work) {
+                Next::Due(node) => {
+                    let (i, due) = self.fire(node);
+                    let theirs = NonNull::from(&self.theirs[i]);
+                    // SAFETY: the nodes live as long as the queues; each is in at most one queue.
+                    unsafe {
+                        assert!(self.reference.unlink(theirs));
+                        assert_eq!(theirs.as_ref().due(self.queue.key()), due);
+                        if node.as_ref().is_queued(self.queue.key()) {
+                            theirs.as_ref().set_due(node.as_ref().due(self.queue.key()), self.queue.key());
+                            self.reference.insert(theirs);
+                        }
+                    }
+                }
+                Next::Nothing => {
+                    assert!(self.earliest() > self.now, "nothing due is left");
+                    let _ = self.queue.look_ahead(&mut work);
+                    assert!(self.queue.next_deadline() <= self.earliest());
+                    break;
+                }
+                Next::Exhausted => {
+                    self.queue.cascade_ahead(self.now, self.batch);
+                    break;
+                }
+            }
+            self.queue.check();
+        }
+        self.queue.check();
+    }
+
     /// Sweeps both at `now`; the firings as (node, due point), sorted.
     fn sweep(&mut self) -> Vec<(usize, u64)> {
         let mut fired = Vec::new();
@@ -134,20 +183,7 @@ impl Pair {
             loop {
                 match self.queue.next_due(self.now, &mut work) {
                     Next::Due(node) => {
-                        // SAFETY: the nodes are alive; this node was emitted and is inserted again
-                        // at most once.
-                        unsafe {
-                            let shared = node.as_ref();
-                            let key = self.queue.key();
-                            let schedule = shared.schedule(key);
-                            assert!(schedule.due <= self.now, "never early");
-                            fired.push((*shared.extra(), schedule.due));
-                            let next = next_tick(shared.tick_policy().policy(), schedule, self.now).next;
-                            if next != NEVER {
-                                shared.set_due(next, self.queue.key());
-                                self.queue.insert(node);
-                            }
-                        }
+                        fired.push(self.fire(node));
                     }
                     Next::Nothing if fired.is_empty() && !self.queue.look_ahead(&mut work) => break,
                     Next::Nothing => {

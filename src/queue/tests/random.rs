@@ -30,6 +30,10 @@ enum Step {
         ns: u64,
     },
     ToDeadline,
+    /// A lock section of a sweep, perhaps not the last: other steps come in between.
+    Section {
+        work: usize,
+    },
     /// Some sections of a search for the earliest due point, perhaps left unfinished.
     Ask {
         sections: usize,
@@ -58,6 +62,7 @@ fn step(nodes: usize) -> impl Strategy<Value = Step> {
         1 => duration().prop_filter("finite", |&ns| ns != NEVER).prop_map(|ns| Step::Pass { ns }),
         1 => duration().prop_filter("finite", |&ns| ns != NEVER).prop_map(|ns| Step::Back { ns }),
         4 => Just(Step::ToDeadline),
+        2 => (1..20usize).prop_map(|work| Step::Section { work }),
         1 => (1..60usize).prop_map(|sections| Step::Ask { sections }),
     ]
 }
@@ -73,6 +78,7 @@ fn dense_step(nodes: usize) -> impl Strategy<Value = Step> {
         1 => due().prop_map(|ns| Step::Wait { ns }),
         1 => due().prop_map(|ns| Step::Pass { ns }),
         4 => Just(Step::ToDeadline),
+        2 => (1..20usize).prop_map(|work| Step::Section { work }),
         1 => (1..60usize).prop_map(|sections| Step::Ask { sections }),
     ]
 }
@@ -102,6 +108,7 @@ fn compare(mut pair: Pair, steps: Vec<Step>) {
                     pair.sweep();
                 }
             }
+            Step::Section { work } => pair.section(work),
             Step::Ask { sections } => {
                 for _ in 0..sections {
                     let answer = pair.queue.earliest_due(&mut { pair.batch });
