@@ -732,7 +732,10 @@ fn jobs_are_put_by_a_form() {
 fn parts_of_a_job_are_edited() {
     let rig = Rig::new();
     let page = rig.page();
-    let job = rig.put("mail", "a", 3_600);
+    rig.put("mail", "a", 3_600);
+    // The form shows seconds.
+    let _ = rig.scheduler.move_to("a", Duration::from_micros(3_600_000_500)).wait().unwrap();
+    let job = rig.job("a").unwrap();
     let open = |id: u64| {
         let html = show(&page, &format!("/job/{id}/edit"));
         let was = html.split_once("name=\"was\" value=\"").unwrap().1.split('"').next().unwrap().to_owned();
