@@ -99,9 +99,10 @@ fn l21_a_node_that_goes_to_sleep_during_the_transaction_is_told() {
     let wakes = format!("SELECT count(*) FROM {schema}.nodes WHERE wakes > {schema}.clock() + 60000000");
     let _ = node.put_to("log", &1).key("far").due(HOUR / 2).send().wait().unwrap();
     until("the node sleeps", || server.psql(&wakes) == "1");
-    server.psql(&format!("UPDATE {schema}.nodes SET wakes = 0")); // as if it was awake
+    // As if it was to look before the job is due.
+    server.psql(&format!("UPDATE {schema}.nodes SET wakes = {schema}.clock() + 1800000"));
     let _ = shop.transaction(async |sale| {
-        let placed = node.put_to("log", &1).key("a").due(Duration::from_millis(50)).send_in(sale).await;
+        let placed = node.put_to("log", &1).key("a").due(Duration::from_millis(2_500)).send_in(sale).await;
         server.psql(&format!("UPDATE {schema}.nodes SET wakes = {schema}.clock() + 1800000000"));
         placed
     });
@@ -149,7 +150,7 @@ fn l21_a_recurring_job_is_put_in_a_transaction() {
             .trace("00-1")
             .expires_after(HOUR)
             .overlap(Overlap::QueueOne);
-        let put = put.schedule(schedule).clash(Clash::Replace);
+        let put = put.attempts(7).unique_for(HOUR).kept_for(HOUR * 2).schedule(schedule).clash(Clash::Replace);
         shop.transaction(async |transaction| put.send_in(transaction).await).unwrap()
     };
     let id = put(50).added().unwrap();
@@ -161,6 +162,8 @@ fn l21_a_recurring_job_is_put_in_a_transaction() {
     let job = node.get("tick").wait().unwrap().unwrap();
     assert_eq!((job.group.as_deref(), job.priority, job.expires_after), (Some("x"), 3, Some(HOUR)));
     assert_eq!(job.trace.as_deref(), Some("00-1"));
+    let terms = (job.terms.attempts, job.terms.unique_for, job.terms.kept_for);
+    assert_eq!(terms, (Some(7), Some(HOUR), Some(HOUR * 2)));
     let gone = shop.transaction(async |transaction| node.cancel_in("tick", transaction).await).unwrap();
     assert_ne!(gone, Cancel::Absent);
     until("it is gone", || server.psql(&format!("SELECT count(*) FROM {schema}.jobs")) == "0");

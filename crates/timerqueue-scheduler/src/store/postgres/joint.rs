@@ -91,9 +91,10 @@ impl PostgresStore {
         let (priority, refuse_overdue) = (Some(priority.to_string()), Some(refuse_overdue.to_string()));
         let (clash, group) = (some(clash), group.map(|group| group.to_string()));
         let job = vec![some(&name), some(&key), some(&payload), at, after, clash, group, priority];
-        let Terms { at_most_once, attempts, limit, unique_for, .. } = terms.kept();
+        let Terms { at_most_once, attempts, limit, unique_for, kept_for } = terms.kept();
         let micros = |time: Option<Duration>| time.map(|time| span_of(time).to_string());
         let terms = [
+            micros(kept_for),
             Some(at_most_once.to_string()),
             attempts.map(|attempts| attempts.to_string()),
             micros(limit),
@@ -122,8 +123,8 @@ impl PostgresStore {
 
 /// Each parameter is a text, so that any driver can bind it.
 const PLACE: &str = "place($1::text, $2::text, $3::text, $4::text::bigint, $5::text::bigint, $6::text, $7::text, \
-     $8::text::bigint, $9::text::bigint, $10::text::bigint, $11::text::bigint, $12::text::boolean, $13::text, NULL, \
-     $14::text::boolean, $15::text::bigint, $16::text::bigint, $17::text::bigint, $18::text)";
+     $8::text::bigint, $9::text::bigint, $10::text::bigint, $11::text::bigint, $12::text::boolean, $13::text, \
+     $14::text::bigint, $15::text::boolean, $16::text::bigint, $17::text::bigint, $18::text::bigint, $19::text)";
 
 const MOVE: &str = "move_to($1::text, $2::text::bigint, $3::text::bigint)";
 

@@ -145,8 +145,11 @@ CREATE CONSTRAINT TRIGGER told_at_commit AFTER INSERT ON told DEFERRABLE INITIAL
 -- A job is to be looked at from this instant on.
 CREATE OR REPLACE FUNCTION wakes(kind bigint, tie bigint, first bigint) RETURNS void LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
 BEGIN
-    INSERT INTO told AS t (tx, handler, grouped, at) VALUES (txid_current(), kind, tie IS NOT NULL, first)
-    ON CONFLICT (tx, handler, grouped) DO UPDATE SET at = excluded.at WHERE t.at > excluded.at;
+    -- One of many puts in a transaction finds that the first one has said it.
+    IF NOT EXISTS (SELECT FROM told t WHERE t.tx = txid_current() AND t.handler = kind AND t.grouped = (tie IS NOT NULL) AND t.at <= first) THEN
+        INSERT INTO told (tx, handler, grouped, at) VALUES (txid_current(), kind, tie IS NOT NULL, first)
+        ON CONFLICT (tx, handler, grouped) DO UPDATE SET at = excluded.at;
+    END IF;
     IF tie IS NULL THEN
         RETURN;
     END IF;
@@ -258,22 +261,21 @@ BEGIN
     END IF;
     SELECT h.id INTO kind FROM handlers h WHERE h.name = place.handler;
     LOOP
-        IF place.clash <> 'replace' THEN
+        IF place.clash = 'replace' THEN -- rows before groups, as in all transactions
+            SELECT * INTO old FROM jobs j WHERE j.key = place.key AND j.holds_key FOR UPDATE;
+        ELSE
             SELECT * INTO old FROM jobs j WHERE j.key = place.key AND j.holds_key;
-            IF FOUND THEN
-                RETURN CASE place.clash WHEN 'keep' THEN 'kept ' ELSE 'refused ' END || old.id;
-            END IF;
         END IF;
-        -- Rows before groups, as in all transactions.
-        SELECT * INTO old FROM jobs j WHERE j.key = place.key AND j.holds_key AND place.clash = 'replace' FOR UPDATE;
-        IF FOUND THEN
+        IF FOUND AND place.clash <> 'replace' THEN
+            RETURN CASE place.clash WHEN 'keep' THEN 'kept ' ELSE 'refused ' END || old.id;
+        ELSIF FOUND THEN
             before := CASE WHEN rules IS NOT NULL THEN old.recurring::jsonb END;
             IF (before ->> 'ending')::boolean = false
                 AND (before -> 'schedule', before -> 'catchup', before -> 'grace', before -> 'overlap')
                     IS NOT DISTINCT FROM (rules -> 'schedule', rules -> 'catchup', rules -> 'grace', rules -> 'overlap')
-                AND (old.handler, old.payload, old.affinity, old.priority, old.expires, old.at_most_once, old.most_attempts, old.time_limit, old.unique_for)
+                AND (old.handler, old.payload, old.affinity, old.priority, old.expires, old.at_most_once, old.most_attempts, old.time_limit, old.unique_for, old.keep)
                     IS NOT DISTINCT FROM (kind, place.payload, place.in_group, place.priority, last, place.at_most_once, place.attempts, place.time_limit,
-                        place.unique_for) THEN
+                        place.unique_for, place.keep) THEN
                 RETURN 'kept ' || old.id;
             END IF;
             goes_on := call_off(old.id);
