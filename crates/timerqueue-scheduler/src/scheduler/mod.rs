@@ -34,7 +34,7 @@ use crate::Schedule;
 use crate::engine::{Core, Job, JobEnd, Pending, Report, Run, Stats};
 use crate::store::{
     Activity, Applied, Cancel, Change, Counts, FinishedJob, HistoryQuery, JobId, JobInfo, Micros, Mutation, Node, Op,
-    Query, Recurrence, Revive, Scan, Scanned, State,
+    Query, Recurrence, Revive, Scan, Scanned,
 };
 #[cfg(doc)]
 use crate::{Error, Handler, History, Retry};
@@ -806,14 +806,14 @@ impl crate::store::Hold {
     ///
     /// [`Error::Store`]. Some handlers may be resumed by then; the call may be repeated.
     pub fn release(&self, scheduler: &Scheduler) -> Result<(), crate::Error> {
-        for state in [State::Waiting, State::Queued, State::Recurring] {
+        for state in [crate::State::Waiting, crate::State::Queued, crate::State::Recurring] {
             self.doubt(scheduler, state)?;
         }
         self.handlers.iter().try_for_each(|name| scheduler.resume_handler(name).wait().map(drop))
     }
 
     /// Jobs that are due later have begun nowhere, and those that were put later begin here first.
-    fn doubt(&self, scheduler: &Scheduler, state: State) -> Result<(), crate::Error> {
+    fn doubt(&self, scheduler: &Scheduler, state: crate::State) -> Result<(), crate::Error> {
         const PAGE: usize = 256;
         let now = scheduler.stats().wait()?.jobs.now;
         let mut query = Query::new().state(state).soonest_first().limit(PAGE);
@@ -826,7 +826,7 @@ impl crate::store::Hold {
                 .chain(&last)
                 .filter(|job| job.terms.at_most_once && job.id <= self.last && job.due.is_some() && job.due <= now)
                 .map(|job| match job.state {
-                    State::Recurring => Op::Key { key: Arc::clone(&job.key), mutation: Mutation::Realign },
+                    crate::State::Recurring => Op::Key { key: Arc::clone(&job.key), mutation: Mutation::Realign },
                     _ => Op::Doubt(job.id),
                 })
                 .collect();
