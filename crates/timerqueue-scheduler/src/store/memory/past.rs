@@ -101,7 +101,7 @@ impl Past {
             (None, Some(Some(kind))) => Box::new(self.by_kind.range((kind, 0)..=(kind, u64::MAX)).map(|&(_, seq)| seq)),
             (None, None) => Box::new(self.jobs.keys().copied()),
         };
-        let ordered: Box<dyn Iterator<Item = u64>> = if *oldest_first { all } else { Box::new(all.rev()) };
+        let ordered: Box<dyn Iterator<Item = u64>> = if *oldest_first { Box::new(all) } else { Box::new(all.rev()) };
         let behind = |&seq: &u64| after.is_none_or(|after| if *oldest_first { seq > after } else { seq < after });
         let fits = |seq: &u64| {
             let Some(done) = self.jobs.get(seq) else { return false };
