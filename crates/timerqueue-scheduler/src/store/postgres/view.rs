@@ -21,6 +21,11 @@ use crate::store::{CheckStep, Counts, Fault, FinishedJob, HistoryQuery, Hold, Jo
 /// tables. A role that may only read is enough, and so is a standby. For tools beside a service.
 /// All methods block, and a lost connection is made again.
 ///
+/// # Panics
+///
+/// Within a task of tokio, methods and the drop panic, as each call that blocks on a runtime of
+/// tokio does there: use `tokio::task::spawn_blocking`.
+///
 /// # Examples
 ///
 /// ```no_run
