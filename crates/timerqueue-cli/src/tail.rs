@@ -170,10 +170,13 @@ impl Tail {
     }
 
     /// Watches the jobs that run or are due soon. `told`: the jobs as they were told of. What has
-    /// become of them since then is for the next look to tell, so these stay as they are here.
+    /// become of them since then is for the next look to tell, so these stay as they are here. A
+    /// job that has come since is new for the next look, with all that becomes of it.
     fn watch_near(&mut self, mut told: BTreeMap<JobId, JobInfo>) -> Result<(), Fail> {
-        let near = self.reader.near(self.within, WATCHED)?;
-        self.watched = near.into_iter().map(|job| (job.id, told.remove(&job.id).unwrap_or(job))).collect();
+        let (first, near) = (self.first(), self.reader.near(self.within, WATCHED)?);
+        let is_told = |job: &JobInfo| job.id <= first || self.seen.contains(&job.id);
+        let near = near.into_iter().filter(is_told);
+        self.watched = near.map(|job| (job.id, told.remove(&job.id).unwrap_or(job))).collect();
         let until = SystemTime::now().checked_add(self.within);
         let was_near = |job: &JobInfo| match job.state {
             State::Running => true,
@@ -197,8 +200,6 @@ impl Tail {
             if self.seen.contains(&job.id) {
                 return Ok(true);
             }
-            // It may have come between the two parts of the last look.
-            self.watched.remove(&job.id);
             // A run of a recurring job begins without a put.
             if job.parent.is_none() {
                 events.push(Event::of("put", job).due(job));
@@ -334,6 +335,36 @@ pub(crate) fn tail(place: &Place, tail: &args::Tail, out: &mut Out) -> Result<()
             let told = std::mem::take(&mut looks.watched);
             looks.watch_near(told)?;
             watched_at = SystemTime::now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use timerqueue_scheduler::{Handler, History, Run, Scheduler};
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn a_job_that_comes_within_a_look_is_told_of_whole_by_the_next_one() {
+        let file = std::env::temp_dir().join(format!("timerqueue-tail-{}.db", std::process::id()));
+        let handler = Handler::new("h", |(): (), _: &Run| ()).history(History::new(HOUR));
+        let waits = Scheduler::open(&file).start().unwrap();
+        let mut tail = Tail::new(Reader::open(&Place::File(file.clone())).unwrap(), Duration::from_secs(1)).unwrap();
+        let _ = waits.put_to("h", &()).key("a").send().wait().unwrap();
+        // The last part of a look, which has begun before the put.
+        tail.watch_near(BTreeMap::new()).unwrap();
+        let runs = Scheduler::open(&file).register(handler).start().unwrap();
+        while runs.history(HistoryQuery::new()).wait().unwrap().is_empty() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let told: Vec<_> = tail.look().unwrap().into_iter().map(|event| event.event).collect();
+        assert_eq!(told, ["put", "began", "done"]);
+        drop((waits, runs, tail));
+        for end in ["", "-wal", "-shm"] {
+            let _ = std::fs::remove_file(format!("{}{end}", file.display()));
         }
     }
 }
