@@ -46,7 +46,8 @@ impl<X> TimerWheel<X> {
             is_met |= due == bound || self.levels.is_loose(slot) || node.kind() == Kind::Waker;
             match level {
                 // A slot may reach beyond the threshold, and a timer that is moved later within its
-                // slot goes along. So may the cursor of a late sweep that has windows to open yet.
+                // slot goes along. A late sweep moves the cursor past the threshold, and opens the
+                // windows up to there afterwards.
                 SHORT => assert!(
                     at_cursor || due.min(row.begins(position)) <= self.threshold(),
                     "a short timer is due at or before the threshold"
