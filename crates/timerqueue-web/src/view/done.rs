@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use timerqueue_scheduler::{Error, FinishedJob, HistoryQuery};
 
-use super::{Frame, HANDLERS, PAGE, Place};
+use super::{Frame, PAGE, Place};
 use crate::page::Inner;
 use crate::route::Past;
 use crate::text;
@@ -59,26 +59,9 @@ fn pager(frame: &Frame<'_>, past: &Past, next: Option<u64>) -> Markup {
 }
 
 fn form(frame: &Frame<'_>, past: &Past) -> Markup {
-    let handler = past.handler.as_deref();
-    let known = frame.counts.kinds.iter().take(HANDLERS).any(|kind| Some(&*kind.name) == handler);
     html! {
         form.filter method="get" action=(frame.link("/done")) role="search" {
-            label {
-                "Handler"
-                select name="handler" {
-                    option value="" { "all" }
-                    @if let Some(name) = handler.filter(|_| !known) {
-                        option value=(name) selected { (text::short(name, 60)) }
-                    }
-                    @for kind in frame.counts.kinds.iter().take(HANDLERS) {
-                        option value=(kind.name) selected[Some(&*kind.name) == handler] { (text::short(&kind.name, 60)) }
-                    }
-                }
-            }
-            label {
-                "Key begins with"
-                input type="text" name="key" value=[past.key.as_deref()] autocomplete="off" spellcheck="false";
-            }
+            (frame.handler_and_key(past.handler.as_deref(), past.key.as_deref()))
             button type="submit" { "Show" }
         }
     }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use maud::{Markup, html};
 use timerqueue_scheduler::{Error, JobInfo, Query};
 
-use super::{Frame, HANDLERS, PAGE, Place, state};
+use super::{Frame, PAGE, Place, state};
 use crate::page::Inner;
 use crate::route::{Action, After, Filter, Sort, Tab};
 use crate::text;
@@ -145,8 +145,6 @@ fn pager(frame: &Frame<'_>, filter: &Filter, part: &Part) -> Markup {
 }
 
 fn form(frame: &Frame<'_>, filter: &Filter) -> Markup {
-    let handler = filter.handler.as_deref();
-    let known = frame.counts.kinds.iter().take(HANDLERS).any(|kind| Some(&*kind.name) == handler);
     html! {
         form.filter method="get" action=(frame.link("/jobs")) role="search" {
             label {
@@ -157,22 +155,7 @@ fn form(frame: &Frame<'_>, filter: &Filter) -> Markup {
                     }
                 }
             }
-            label {
-                "Handler"
-                select name="handler" {
-                    option value="" { "all" }
-                    @if let Some(name) = handler.filter(|_| !known) {
-                        option value=(name) selected { (text::short(name, 60)) }
-                    }
-                    @for kind in frame.counts.kinds.iter().take(HANDLERS) {
-                        option value=(kind.name) selected[Some(&*kind.name) == handler] { (text::short(&kind.name, 60)) }
-                    }
-                }
-            }
-            label {
-                "Key begins with"
-                input type="text" name="key" value=[filter.key.as_deref()] autocomplete="off" spellcheck="false";
-            }
+            (frame.handler_and_key(filter.handler.as_deref(), filter.key.as_deref()))
             label {
                 "With the text"
                 input type="search" name="find" value=[filter.find.as_deref()] autocomplete="off" spellcheck="false"

@@ -127,6 +127,29 @@ impl Frame<'_> {
         self.page.link(below)
     }
 
+    /// The fields of a form that narrow a list to a handler and to keys with a begin.
+    fn handler_and_key(&self, handler: Option<&str>, key: Option<&str>) -> Markup {
+        let known = || self.counts.kinds.iter().take(HANDLERS);
+        html! {
+            label {
+                "Handler"
+                select name="handler" {
+                    option value="" { "all" }
+                    @if let Some(name) = handler.filter(|&handler| !known().any(|kind| &*kind.name == handler)) {
+                        option value=(name) selected { (text::short(name, 60)) }
+                    }
+                    @for kind in known() {
+                        option value=(kind.name) selected[Some(&*kind.name) == handler] { (text::short(&kind.name, 60)) }
+                    }
+                }
+            }
+            label {
+                "Key begins with"
+                input type="text" name="key" value=[key] autocomplete="off" spellcheck="false";
+            }
+        }
+    }
+
     fn document(&self, place: Place, title: &str, main: &Markup) -> Markup {
         html! {
             (DOCTYPE)
