@@ -302,9 +302,10 @@ pin_project_lite::pin_project! {
     /// use timerqueue::CancellationTokenSource;
     ///
     /// # smol::block_on(async {
-    /// let source = CancellationTokenSource::after(Duration::from_millis(2));
+    /// let source = CancellationTokenSource::new();
     /// let token = source.token();
     /// assert_eq!(token.run_until_cancelled(async { 7 }).await, Some(7));
+    /// source.cancel_after(Duration::from_millis(2));
     /// assert_eq!(token.run_until_cancelled(std::future::pending::<()>()).await, None);
     /// # });
     /// ```
