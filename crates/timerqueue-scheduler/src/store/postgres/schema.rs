@@ -5,7 +5,8 @@
 //!
 //! Old and new nodes run on one schema while they are exchanged. So a step keeps what the nodes
 //! before it need: it adds tables, columns with a default or without a value, indexes and
-//! functions, and it takes none away. Statements name their columns. `store.least` is the first
+//! functions, and it takes none away. A function stands in the last step that writes it, since all
+//! steps run in one commit. Statements name their columns. `store.least` is the first
 //! version of a crate whose nodes may use the tables: a step that no node before it can live with
 //! raises it, and the nodes before are refused from then on, with [`Fault::TooNew`]. Such a step
 //! takes two releases: the first one stops to use what the second one removes.
