@@ -8,6 +8,7 @@
 use std::future::{Future, ready};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::Pin;
+use std::time::{Duration, SystemTime};
 
 use serde_json::value::RawValue;
 use timerqueue_scheduler::{Cancel, Change, Error, JobId, JobInfo, Placed, Query, Revive, State};
@@ -150,7 +151,7 @@ async fn step(page: &Inner, form: &Fields) -> Result<Answer, Error> {
 /// Changes with each change of what the form of a job shows.
 pub(crate) fn version(job: &JobInfo) -> String {
     let mut hasher = DefaultHasher::new();
-    (&job.payload, job.priority, job.due, job.attempt).hash(&mut hasher);
+    (&job.payload, job.priority, job.due, job.attempt, job.terms, job.expires, job.expires_after).hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
 
@@ -165,11 +166,56 @@ fn priority(values: &Values) -> Result<i8, String> {
     if number.is_empty() { Ok(0) } else { number.parse().map_err(|_| "A priority lies between -9 and 9.".to_owned()) }
 }
 
-fn due(values: &Values) -> Result<Option<std::time::SystemTime>, String> {
-    let wrong = || "The due time is none: 2026-12-24T18:00, in UTC.".to_owned();
-    match values.due.trim() {
+fn instant(text: &str, what: &str) -> Result<Option<SystemTime>, String> {
+    match text.trim() {
         "" => Ok(None),
-        due => text::read_instant(due).map(Some).ok_or_else(wrong),
+        text => {
+            text::read_instant(text).map(Some).ok_or_else(|| format!("The {what} is none: 2026-12-24T18:00, in UTC."))
+        }
+    }
+}
+
+/// A field with a number of seconds, or with nothing.
+fn seconds(text: &str) -> Result<Option<Duration>, String> {
+    let read = |text: &str| Duration::try_from_secs_f64(text.parse().ok()?).ok();
+    match text.trim() {
+        "" => Ok(None),
+        text => read(text).map(Some).ok_or_else(|| format!("No number of seconds: {text}.")),
+    }
+}
+
+/// What the fields of a form say.
+struct Parts {
+    payload: Box<RawValue>,
+    priority: i8,
+    due: Option<SystemTime>,
+    expires: Option<SystemTime>,
+    expires_after: Option<Duration>,
+    attempts: Option<u32>,
+    limit: Option<Duration>,
+    unique_for: Option<Duration>,
+    kept_for: Option<Duration>,
+}
+
+impl Parts {
+    fn of(values: &Values) -> Result<Self, String> {
+        let attempts = match values.attempts.trim() {
+            "" => None,
+            text => {
+                Some(text.parse().ok().filter(|&n| n > 0).ok_or_else(|| format!("No number of attempts: {text}."))?)
+            }
+        };
+        Ok(Self {
+            payload: payload(values)?,
+            priority: priority(values)?,
+            due: instant(&values.due, "due time")?,
+            expires: instant(&values.expires, "last instant")?,
+            expires_after: seconds(&values.expires_after)?,
+            attempts,
+            limit: seconds(&values.limit)?,
+            unique_for: seconds(&values.unique_for)?,
+            kept_for: seconds(&values.kept_for)?,
+        })
     }
 }
 
@@ -180,14 +226,31 @@ fn users(error: &Error) -> bool {
 
 async fn put(page: &Inner, form: &Fields, nonce: &str) -> Result<Answer, Error> {
     let values = Values::of(form);
-    let parts = (|| Ok((payload(&values)?, priority(&values)?, due(&values)?)))();
-    let (payload, priority, due) = match parts {
+    let parts = match Parts::of(&values) {
         Ok(parts) => parts,
         Err(wrong) => return view::again(page, nonce, None, &values, wrong).await,
     };
-    let mut put = page.scheduler.put_to(&values.handler, &payload).priority(priority);
-    if let Some(due) = due {
+    let mut put = page.scheduler.put_to(&values.handler, &parts.payload).priority(parts.priority);
+    if let Some(due) = parts.due {
         put = put.due(due);
+    }
+    if let Some(last) = parts.expires {
+        put = put.expires(last);
+    }
+    if let Some(attempts) = parts.attempts {
+        put = put.attempts(attempts);
+    }
+    if let Some(limit) = parts.limit {
+        put = put.limit(limit);
+    }
+    if let Some(time) = parts.unique_for {
+        put = put.unique_for(time);
+    }
+    if let Some(time) = parts.kept_for {
+        put = put.kept_for(time);
+    }
+    if values.at_most_once {
+        put = put.at_most_once();
     }
     if !values.key.is_empty() {
         put = put.key(&values.key);
@@ -216,21 +279,43 @@ async fn save(page: &Inner, id: JobId, form: &Fields, nonce: &str) -> Result<Ans
         return Ok(said_at(page, &path, Said::Outdated));
     }
     let (shown, values) = (Values::of_job(&job), Values::of(form));
-    let parts = (|| Ok((payload(&values)?, priority(&values)?, due(&values)?)))();
-    let (payload, priority, due) = match parts {
+    let parts = match Parts::of(&values) {
         Ok(parts) => parts,
         Err(wrong) => return view::again(page, nonce, Some(&job), &values, wrong).await,
     };
     // What stays as it was shown is left alone: a due time is shown in seconds.
     let mut edit = page.scheduler.job(id).edit();
     if values.payload != shown.payload {
-        edit = edit.payload(&payload);
+        edit = edit.payload(&parts.payload);
     }
-    if priority != job.priority {
-        edit = edit.priority(priority);
+    if parts.priority != job.priority {
+        edit = edit.priority(parts.priority);
     }
-    if let Some(due) = due.filter(|_| values.due != shown.due) {
+    if let Some(due) = parts.due.filter(|_| values.due != shown.due) {
         edit = edit.due(due);
+    }
+    match parts.expires {
+        _ if values.expires == shown.expires => {}
+        Some(last) => edit = edit.expires(last),
+        None => edit = edit.expires_after(None),
+    }
+    if values.expires_after != shown.expires_after {
+        edit = edit.expires_after(parts.expires_after);
+    }
+    if values.attempts != shown.attempts {
+        edit = edit.attempts(parts.attempts);
+    }
+    if values.limit != shown.limit {
+        edit = edit.limit(parts.limit);
+    }
+    if values.unique_for != shown.unique_for {
+        edit = edit.unique_for(parts.unique_for);
+    }
+    if values.kept_for != shown.kept_for {
+        edit = edit.kept_for(parts.kept_for);
+    }
+    if values.at_most_once != shown.at_most_once {
+        edit = edit.at_most_once(values.at_most_once);
     }
     let said = match edit.send().await {
         Ok(Change::Changed) => Said::Edited,

@@ -361,10 +361,14 @@ fn forms(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Scheduler)
     browser.click("a[href$='/edit']");
     browser.run("document.querySelector('textarea').value = '[1,\\n 2]'");
     browser.run("document.querySelector('input[name=priority]').value = 3");
+    browser.click("form[action$='/save'] summary");
+    browser.keys("input[name=attempts]", "4");
+    browser.click("input[name=at-most-once]");
     browser.click("form[action$='/save'] button");
     assert_eq!(browser.text(".said"), "The job was changed.");
     let edited = scheduler.get("by/hand").wait().unwrap().unwrap();
     assert_eq!((edited.id, &*edited.payload, edited.priority, edited.due), (job.id, "[1,2]", 3, job.due));
+    assert_eq!((edited.terms.attempts, edited.terms.at_most_once), (Some(4), true));
     let _ = scheduler.cancel("by/hand").wait().unwrap();
     assert_eq!(browser.complaints(), [""; 0]);
 }

@@ -681,8 +681,24 @@ fn jobs_are_put_by_a_form() {
         ("due", due),
         ("priority", "-3"),
         ("group", "g"),
+        ("expires", "2026-01-01T02:00:00"),
+        ("attempts", "3"),
+        ("limit", "1.5"),
+        ("unique-for", "60"),
+        ("kept-for", "0"),
+        ("at-most-once", "on"),
     ]);
     let job = rig.job("k").unwrap();
+    assert_eq!(
+        (job.terms.attempts, job.terms.limit, job.terms.at_most_once),
+        (Some(3), Some(Duration::from_millis(1_500)), true)
+    );
+    assert_eq!((job.terms.unique_for, job.terms.kept_for), (Some(Duration::from_secs(60)), Some(Duration::ZERO)));
+    assert_eq!(job.expires, Some(std::time::UNIX_EPOCH + Duration::from_secs(1_767_232_800)));
+    let like = show(&page, &format!("/new?like={}", job.id.0));
+    assert!(
+        like.contains("name=\"limit\" min=\"0\" step=\"any\" value=\"1.5\"") && like.contains("at-most-once\" checked")
+    );
     assert_eq!(location(&placed), format!("/job/{}?said=put", job.id.0));
     assert_eq!(&*job.payload, r#"{"to":"a b","n":12345678901234567890.10}"#, "as it was written");
     assert_eq!((job.priority, job.group.as_deref()), (-3, Some("g")));
@@ -697,6 +713,10 @@ fn jobs_are_put_by_a_form() {
         (vec![("handler", "mail"), ("due", "soon")], "The due time is none"),
         (vec![("handler", "mail"), ("priority", "10")], "priority"),
         (vec![("handler", "mail"), ("priority", "x")], "A priority lies between -9 and 9"),
+        (vec![("handler", "mail"), ("expires", "soon")], "The last instant is none"),
+        (vec![("handler", "mail"), ("attempts", "0")], "No number of attempts"),
+        (vec![("handler", "mail"), ("limit", "-1")], "No number of seconds"),
+        (vec![("handler", "mail"), ("kept-for", "NaN")], "No number of seconds"),
         (vec![("handler", "mail"), ("key", "k")], "Another job has this key"),
         (vec![("handler", "mail"), ("payload", r#""\u0000""#)], "NUL"),
         (vec![("handler", "nobody's")], "nobody&#39;s"),
@@ -726,6 +746,12 @@ fn jobs_are_put_by_a_form() {
     );
     assert!(!show(&page, &format!("/new?like={}", job.id.0)).contains("value=\"k\""));
     assert_eq!(ask(&page, get("/put")).status(), StatusCode::METHOD_NOT_ALLOWED);
+}
+
+/// What a field of a form shows.
+fn text_of_input(html: &str, name: &str) -> String {
+    let input = html.split_once(&format!("name=\"{name}\"")).unwrap().1.split('>').next().unwrap();
+    input.split_once("value=\"").unwrap().1.split('"').next().unwrap().to_owned()
 }
 
 #[test]
@@ -769,14 +795,45 @@ fn parts_of_a_job_are_edited() {
     let wrong = save(job.id.0, &was, &[("payload", "1"), ("priority", "11")]);
     assert_eq!(wrong.status(), StatusCode::UNPROCESSABLE_ENTITY);
     assert_eq!(&*rig.job("a").unwrap().payload, "{\"to\":1}");
+    // Terms, one by one; what stays as it is shown is left alone.
+    let shown = [("payload", "{\"to\": 1}"), ("priority", "0"), ("due", "2026-01-01T00:30:00")];
+    let day = Duration::from_secs(86_400);
+    let change = |fields: &[(&str, &str)]| {
+        let (_, was) = open(job.id.0);
+        assert_eq!(location(&save(job.id.0, &was, &[&shown[..], fields].concat())), said(job.id.0, "edited"));
+        rig.job("a").unwrap()
+    };
+    let edit = rig.scheduler.edit("a").limit(Duration::from_micros(1_500_001)).expires(day);
+    let _ = edit.send().wait().unwrap();
+    let before = rig.job("a").unwrap();
+    let last = text_of_input(&show(&page, &format!("/job/{}/edit", job.id.0)), "expires");
+    let kept = [("limit", "1.500001"), ("expires", &last)];
+    let edited = change(
+        &[&kept[..], &[("attempts", "2"), ("unique-for", "5"), ("kept-for", "7"), ("at-most-once", "on")]].concat(),
+    );
+    assert_eq!((edited.terms.limit, edited.expires), (before.terms.limit, before.expires));
+    assert_eq!((edited.terms.attempts, edited.terms.at_most_once), (Some(2), true));
+    assert_eq!(
+        (edited.terms.unique_for, edited.terms.kept_for),
+        (Some(Duration::from_secs(5)), Some(Duration::from_secs(7)))
+    );
+    let (html, was) = open(job.id.0);
+    assert!(html.contains("<details open>") && html.contains("name=\"attempts\" min=\"1\" step=\"1\" value=\"2\""));
+    let _ = rig.scheduler.edit("a").attempts(9).send().wait().unwrap();
+    assert_eq!(location(&save(job.id.0, &was, &shown)), said(job.id.0, "outdated"), "the terms are others");
+    let edited = change(&[]);
+    assert_eq!((edited.terms, edited.expires), (job.terms, None), "none of its own");
     // A schedule has no due time of its own.
     let every = Schedule::every(Duration::from_secs(60)).build().unwrap();
     let _ = rig.scheduler.put_to("mail", &1).key("r").schedule(every).send().wait().unwrap();
     let id = rig.job("r").unwrap().id.0;
     let (html, was) = open(id);
     assert!(!html.contains("name=\"due\""));
-    assert_eq!(location(&save(id, &was, &[("payload", "2"), ("priority", "1")])), said(id, "edited"));
-    assert_eq!((&*rig.job("r").unwrap().payload, rig.job("r").unwrap().priority), ("2", 1));
+    assert!(!html.contains("name=\"expires\"") && !html.contains("<details open>"));
+    let fields = [("payload", "2"), ("priority", "1"), ("expires-after", "0.5")];
+    assert_eq!(location(&save(id, &was, &fields)), said(id, "edited"));
+    let edited = rig.job("r").unwrap();
+    assert_eq!((&*edited.payload, edited.priority, edited.expires_after), ("2", 1, Some(Duration::from_millis(500))));
     // Neither dead jobs nor those that are gone.
     let dead = rig.put("dies", "d", 0);
     rig.run();

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use timerqueue::Due;
 
 use super::{Scheduler, cancelled, changed};
 use crate::engine::{Core, Pending};
-use crate::store::{Cancel, Change, Edit, Error, JobId, Mutation, Op};
+use crate::store::{Cancel, Change, Edit, Error, Expiry, JobId, Mutation, Op, Term};
 
 /// Which job is to be changed.
 #[derive(Clone, Debug)]
@@ -42,10 +43,10 @@ impl Target {
 /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: String, _| {}).start()?;
 /// let hour = Duration::from_secs(3_600);
 /// let _ = scheduler.put_to("mail", &"ann@exmaple.com").key("welcome").due(hour).send().wait()?;
-/// let edit = scheduler.edit("welcome").payload(&"ann@example.com").priority(3).due(2 * hour);
+/// let edit = scheduler.edit("welcome").payload(&"ann@example.com").priority(3).due(2 * hour).attempts(2);
 /// assert_eq!(edit.send().wait()?, Change::Changed);
 /// let job = scheduler.get("welcome").wait()?.unwrap();
-/// assert_eq!((&*job.payload, job.priority), ("\"ann@example.com\"", 3));
+/// assert_eq!((&*job.payload, job.priority, job.terms.attempts), ("\"ann@example.com\"", 3, Some(2)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "`send` changes the job"]
@@ -63,6 +64,13 @@ impl<'a> EditJob<'a> {
     fn with(mut self, change: impl FnOnce(&mut Edit, &Core) -> Result<(), Error>) -> Self {
         self.edit = self.edit.and_then(|mut edit| change(&mut edit, self.core).map(|()| edit));
         self
+    }
+
+    fn term(self, term: Term) -> Self {
+        self.with(|edit, _| {
+            edit.terms.push(term);
+            Ok(())
+        })
     }
 
     /// Another payload, which is written as JSON in this call. Of a recurring job, that of its runs
@@ -88,6 +96,57 @@ impl<'a> EditJob<'a> {
             edit.when = Some(core.when(due)?);
             Ok(())
         })
+    }
+
+    /// Another [last instant](crate::Put::expires) at which the job begins. Not of a recurring job:
+    /// [`Invalid::ExpiresWithSchedule`](crate::store::Invalid::ExpiresWithSchedule).
+    pub fn expires(self, last: impl Into<Due>) -> Self {
+        let last = last.into();
+        self.with(|edit, core| {
+            edit.expires = Some(Some(Expiry::At(core.when(last)?)));
+            Ok(())
+        })
+    }
+
+    /// As [`expires`](Self::expires), by a time after the due time, which may be another one
+    /// by the same edit; of a recurring job, after that of each run to come. `None`: the job begins
+    /// however late it is.
+    pub fn expires_after(self, after_due: impl Into<Option<Duration>>) -> Self {
+        let expires = after_due.into().map(Expiry::AfterDue);
+        self.with(|edit, _| {
+            edit.expires = Some(expires);
+            Ok(())
+        })
+    }
+
+    /// Whether the job is begun [at most once](crate::Put::at_most_once) from now on: one that has
+    /// begun before, and waits for another attempt, is dead instead.
+    pub fn at_most_once(self, is: bool) -> Self {
+        self.term(Term::AtMostOnce(is))
+    }
+
+    /// Another number of [attempts](crate::Put::attempts), those that have begun among them.
+    /// `None`: as the handler says. Of a recurring job, this and the following terms are those of
+    /// its runs to come.
+    pub fn attempts(self, attempts: impl Into<Option<u32>>) -> Self {
+        self.term(Term::Attempts(attempts.into()))
+    }
+
+    /// Another [limit](crate::Put::limit) of each run. `None`: as the handler says.
+    pub fn limit(self, limit: impl Into<Option<Duration>>) -> Self {
+        self.term(Term::Limit(limit.into()))
+    }
+
+    /// Another time for which the [key stays taken](crate::Put::unique_for). `None`: as the handler
+    /// says.
+    pub fn unique_for(self, time: impl Into<Option<Duration>>) -> Self {
+        self.term(Term::UniqueFor(time.into()))
+    }
+
+    /// Another time for which the [done job is kept](crate::Put::kept_for). `None`: as the handler
+    /// says.
+    pub fn kept_for(self, time: impl Into<Option<Duration>>) -> Self {
+        self.term(Term::KeptFor(time.into()))
     }
 
     /// Changes the job, in one step. A run under way goes on with what it has begun with:
@@ -193,7 +252,7 @@ impl fmt::Debug for ById<'_> {
 
 impl Scheduler {
     /// Other parts for a job that waits, or for a recurring job and its runs to come: payload,
-    /// priority, due time.
+    /// priority, due time, terms. Handler and group of a job stay.
     pub fn edit(&self, key: &str) -> EditJob<'_> {
         EditJob::new(&self.core, Target::Key(key.into()))
     }

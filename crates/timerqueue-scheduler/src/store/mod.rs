@@ -71,7 +71,7 @@ pub use self::node::{
 #[doc(hidden)]
 pub use self::op::{
     Advance, Applied, Bind, Cancel, Change, Clash, Edit, Expiry, Mutation, NewJob, Op, Placed, Revive, Settle, Step,
-    Verdict, When,
+    Term, Verdict, When,
 };
 #[cfg(feature = "postgres")]
 pub use self::postgres::{

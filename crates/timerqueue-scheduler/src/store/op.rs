@@ -195,6 +195,27 @@ pub struct Edit {
     pub priority: Option<i8>,
     /// The due time, of a job that does not recur.
     pub when: Option<When>,
+    /// The last instant at which a run of the job begins; of a recurring job, [`Expiry::AfterDue`].
+    /// `Some(None)`: any instant.
+    pub expires: Option<Option<Expiry>>,
+    /// Others of the job's [`Terms`], in this order.
+    pub terms: Vec<Term>,
+}
+
+/// One of the [`Terms`] of a job, and its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Term {
+    /// [`Terms::at_most_once`].
+    AtMostOnce(bool),
+    /// [`Terms::attempts`].
+    Attempts(Option<u32>),
+    /// [`Terms::limit`].
+    Limit(Option<Duration>),
+    /// [`Terms::unique_for`].
+    UniqueFor(Option<Duration>),
+    /// [`Terms::kept_for`].
+    KeptFor(Option<Duration>),
 }
 
 /// A change of the job with a key.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{Invalid, Micros, NodeId, form};
+use super::{Invalid, Micros, NodeId, Term, form};
 use crate::{Occurrence as Exact, Schedule};
 
 /// A job in its store. Numbers grow in the order of the puts, are not used again, and some are
@@ -206,6 +206,17 @@ fn is_not(is: &bool) -> bool {
 }
 
 impl Terms {
+    /// Those with another value of one.
+    pub(crate) fn with(self, term: Term) -> Self {
+        match term {
+            Term::AtMostOnce(at_most_once) => Self { at_most_once, ..self },
+            Term::Attempts(attempts) => Self { attempts, ..self },
+            Term::Limit(limit) => Self { limit, ..self },
+            Term::UniqueFor(unique_for) => Self { unique_for, ..self },
+            Term::KeptFor(kept_for) => Self { kept_for, ..self },
+        }
+    }
+
     /// As stores keep them: at least one attempt, and times in whole microseconds, rounded up.
     pub(crate) fn kept(self) -> Self {
         let rounded =

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 
-use timerqueue_scheduler::store::{Claimed, ClaimedSchedule, Edit, Expiry, Keep};
+use timerqueue_scheduler::store::{Claimed, ClaimedSchedule, Edit, Expiry, Keep, Term};
 use timerqueue_scheduler::{Catchup, History, HistoryQuery};
 
 use super::*;
@@ -133,7 +133,14 @@ impl<A: Rig, B: Rig> Twins<A, B> {
                 let payload = self.random.chance(50).then(|| format!("{}", self.random.below(9)).into());
                 let priority = self.random.chance(50).then(|| [-9, 0, 0, 4][self.random.below(4) as usize]);
                 let when = self.random.chance(30).then(|| self.when());
-                Mutation::Edit(Box::new(Edit { payload, priority, when }))
+                let expires = self.random.chance(20).then(|| Some(Expiry::AfterDue(secs(self.random.below(15)))));
+                let expires = if self.random.chance(10) { Some(None) } else { expires };
+                let terms = match self.random.below(6) {
+                    0 => vec![Term::AtMostOnce(self.random.chance(50)), Term::Attempts(None)],
+                    1 => vec![Term::UniqueFor(Some(secs(self.random.below(9)))), Term::Attempts(Some(2))],
+                    _ => Vec::new(),
+                };
+                Mutation::Edit(Box::new(Edit { payload, priority, when, expires, terms }))
             }
             0 => Mutation::Cancel,
             1 => Mutation::Move(self.when()),

@@ -1,6 +1,6 @@
 //! Edits, changes by number, and what a job shows of its put and its run.
 
-use timerqueue_scheduler::store::{Edit, Invalid, MAX_PAYLOAD_BYTES};
+use timerqueue_scheduler::store::{Edit, Expiry, Invalid, MAX_PAYLOAD_BYTES, Term};
 
 use super::*;
 
@@ -22,7 +22,7 @@ pub(crate) fn j23_an_edited_job_runs_with_what_it_has_by_then<R: Rig>() {
     assert_eq!(change(payload("1")), Applied::Change(Change::Absent));
     let grouped = NewJob { group: Some("g".into()), ..new_job("a", When::At(at(10))) };
     let id = ADDED(store.one(Op::Put(Box::new(grouped))));
-    let all = Edit { payload: Some("[1]".into()), priority: Some(2), when: Some(When::At(at(5))) };
+    let all = Edit { priority: Some(2), when: Some(When::At(at(5))), ..payload("[1]") };
     assert_eq!(change(all), Applied::Change(Change::Changed));
     let job = store.get("a").unwrap();
     assert_eq!((job.id, &*job.payload, job.priority, job.group.as_deref()), (id, "[1]", 2, Some("g")));
@@ -76,9 +76,9 @@ pub(crate) fn j23_runs_of_an_edited_schedule_are_as_it_says<R: Rig>() {
     let store = Bench::<R>::new();
     let _ = store.put_recurring("r", Overlap::Allow, 0);
     let _ = store.advance(&[0], 10);
-    let both = Edit { payload: Some("7".into()), priority: Some(1), when: None };
+    let both = Edit { priority: Some(1), ..payload("7") };
     assert_eq!(store.change("r", edited(both)), Applied::Change(Change::Changed));
-    let moved = Edit { payload: Some("8".into()), priority: None, when: Some(When::At(at(5))) };
+    let moved = Edit { when: Some(When::At(at(5))), ..payload("8") };
     assert_eq!(store.change("r", edited(moved)), Applied::Change(Change::WrongKind));
     store.clock(10);
     let _ = store.advance(&[10], 20);
@@ -86,6 +86,63 @@ pub(crate) fn j23_runs_of_an_edited_schedule_are_as_it_says<R: Rig>() {
     let seen: Vec<_> = runs.iter().map(|run| (&*run.payload, run.priority)).collect();
     assert_eq!(seen, [("null", 0), ("7", 1)], "a run that was put before is as it was");
     assert_eq!(store.get("r").unwrap().due, Some(at(20).to_system()));
+}
+
+pub(crate) fn j23_terms_of_a_job_are_edited_one_by_one<R: Rig>() {
+    let store = Bench::<R>::new();
+    let terms = |terms: &[Term]| Edit { terms: terms.to_vec(), ..Edit::default() };
+    let expires = |expires| Edit { expires: Some(expires), ..Edit::default() };
+    let change = |key: &str, edit: Edit| store.change(key, edited(edit));
+    const CHANGED: Applied = Applied::Change(Change::Changed);
+    let _ = store.put("a", When::At(at(10)));
+    let some = [Term::Attempts(Some(0)), Term::Limit(Some(Duration::from_nanos(1_001)))];
+    assert_eq!(change("a", terms(&some)), CHANGED);
+    assert_eq!(change("a", terms(&[Term::UniqueFor(Some(secs(5))), Term::KeptFor(Some(secs(7)))])), CHANGED);
+    let found = store.get("a").unwrap().terms;
+    assert_eq!((found.attempts, found.limit), (Some(1), Some(Duration::from_micros(2))), "as of a put");
+    assert_eq!((found.unique_for, found.kept_for, found.at_most_once), (Some(secs(5)), Some(secs(7)), false));
+    let back = [Term::Attempts(None), Term::Limit(None), Term::UniqueFor(None)];
+    assert_eq!(change("a", terms(&back)), CHANGED);
+    let found = store.get("a").unwrap().terms;
+    assert_eq!((found.attempts, found.limit, found.unique_for, found.kept_for), (None, None, None, Some(secs(7))));
+    // The last instant follows the due time that the same edit says, and no later one.
+    let moved = Edit { when: Some(When::At(at(20))), ..expires(Some(Expiry::AfterDue(secs(3)))) };
+    let last = |second| Some(at(second).to_system());
+    for (edit, found) in [
+        (moved, last(23)),
+        (Edit { when: Some(When::At(at(21))), ..Edit::default() }, last(23)),
+        (expires(Some(Expiry::At(When::At(at(30))))), last(30)),
+        (expires(None), None),
+        (expires(Some(Expiry::AfterDue(secs(1)))), last(22)),
+    ] {
+        assert_eq!(change("a", edit), CHANGED);
+        assert_eq!(store.get("a").unwrap().expires, found);
+    }
+    // A recurring job has them for its runs to come.
+    let _ = store.put_recurring("r", Overlap::Allow, 0);
+    let once = Edit { expires: Some(Some(Expiry::AfterDue(secs(2)))), ..terms(&[Term::AtMostOnce(true)]) };
+    assert_eq!(change("r", once), CHANGED);
+    let at_once = expires(Some(Expiry::At(When::At(at(30)))));
+    assert_eq!(change("r", at_once), Applied::Invalid(Invalid::ExpiresWithSchedule));
+    let job = store.get("r").unwrap();
+    assert_eq!((job.expires, job.expires_after), (None, Some(secs(2))));
+    let _ = store.advance(&[0], 10);
+    let run = store.list(Query::new().key_prefix("r").state(State::Waiting)).remove(0);
+    assert_eq!((run.terms.at_most_once, run.expires), (true, last(2)));
+    // A job that has begun is not begun again, and one that is let off is.
+    let _ = store.put("b", When::At(at(0)));
+    let of_b = |store: &Bench<R>| store.claim().jobs.into_iter().find(|job| &*job.key == "b").unwrap();
+    let run = of_b(&store);
+    let _ = store.settle(&run, Verdict::Retry(secs(1)));
+    assert_eq!(change("b", terms(&[Term::AtMostOnce(true)])), CHANGED);
+    assert_eq!(change("b", terms(&[Term::AtMostOnce(false)])), CHANGED);
+    store.clock(4);
+    let run = of_b(&store);
+    assert_eq!((run.cut_off, run.attempt), (false, 2));
+    let _ = store.settle(&run, Verdict::Retry(secs(1)));
+    assert_eq!(change("b", terms(&[Term::AtMostOnce(true)])), CHANGED);
+    store.clock(8);
+    assert!(of_b(&store).cut_off);
 }
 
 pub(crate) fn j23_a_change_by_number_changes_that_job_alone<R: Rig>() {

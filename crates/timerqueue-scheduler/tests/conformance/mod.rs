@@ -345,6 +345,7 @@ macro_rules! conformance {
             j23_an_edited_job_runs_with_what_it_has_by_then
             j23_an_edit_of_a_priority_moves_the_job_among_the_others
             j23_runs_of_an_edited_schedule_are_as_it_says
+            j23_terms_of_a_job_are_edited_one_by_one
             j23_a_change_by_number_changes_that_job_alone
             limits_of_edits
             a_job_shows_when_it_was_put_and_its_run_began

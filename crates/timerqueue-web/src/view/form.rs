@@ -1,5 +1,7 @@
 //! The forms for a new job, and for other parts of a job.
 
+use std::time::Duration;
+
 use http::StatusCode;
 use maud::{Markup, html};
 use timerqueue_scheduler::{Error, JobId, JobInfo, State};
@@ -19,6 +21,15 @@ pub(crate) struct Values {
     pub(crate) due: String,
     pub(crate) priority: String,
     pub(crate) group: String,
+    /// A time after the due time of each run, in seconds, of a recurring job.
+    pub(crate) expires_after: String,
+    pub(crate) expires: String,
+    pub(crate) attempts: String,
+    /// In seconds, as the times that follow.
+    pub(crate) limit: String,
+    pub(crate) unique_for: String,
+    pub(crate) kept_for: String,
+    pub(crate) at_most_once: bool,
 }
 
 impl Values {
@@ -27,7 +38,21 @@ impl Values {
         // A browser sends lines as those of a mail.
         let payload = text("payload").replace("\r\n", "\n");
         let (handler, key, due) = (text("handler"), text("key"), text("due"));
-        Self { handler, key, payload, due, priority: text("priority"), group: text("group") }
+        Self {
+            handler,
+            key,
+            payload,
+            due,
+            priority: text("priority"),
+            group: text("group"),
+            expires_after: text("expires-after"),
+            expires: text("expires"),
+            attempts: text("attempts"),
+            limit: text("limit"),
+            unique_for: text("unique-for"),
+            kept_for: text("kept-for"),
+            at_most_once: form.get("at-most-once").is_some(),
+        }
     }
 
     pub(crate) fn of_job(job: &JobInfo) -> Self {
@@ -38,8 +63,19 @@ impl Values {
             due: job.due.filter(|_| job.state != State::Recurring).map(text::input).unwrap_or_default(),
             priority: job.priority.to_string(),
             group: job.group.as_deref().unwrap_or_default().to_owned(),
+            expires_after: seconds(job.expires_after),
+            expires: job.expires.map(text::input).unwrap_or_default(),
+            attempts: job.terms.attempts.map(|attempts| attempts.to_string()).unwrap_or_default(),
+            limit: seconds(job.terms.limit),
+            unique_for: seconds(job.terms.unique_for),
+            kept_for: seconds(job.terms.kept_for),
+            at_most_once: job.terms.at_most_once,
         }
     }
+}
+
+fn seconds(time: Option<Duration>) -> String {
+    time.map(|time| time.as_secs_f64().to_string()).unwrap_or_default()
 }
 
 /// Whether parts of a job can be changed.
@@ -55,7 +91,7 @@ pub(super) async fn new(frame: &Frame<'_>, like: Option<JobId>) -> Result<Markup
     };
     let values = other.map_or_else(Values::default, |job| {
         let key = if job.state == State::Dead && job.parent.is_none() { job.key.to_string() } else { String::new() };
-        Values { key, due: String::new(), ..Values::of_job(&job) }
+        Values { key, due: String::new(), expires: String::new(), ..Values::of_job(&job) }
     });
     Ok(show(frame, None, &values, None))
 }
@@ -85,6 +121,14 @@ fn show(frame: &Frame<'_>, job: Option<&JobInfo>, values: &Values, wrong: Option
         None => ("New job", "/put".to_owned()),
     };
     let is_due = job.is_none_or(|job| job.state != State::Recurring);
+    let all = [
+        ("attempts", "Attempts at most; as the handler says if left out", &values.attempts),
+        ("limit", "Limit of each run, in seconds", &values.limit),
+        ("unique-for", "Key stays taken once it is done, in seconds", &values.unique_for),
+        ("kept-for", "Kept once it is done, in seconds", &values.kept_for),
+        ("expires-after", "Each run begins no later after it is due than, in seconds", &values.expires_after),
+    ];
+    let terms = &all[..if is_due { 4 } else { 5 }];
     let main = html! {
         h1 { (title) @if let Some(job) = job { ": " bdi { (text::visible(&job.key)) } } }
         @if let Some(wrong) = wrong { p.said.bad role="alert" { "Nothing was changed. " (text::visible(wrong)) } }
@@ -121,6 +165,25 @@ fn show(frame: &Frame<'_>, job: Option<&JobInfo>, values: &Values, wrong: Option
                 label {
                     "Group, or none"
                     input type="text" name="group" value=(values.group) autocomplete="off" spellcheck="false";
+                }
+            }
+            details open[terms.iter().any(|(_, _, value)| !value.is_empty()) || values.at_most_once] {
+                summary { "Terms: attempts, times" }
+                @for &(name, label, value) in terms {
+                    label {
+                        (label)
+                        input type="number" name=(name) min=(if name == "attempts" { "1" } else { "0" }) step=(if name == "attempts" { "1" } else { "any" }) value=(value);
+                    }
+                }
+                @if is_due {
+                    label {
+                        "Begins no later than, in UTC"
+                        input type="datetime-local" name="expires" step="1" value=(values.expires);
+                    }
+                }
+                label.check {
+                    input type="checkbox" name="at-most-once" checked[values.at_most_once];
+                    " Is begun at most once"
                 }
             }
             div.actions-bar {

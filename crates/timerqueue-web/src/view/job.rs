@@ -173,6 +173,10 @@ fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
                 dt { "Key taken" }
                 dd { "for " (text::duration(time)) " once it is done" }
             }
+            @if let Some(time) = job.terms.kept_for {
+                dt { "Kept" }
+                dd { "for " (text::duration(time)) " once it is done" }
+            }
             @if job.state != State::Recurring {
                 dt { "Attempts begun" }
                 dd { (job.attempt) @if job.crashes > 0 { ", of which the end of their process has cut off " (job.crashes) } }

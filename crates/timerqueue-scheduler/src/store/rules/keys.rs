@@ -100,13 +100,7 @@ pub(crate) trait Changes: Rows + Sized {
         row.tie = new.group.map(|text| Box::new(Tie { group: self.group_of(kind, &text, now), text }));
         (row.priority, row.added, row.terms) = (new.priority, Some(self.up()), new.terms.kept());
         row.trace = new.trace;
-        row.expires = match new.expires {
-            Some(Expiry::AfterDue(after)) if row.recurring.is_some() => Some(span_of(after)),
-            Some(Expiry::AfterDue(after)) => Some(due.saturating_add(after).as_i64()),
-            Some(Expiry::At(When::At(last))) => Some(last.as_i64()),
-            Some(Expiry::At(When::After(after))) => Some(self.up().saturating_add(after).as_i64()),
-            None => None,
-        };
+        row.expires = new.expires.map(|expires| self.last_of(expires, due, row.recurring.is_some()));
         if row.priority != 0 {
             self.note_priority(kind, row.priority);
         }
@@ -117,16 +111,24 @@ pub(crate) trait Changes: Rows + Sized {
         })
     }
 
+    /// The last instant at which a job begins; of a recurring job, which has no `Expiry::At`, the
+    /// time after each due time.
+    fn last_of(&self, expires: Expiry, due: Micros, recurs: bool) -> i64 {
+        match expires {
+            Expiry::AfterDue(after) if recurs => span_of(after),
+            Expiry::AfterDue(after) => due.saturating_add(after).as_i64(),
+            Expiry::At(When::At(last)) => last.as_i64(),
+            Expiry::At(When::After(after)) => self.up().saturating_add(after).as_i64(),
+        }
+    }
+
     /// A recurring job is stated again. `None`: the new job is to replace the old one.
     fn state_again(&mut self, old: JobId, new: &mut NewJob, now: Micros) -> Option<Placed> {
         let mut recurrence = new.recurrence.take()?;
         let kind = self.kind(&new.name);
         let tie = |row: &Row| row.tie.as_ref().map(|tie| Arc::clone(&tie.text));
         let (priority, terms) = (new.priority, new.terms.kept());
-        let expires = new.expires.and_then(|expires| match expires {
-            Expiry::AfterDue(after) => Some(span_of(after)),
-            Expiry::At(_) => None, // refused for a recurring job
-        });
+        let expires = new.expires.map(|expires| self.last_of(expires, now, true));
         let compared = self.row(old).and_then(|row| {
             let recurring = row.recurring.as_deref().filter(|recurring| !recurring.ending)?;
             let is_same = row.kind == kind && row.payload == new.payload && tie(row) == new.group;
@@ -205,10 +207,16 @@ pub(crate) trait Changes: Rows + Sized {
     fn rework(&mut self, id: JobId, edit: &Edit, now: Micros) -> Result<Change, Invalid> {
         let due = edit.when.map(|when| self.resolve(when, now)).transpose()?;
         let Some(row) = self.row(id) else { return Ok(Change::Absent) };
-        if due.is_some() && row.recurring.is_some() {
+        let (recurs, was_due) = (row.recurring.is_some(), row.due);
+        if due.is_some() && recurs {
             return Ok(Change::WrongKind);
         }
+        if recurs && matches!(edit.expires, Some(Some(Expiry::At(_)))) {
+            return Err(Invalid::ExpiresWithSchedule);
+        }
         let (kind, tie) = (row.kind, row.tie.clone());
+        let terms = edit.terms.iter().fold(row.terms, |terms, &term| terms.with(term)).kept();
+        let expires = edit.expires.map(|to| to.map(|expires| self.last_of(expires, due.unwrap_or(was_due), recurs)));
         if let Some(payload) = &edit.payload {
             self.rewrite(id, kind, payload, tie);
         }
@@ -217,6 +225,12 @@ pub(crate) trait Changes: Rows + Sized {
                 self.note_priority(kind, priority);
             }
             self.edit(id, |row| row.priority = priority);
+        }
+        if !edit.terms.is_empty() {
+            self.edit(id, |row| row.terms = terms);
+        }
+        if let Some(expires) = expires {
+            self.edit(id, |row| row.expires = expires);
         }
         Ok(due.map_or(Change::Changed, |due| self.wait_until(id, due)))
     }
