@@ -19,6 +19,8 @@ Exit codes:
   4    the store cannot be used: it does not exist, cannot be reached, is locked, read-only or full; or the address of the page
   5    the store is damaged, no database, or of a newer version
   6    the worker was stopped, and has put runs back
+  7    put --wait: the job is dead, or has left without being done
+  8    put --wait: the job has not ended in time
   141  the reader of the output is gone
 
 Durations are numbers with units: 250ms, 90s, 1h30m, 2d (of 24 hours each), 1w.";
@@ -113,6 +115,22 @@ fn duration(text: &str) -> Result<Duration, String> {
     text::duration(text)
 }
 
+/// A term of a job: `none` leaves it to the worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Term<T>(pub(crate) Option<T>);
+
+fn term<T>(text: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<Term<T>, String> {
+    if text == "none" { Ok(Term(None)) } else { read(text).map(Some).map(Term) }
+}
+
+fn duration_term(text: &str) -> Result<Term<Duration>, String> {
+    term(text, duration)
+}
+
+fn attempts_term(text: &str) -> Result<Term<u32>, String> {
+    term(text, |text| text.parse().ok().filter(|&attempts| attempts > 0).ok_or_else(|| "a number from 1".to_owned()))
+}
+
 // The payload of a job. (No doc comment: clap would take it for the text of the command.)
 #[derive(Debug, Args)]
 pub(crate) struct Payload {
@@ -172,6 +190,10 @@ pub(crate) struct NewJob {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) unique_for: Option<Duration>,
 
+    /// Keeps the done job for this time, at least, with its result: for show and ls --done
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) keep_for: Option<Duration>,
+
     /// The group, such as account-7: one worker runs all jobs of the handler with it, as many at a
     /// time as --per-group says there
     #[arg(short, long)]
@@ -216,6 +238,7 @@ Examples:
   timerqueue put mail '\"bob\"' --key welcome/bob --at 2026-12-24T18:00 --zone Europe/Berlin
   timerqueue put sh --text 'echo hello' --at 18:00     (for: timerqueue worker sh --raw --exec sh)
   make-payload | timerqueue put report --stdin --key report --replace
+  timerqueue put sum '[1, 2, 3]' --wait 1m
   timerqueue put mail --each text --in 5m < addresses
   echo '{\"payload\":\"ann\",\"key\":\"welcome/ann\",\"at\":\"noon tomorrow\"}' | timerqueue put mail --each job")]
 pub(crate) struct Put {
@@ -240,6 +263,14 @@ pub(crate) struct Put {
     /// Begins no later than at this time, in the zone of --at, and is dead then
     #[arg(long, value_name = "TIME", conflicts_with = "expires_after")]
     pub(crate) expires_at: Option<String>,
+
+    /// Waits for the end of the job, for this time at most, and writes its result
+    ///
+    /// The result is what the handler of a program has returned, as JSON. The command of a worker
+    /// returns none. What was put is told on the standard error; with --json, the put and the ended
+    /// job are a line each. The done job is kept for an hour, if --keep-for says no other time.
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "each")]
+    pub(crate) wait: Option<Duration>,
 }
 
 /// What becomes of missed occurrences.
@@ -489,15 +520,19 @@ pub(crate) struct Keys {
     pub(crate) keys: Vec<String>,
 }
 
-/// Changes payload, priority or due time of a job that waits
+/// Changes payload, priority, due time or terms of a job that waits
 ///
-/// Of a recurring job, payload and priority are those of its runs to come. A job that runs is left
-/// as it is.
+/// Of a recurring job, all but the due time, as those of its runs to come. A job that runs is left
+/// as it is. Terms may be none: as the worker says.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(group = ArgGroup::new("parts").required(true).multiple(true).args([
+    "payload", "text", "stdin", "after", "at", "priority", "expires_after", "expires_at", "at_most_once", "attempts",
+    "limit", "unique_for", "keep_for",
+]), after_help = "\
 Examples:
   timerqueue edit welcome/ann '{\"to\":\"ann@example.com\"}'
-  timerqueue edit report --priority 5 --in 10m")]
+  timerqueue edit report --priority 5 --in 10m
+  timerqueue edit report --attempts 3 --limit none")]
 pub(crate) struct Edit {
     /// The key
     pub(crate) key: String,
@@ -508,6 +543,34 @@ pub(crate) struct Edit {
     /// From -9 to 9, as for put
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub(crate) priority: Option<i8>,
+
+    /// Begins no later than this time after it is due; of a schedule, each run
+    #[arg(long, value_name = "DURATION", value_parser = duration_term)]
+    pub(crate) expires_after: Option<Term<Duration>>,
+
+    /// Begins no later than at this time, in the zone of --at
+    #[arg(long, value_name = "TIME", conflicts_with = "expires_after")]
+    pub(crate) expires_at: Option<String>,
+
+    /// Whether it is begun at most once; if so, a job that has failed before is dead
+    #[arg(long, value_name = "true|false")]
+    pub(crate) at_most_once: Option<bool>,
+
+    /// Attempts before the job is dead, with those that it has had
+    #[arg(long, value_name = "NUMBER", value_parser = attempts_term)]
+    pub(crate) attempts: Option<Term<u32>>,
+
+    /// The limit of time of each run
+    #[arg(long, value_name = "DURATION", value_parser = duration_term)]
+    pub(crate) limit: Option<Term<Duration>>,
+
+    /// Keeps the key taken for this time once the job is done
+    #[arg(long, value_name = "DURATION", value_parser = duration_term)]
+    pub(crate) unique_for: Option<Term<Duration>>,
+
+    /// Keeps the done job for this time, at least
+    #[arg(long, value_name = "DURATION", value_parser = duration_term)]
+    pub(crate) keep_for: Option<Term<Duration>>,
 
     #[command(flatten)]
     pub(crate) due: Due,
@@ -922,6 +985,7 @@ mod tests {
             &["cancel", "k", "--prefix", "p"],
             &["cancel", "--prefix", ""],
             &["put", "h", "--each", "text", "--text", "x"],
+            &["put", "h", "--each", "text", "--wait", "1s"],
             &["import-crontab", "-", "--prune", "--dry-run"],
             &["move", "k"],
             &["pause"],

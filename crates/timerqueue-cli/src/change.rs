@@ -23,9 +23,8 @@ pub(crate) fn edit(place: &Place, mut edit: args::Edit, out: &mut Out) -> Result
         true => Some(When::new(*after, at.as_deref(), zone.as_deref())?),
         false => None,
     };
-    if payload.is_none() && edit.priority.is_none() && when.is_none() {
-        return Err(Fail::Usage("what is to change: a payload, --priority, --in or --at".to_owned()));
-    }
+    let last = edit.expires_at.as_deref().map(|last| text::instant(last, zone.as_deref(), SystemTime::now()));
+    let last = last.transpose().map_err(Fail::Usage)?;
     let (scheduler, key) = (open(place, false)?, edit.key.as_str());
     let mut change = scheduler.edit(key);
     if let Some(payload) = payload {
@@ -36,6 +35,27 @@ pub(crate) fn edit(place: &Place, mut edit: args::Edit, out: &mut Out) -> Result
     }
     if let Some(when) = &when {
         change = change.due(when.due());
+    }
+    if let Some(last) = last {
+        change = change.expires(last);
+    }
+    if let Some(args::Term(after)) = edit.expires_after {
+        change = change.expires_after(after);
+    }
+    if let Some(is) = edit.at_most_once {
+        change = change.at_most_once(is);
+    }
+    if let Some(args::Term(attempts)) = edit.attempts {
+        change = change.attempts(attempts);
+    }
+    if let Some(args::Term(limit)) = edit.limit {
+        change = change.limit(limit);
+    }
+    if let Some(args::Term(time)) = edit.unique_for {
+        change = change.unique_for(time);
+    }
+    if let Some(args::Term(time)) = edit.keep_for {
+        change = change.kept_for(time);
     }
     out.thing(&changed(key, change.send().wait()?, "changed")?, Changed::text)
 }

@@ -20,6 +20,10 @@ pub(crate) const PLACE: u8 = 4;
 pub(crate) const DAMAGED: u8 = 5;
 /// A worker has put runs back.
 pub(crate) const STOPPED: u8 = 6;
+/// The job that was waited for is not done, and will not be.
+pub(crate) const ENDED: u8 = 7;
+/// The job that was waited for has not ended in time.
+pub(crate) const LATE: u8 = 8;
 /// The reader of the output is gone: 128 and the number of SIGPIPE, as shells show it.
 pub(crate) const PIPE: u8 = 141;
 
@@ -32,6 +36,8 @@ pub(crate) enum Fail {
     Place(String),
     Damaged(String),
     Stopped(String),
+    Ended(String),
+    Late(String),
     Pipe,
     /// The user was told already.
     Told(u8),
@@ -47,6 +53,8 @@ impl Fail {
             Self::Place(text) => Self::Place(change(text)),
             Self::Damaged(text) => Self::Damaged(change(text)),
             Self::Stopped(text) => Self::Stopped(change(text)),
+            Self::Ended(text) => Self::Ended(change(text)),
+            Self::Late(text) => Self::Late(change(text)),
             Self::Pipe | Self::Told(_) => self,
         }
     }
@@ -59,6 +67,8 @@ impl Fail {
             Self::Place(_) => PLACE,
             Self::Damaged(_) => DAMAGED,
             Self::Stopped(_) => STOPPED,
+            Self::Ended(_) => ENDED,
+            Self::Late(_) => LATE,
             Self::Pipe => PIPE,
             Self::Told(code) => *code,
         }
@@ -68,7 +78,7 @@ impl Fail {
     pub(crate) fn report(&self) {
         let text = match self {
             Self::Absent(text) | Self::Usage(text) | Self::Refused(text) | Self::Place(text) => text,
-            Self::Damaged(text) | Self::Stopped(text) => text,
+            Self::Damaged(text) | Self::Stopped(text) | Self::Ended(text) | Self::Late(text) => text,
             Self::Pipe | Self::Told(_) => return,
         };
         note(&format!("timerqueue: {text}"));

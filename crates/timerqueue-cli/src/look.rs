@@ -278,6 +278,9 @@ fn described(job: &JobInfo, is_served: bool) -> String {
     if let Some(time) = job.terms.unique_for {
         field("unique", format!("for {} once it is done", text::rough(time)));
     }
+    if let Some(time) = job.terms.kept_for {
+        field("kept", format!("for {} once it is done", text::rough(time)));
+    }
     if job.crashes > 0 {
         field("crashes", format!("{} (attempts that the end of their process has cut off)", job.crashes));
     }

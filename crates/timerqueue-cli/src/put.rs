@@ -7,10 +7,10 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use timerqueue_scheduler::store::{MAX_PAYLOAD_BYTES, Micros};
-use timerqueue_scheduler::{Catchup, Clash, Due, Overlap, Placed, Put, Schedule, Scheduler};
+use timerqueue_scheduler::{Catchup, Clash, Due, JobEnd, JobId, Overlap, Placed, Put, Schedule, Scheduler};
 
 use crate::args;
-use crate::exit::{DONE, Fail};
+use crate::exit::{DONE, Fail, note};
 use crate::out::Out;
 use crate::place::Place;
 use crate::store::open;
@@ -74,6 +74,7 @@ impl args::NewJob {
         let put = if let Some(attempts) = self.attempts { put.attempts(attempts) } else { put };
         let put = if let Some(limit) = self.limit { put.limit(limit) } else { put };
         let put = if let Some(time) = self.unique_for { put.unique_for(time) } else { put };
+        let put = if let Some(time) = self.keep_for { put.kept_for(time) } else { put };
         if let Some(after) = self.expires_after { put.expires_after(after) } else { put }
     }
 }
@@ -158,6 +159,9 @@ pub(crate) fn put(place: &Place, mut put: args::Put, out: &mut Out) -> Result<()
     }
     let (payload, key) = (put.job.payload()?, put.job.key()?);
     let when = When::new(put.due.after, put.due.at.as_deref(), put.due.zone.as_deref())?;
+    if put.wait.is_some() {
+        put.job.keep_for.get_or_insert(KEPT);
+    }
     let scheduler = open(place, true)?;
     let mut job = scheduler.put_to(&put.handler, &*payload).due(when.due());
     if put.refuse_overdue {
@@ -177,11 +181,38 @@ pub(crate) fn put(place: &Place, mut put: args::Put, out: &mut Out) -> Result<()
         _ => when.shown,
     };
     accepted.due = is_new.then(|| text::rfc3339(at));
-    out.thing(&accepted, |accepted| match is_new {
+    let words = |accepted: &Accepted<'_>| match is_new {
         true if at <= SystemTime::now() => format!("{}, due now", sentence(accepted)),
         true => format!("{}, due {} ({})", sentence(accepted), text::at(at), text::relative(at, SystemTime::now())),
         false => sentence(accepted),
-    })
+    };
+    let Some(limit) = put.wait else { return out.thing(&accepted, words) };
+    match out.is_json() {
+        true => out.thing(&accepted, words).and_then(|()| out.flush())?,
+        false => note(&words(&accepted)),
+    }
+    wait(&scheduler, accepted.id, limit, out)
+}
+
+/// How long a job is kept that is waited for: its end is looked for when the store tells of it, on
+/// a server some minutes later at the latest.
+const KEPT: Duration = Duration::from_secs(3_600);
+
+/// Waits for the end of a job, and writes its result.
+fn wait(scheduler: &Scheduler, id: u64, limit: Duration, out: &mut Out) -> Result<(), Fail> {
+    match scheduler.wait_for(JobId(id), limit).wait()? {
+        JobEnd::Done(job) if out.is_json() => out.thing(&job, |_| String::new()),
+        JobEnd::Done(job) => job.result.as_deref().map_or(Ok(()), |result| out.line(result)),
+        JobEnd::Dead(job) => {
+            if out.is_json() {
+                out.thing(&job.shown(SystemTime::now()), |_| String::new())?;
+            }
+            let error = job.error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
+            Err(Fail::Ended(format!("job {id} is dead{error}")))
+        }
+        JobEnd::Gone => Err(Fail::Ended(format!("job {id} has left: cancelled, replaced, or done and not kept"))),
+        _ => Err(Fail::Late(format!("job {id} has not ended within {}", text::rough(limit)))),
+    }
 }
 
 /// A line of [`args::Each::Job`].

@@ -6,8 +6,10 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use timerqueue_scheduler::rusqlite::Connection;
+use timerqueue_scheduler::store::SqliteStore;
+use timerqueue_scheduler::{Returned, Run, Scheduler};
 
-use crate::support::{Ended, Folder, until};
+use crate::support::{Ended, Folder, Worker, until};
 
 fn a_job_is_put_and_shown(folder: Folder) {
     let said = folder.ok(["put", "mail", r#"{"to":"ann"}"#, "--key", "a", "--in", "5m", "--group", "account-7"]);
@@ -334,11 +336,29 @@ fn jobs_are_edited(folder: Folder) {
         (&json!("x"), &json!("2098-01-01T00:00:00Z"), None)
     );
     assert!(folder.ok(["show", "k"]).contains("\nput       20"), "{}", folder.ok(["show", "k"]));
-    folder.ok(["edit", "daily", "2"]);
+    let terms =
+        ["--attempts", "3", "--limit", "90s", "--unique-for", "1h", "--keep-for", "2h", "--at-most-once", "true"];
+    folder.ok([&["edit", "k", "--expires-after", "1m"][..], &terms].concat());
+    let job = folder.job("k");
+    let of = |names: [&str; 5]| names.map(|name| job[name].clone());
+    let names = ["most_attempts", "limit_seconds", "unique_for_seconds", "kept_for_seconds", "at_most_once"];
+    assert_eq!(of(names), [json!(3), json!(90.0), json!(3_600.0), json!(7_200.0), json!(true)]);
+    assert_eq!((&job["expires"], &job["payload"]), (&json!("2098-01-01T00:01:00Z"), &json!("x")));
+    let terms = ["--attempts", "none", "--limit", "none", "--unique-for", "none", "--at-most-once", "false"];
+    folder.ok([&["edit", "k", "--expires-after", "none"][..], &terms].concat());
+    let job = folder.job("k");
+    assert!(names[..3].iter().chain(&["expires", "at_most_once"]).all(|name| job[name].is_null()), "{job}");
+    assert_eq!(job["kept_for_seconds"], 7_200.0);
+    folder.ok(["edit", "k", "--expires-at", "2098-01-02"]);
+    assert_eq!(folder.job("k")["expires"], "2098-01-02T00:00:00Z");
+    folder.ok(["edit", "daily", "2", "--attempts", "7"]);
+    assert_eq!(folder.job("daily")["most_attempts"], 7);
     assert_eq!(folder.job("daily")["payload"], json!(2));
     for (arguments, code) in [
         (&["edit", "k"][..], 2),
         (&["edit", "k", "{"], 2),
+        (&["edit", "k", "--attempts", "0"], 2),
+        (&["edit", "daily", "--expires-at", "2098-01-02"], 2),
         (&["edit", "k", "--priority", "10"], 2),
         (&["edit", "none", "1"], 1),
         (&["edit", "daily", "--in", "1h"], 3),
@@ -445,7 +465,47 @@ fn each_command_has_a_help_text() {
     assert_eq!(folder.fails([""; 0]).0, 2);
 }
 
+/// The exit code says how the job ended.
+fn a_put_waits_for_the_end_of_its_job(folder: Folder) {
+    let (code, said) = folder.fails(["put", "h", "0", "--key", "late", "--in", "1h", "--wait", "0ms"]);
+    assert!(code == 8 && said.contains("job 1 added, key late") && said.contains("job 1 has not ended"), "{said}");
+    assert_eq!(folder.job("late")["kept_for_seconds"], 3_600.0);
+    // The same line waits again for the job that is there.
+    let again = ["put", "h", "0", "--key", "late", "--keep", "--wait", "0ms"];
+    assert_eq!(folder.fails(again).0, 8);
+    let mut waits = folder.command(["put", "h", "--key", "gone", "--in", "1h", "--wait", "10m", "--keep-for", "1s"]);
+    let waits = Worker(waits.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    until(|| folder.job("gone")["state"] == "waiting");
+    assert_eq!(folder.job("gone")["kept_for_seconds"], 1.0);
+    assert!(folder.ok(["show", "gone"]).contains("\nkept      for 1 s once"));
+    folder.ok(["cancel", "gone"]);
+    let ended = waits.ended();
+    assert!(ended.code == 7 && ended.err.contains("has left"), "{ended:?}");
+    let worker = folder.worker(&["h"], r#"exit "$(cat)""#);
+    let ended = folder.run(["put", "h", "0", "--wait", "10m"]);
+    assert!(ended.code == 0 && ended.out.is_empty() && ended.err.contains("added, key "), "{ended:?}");
+    let (code, said) = folder.fails(["put", "h", "65", "--wait", "10m"]);
+    assert!(code == 7 && said.contains("is dead: exit code 65"), "{said}");
+    let lines = folder.json(["put", "h", "0", "--key", "told", "--wait", "10m"]);
+    assert_eq!((&lines[0]["outcome"], &lines[1]["state"]), (&json!("added"), &json!("done")));
+    assert_eq!((&lines[1]["key"], lines.len()), (&json!("told"), 2));
+    assert_eq!(worker.stop().code, 0);
+}
+
+/// The handler of a program has returned it.
+#[test]
+fn a_put_that_waits_writes_the_result() {
+    let folder = Folder::new();
+    let runtime = timerqueue::Runtime::builder().start().unwrap();
+    let store = SqliteStore::open(&runtime, folder.path("jobs.db")).unwrap();
+    let sum = |parts: Vec<u32>, _: &Run| Returned(parts.iter().sum::<u32>());
+    let _scheduler = Scheduler::builder().runtime(&runtime).store(store).handler("sum", sum).start().unwrap();
+    assert_eq!(folder.ok(["put", "sum", "[1, 2, 3]", "--wait", "10m"]), "6\n");
+    assert_eq!(folder.json(["put", "sum", "[4]", "--wait", "10m"])[1]["result"], 4);
+}
+
 on_each_store! {
+    a_put_waits_for_the_end_of_its_job
     a_job_is_put_and_shown
     payloads_are_json_text_or_standard_input
     a_taken_key_is_refused_kept_or_replaced
