@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{Fault, JobInfo, Query, Reply, Scan, Scanned};
 use crate::Error;
+use crate::unwind::quietly;
 
 /// The rows that are read at a time.
 pub(super) const SECTION: usize = 512;
@@ -74,7 +75,7 @@ pub(super) struct Question {
 
 impl Question {
     /// Takes in the next jobs of a list. Gives the question back if there are more.
-    pub(super) fn take_in(mut self, jobs: Vec<JobInfo>) -> Option<Self> {
+    fn take_in(mut self, jobs: Vec<JobInfo>) -> Option<Self> {
         if let Asked::List(listing) = &mut self.asked {
             if !listing.take_in(jobs) {
                 return Some(self);
@@ -137,8 +138,18 @@ impl Questions {
         }
     }
 
+    /// Answers a question. A list that has more to be read comes behind the others.
+    pub(super) fn answer(&self, question: Question, scanned: Result<Scanned, Error>) {
+        match (scanned, &question.asked) {
+            (Ok(Scanned::Jobs(jobs)), Asked::List(_)) => {
+                quietly(|| question.take_in(jobs).into_iter().for_each(|rest| self.go_on(rest)));
+            }
+            (scanned, _) => quietly(|| question.reply.send(scanned)),
+        }
+    }
+
     /// Puts a list behind the others, if it has more to be read.
-    pub(super) fn go_on(&self, question: Question) {
+    fn go_on(&self, question: Question) {
         let mut waiting = self.inner.waiting.lock();
         if !waiting.is_closed {
             return waiting.questions.push_back(question);

@@ -714,12 +714,6 @@ impl Query {
         self
     }
 
-    /// Whether the list has jobs that wait.
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn waits(&self) -> bool {
-        self.state.is_none_or(|state| state == State::Waiting)
-    }
-
     /// Only jobs behind this one in the order of the list: to go on after the last job of a list
     /// with a limit. The job may have left by now.
     pub fn after_job(self, last: &JobInfo) -> Self {

@@ -6,7 +6,8 @@
 use super::Settings;
 use super::error::Failure;
 use super::link::Link;
-use crate::store::{Fault, Hold, JobId, Micros};
+use crate::store::sql::looks;
+use crate::store::{Fault, Hold};
 
 /// The row of handler 0, which is none, has the instant of the hold; the row of -1 the last number
 /// of a job at that time. With it, all numbers that the lost tables may have given go on by a step
@@ -24,27 +25,12 @@ const HOLD: &str = "CREATE TABLE IF NOT EXISTS hold (handler bigint PRIMARY KEY,
                     WITH held AS (UPDATE handlers SET paused = true WHERE NOT paused RETURNING id) \
                     INSERT INTO hold SELECT id, clock() FROM held ON CONFLICT DO NOTHING; COMMIT";
 
-/// The hold of the tables, if they are held.
-pub(super) fn read(link: &Link, schema: &str) -> Result<Option<Hold>, Failure> {
-    let exists = "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-                  WHERE n.nspname = $1 AND c.relname = 'hold'";
-    if link.ask(exists, &[&schema])?.is_empty() {
-        return Ok(None);
-    }
-    let rows = link.ask("SELECT handler::bigint, coalesce(since::bigint, 0) FROM hold WHERE handler <= 0", &[])?;
-    let of = |handler: i64| rows.iter().find(|row| row.get::<_, i64>(0) == handler).map(|row| row.get::<_, i64>(1));
-    let (since, last) = (Micros::new(of(0).unwrap_or_default()).to_system(), JobId(of(-1).unwrap_or(i64::MAX) as u64));
-    let sql = "SELECT handlers.name FROM hold JOIN handlers ON handlers.id = hold.handler ORDER BY handlers.name";
-    let handlers = link.ask(sql, &[])?.iter().map(|row| row.get::<_, &str>(0).into()).collect();
-    Ok(Some(Hold { since, last, handlers }))
-}
-
 pub(super) fn hold(settings: &Settings) -> Result<Hold, Failure> {
     let link = Link::open(settings)?;
     super::schema::migrate(&link, settings)?;
     link.begin()?;
     link.batch(HOLD)?;
-    read(&link, &settings.schema)?.ok_or_else(|| Failure::new(Fault::Other, "the hold was ended by another process"))
+    looks::held(&link)?.ok_or_else(|| Failure::new(Fault::Other, "the hold was ended by another process"))
 }
 
 pub(super) fn forget(settings: &Settings) -> Result<(), Failure> {

@@ -12,10 +12,11 @@ use tokio_postgres::config::TargetSessionAttrs;
 use super::check::{self, ServerReport};
 use super::error::{Failure, Remedy};
 use super::link::Link;
-use super::{PostgresAddress, PostgresOptions, Settings, hold, reader, schema};
+use super::{PostgresAddress, PostgresOptions, Settings, reader, schema};
 use crate::Error;
-use crate::store::sql::{history, looks};
-use crate::store::{CheckStep, Counts, Fault, FinishedJob, HistoryQuery, Hold, JobId, JobInfo, Micros, Node, Query};
+use crate::store::sql::history;
+use crate::store::sql::looks::{self, Look as _, public_looks};
+use crate::store::{CheckStep, Counts, Fault, FinishedJob, HistoryQuery, Hold, JobId, JobInfo, Node, Query};
 
 /// Reads the jobs of a server without taking part: it runs no job, writes nothing, and makes no
 /// tables. A role that may only read is enough, and so is a standby. For tools beside a service.
@@ -120,105 +121,6 @@ impl PostgresReader {
         Ok(now.is_none() || before != now)
     }
 
-    /// The job with this key: the one that waits, runs or recurs, or else the one that died last.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn get(&self, key: &str) -> Result<Option<JobInfo>, Error> {
-        if key.contains('\0') {
-            return Ok(None); // no text of the server has a NUL
-        }
-        self.ask(|link| reader::get(link, key))
-    }
-
-    /// The job with this number.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn get_by_id(&self, id: JobId) -> Result<Option<JobInfo>, Error> {
-        self.ask(|link| reader::get_by_id(link, id))
-    }
-
-    /// The jobs of a query, in the order of their numbers. The list is no snapshot: jobs may come
-    /// and go while it is made.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn list(&self, query: &Query) -> Result<Vec<JobInfo>, Error> {
-        self.ask(|link| reader::list(link, query))
-    }
-
-    /// The jobs that run, and up to a number of those that are due within this time by the server's
-    /// clock, without recurring ones.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn near(&self, within: Duration, limit: usize) -> Result<Vec<JobInfo>, Error> {
-        let within = Micros::new(0).saturating_add(within);
-        self.ask(|link| reader::near(link, within, limit))
-    }
-
-    /// The counts of the jobs. Reads all rows.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn counts(&self) -> Result<Counts, Error> {
-        self.ask(|link| reader::counts(link, u64::MAX))
-    }
-
-    /// The greatest number that was given: numbers grow, are not used again, and some are never
-    /// used. Jobs may appear in another order than that of their numbers.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn last_id(&self) -> Result<JobId, Error> {
-        let sql = "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM ids";
-        self.ask(|link| Ok(JobId(link.ask(sql, &[])?.first().map_or(0, |row| row.get::<_, i64>(0)) as u64)))
-    }
-
-    /// The nodes, as [`Scheduler::nodes`](crate::Scheduler::nodes) has them.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn nodes(&self) -> Result<Vec<Node>, Error> {
-        self.ask(|link| looks::nodes(link, 0))
-    }
-
-    /// The done jobs of a query.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn history(&self, query: &HistoryQuery) -> Result<Vec<FinishedJob>, Error> {
-        self.ask(|link| reader::history(link, query))
-    }
-
-    /// The done job with this number, if the server keeps it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn finished_by_id(&self, id: JobId) -> Result<Option<FinishedJob>, Error> {
-        self.ask(|link| history::one(link, id))
-    }
-
-    /// The hold of the schema: its handlers are paused, since its past may have run already. None
-    /// if it is not held.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn held(&self) -> Result<Option<Hold>, Error> {
-        self.ask(|link| hold::read(link, &self.settings.schema))
-    }
-
     /// Reads all rows, and reports on the server: clock, size, replication. `begins` is called
     /// before each part.
     ///
@@ -231,6 +133,8 @@ impl PostgresReader {
         self.ask(|link| check::check(link, &self.settings.schema, &mut *begins.borrow_mut()))
     }
 }
+
+public_looks!(PostgresReader);
 
 impl fmt::Debug for PostgresReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

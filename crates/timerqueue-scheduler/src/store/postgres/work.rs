@@ -20,13 +20,14 @@ use super::error::Failure;
 use super::link::Link;
 use super::members::Outlook;
 use super::params::{Param, Typed};
+use super::reader;
 use super::rows::{self, with_columns};
 use super::sleepers::Woken;
 use crate::store::columns::Read;
 use crate::store::rules::{Claims, Row};
 use crate::store::sql::looks::Look;
 use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Index, Texts, Value, Which, values};
-use crate::store::{Claim, ClaimedJob, Entry, Finished, JobId, Micros, State};
+use crate::store::{Claim, ClaimedJob, Entry, Finished, JobId, JobInfo, Micros, State};
 
 /// How soon to look again for a due row that another transaction has locked.
 pub(super) const LOCKED_AGAIN: i64 = 20_000;
@@ -115,6 +116,24 @@ impl Look for Link {
 
     fn look(&self, sql: &'static str, values: &[Value<'_>]) -> Result<Vec<tokio_postgres::Row>, Failure> {
         self.ask(sql, &params(values))
+    }
+
+    fn jobs(&self, sql: &'static str, values: &[Value<'_>]) -> Result<Vec<JobInfo>, Failure> {
+        Ok(self.look(sql, values)?.iter().map(reader::info).collect())
+    }
+
+    fn near(&self, within: Duration, limit: usize) -> Result<Vec<JobInfo>, Failure> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.jobs(reader::NEAR, values![Micros::new(0).saturating_add(within), limit])
+    }
+
+    fn clock(&self) -> Result<Micros, Failure> {
+        Ok(Micros::new(self.look("SELECT clock()", &[])?.first().map_or(0, |row| row.get(0))))
+    }
+
+    /// No text of the server has a NUL.
+    fn can_have(text: &str) -> bool {
+        !text.contains('\0')
     }
 }
 

@@ -66,6 +66,9 @@ pub(in crate::store) fn list<L: Look>(db: &L, query: &HistoryQuery) -> Result<Ve
     let from = if *oldest_first { -1 } else { i64::MAX };
     let after = after.map_or(from, |seq| i64::try_from(seq).unwrap_or(i64::MAX));
     let (name, prefix, most) = (name.as_deref(), prefix.as_deref(), query.most());
+    if ![key.as_deref(), name, prefix].into_iter().flatten().all(L::can_have) {
+        return Ok(Vec::new());
+    }
     let either = |first, last| if *oldest_first { first } else { last };
     let texts = L::TEXTS;
     let rows = match (key.as_deref(), name) {

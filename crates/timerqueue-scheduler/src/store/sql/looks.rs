@@ -1,13 +1,17 @@
 //! Looks that change nothing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Answer, Texts, Value, values};
+use super::{Answer, Texts, Value, history, values};
 use crate::store::minutes::{self, Activity, minute_of, minutes_of};
+use crate::store::questions::{Asked, Listing, SECTION};
 use crate::store::rules::{WRONG_BY, span_of};
-use crate::store::{Bound, Counts, Entry, GroupId, KindCounts, Micros, Node, NodeId, State, text};
+use crate::store::{
+    Bound, Counts, Entry, GroupId, Hold, JobId, JobInfo, KindCounts, Micros, Node, NodeId, Query, Scan, Scanned, State,
+    text,
+};
 
 /// A connection that looks.
 pub(in crate::store) trait Look {
@@ -15,11 +19,280 @@ pub(in crate::store) trait Look {
     type Answer: Answer;
 
     const TEXTS: Texts;
-    /// The rows of handlers have their counts by state.
+    /// A file, where the rows of handlers have their counts by state.
     const KEEPS_COUNTS: bool;
 
     fn look(&self, sql: &'static str, values: &[Value<'_>]) -> Result<Vec<Self::Answer>, Self::Failure>;
+    /// The jobs of a statement that begins with the columns of a job for people.
+    fn jobs(&self, sql: &'static str, values: &[Value<'_>]) -> Result<Vec<JobInfo>, Self::Failure>;
+    /// The jobs that run, and some of those that are due within this time, without recurring ones.
+    fn near(&self, within: Duration, limit: usize) -> Result<Vec<JobInfo>, Self::Failure>;
+    fn clock(&self) -> Result<Micros, Self::Failure>;
+
+    /// Whether a table can have this text.
+    fn can_have(_text: &str) -> bool {
+        true
+    }
+
+    /// Several looks at the same rows, where one statement does not see to it.
+    fn at_once<T>(&self, look: impl FnOnce(&Self) -> Result<T, Self::Failure>) -> Result<T, Self::Failure> {
+        look(self)
+    }
 }
+
+/// The answer to a question; of a list, its next part. `now`: unless it is the clock of the store.
+pub(in crate::store) fn answer<L: Look>(db: &L, asked: &Asked, now: Option<Micros>) -> Result<Scanned, L::Failure> {
+    let scan = match asked {
+        Asked::List(listing) => {
+            let (query, most) = listing.rest();
+            return section(db, query, most).map(Scanned::Jobs);
+        }
+        Asked::Scan(scan) => scan,
+    };
+    let jobs = |job: Option<JobInfo>| Scanned::Jobs(job.into_iter().collect());
+    match scan {
+        Scan::Get(key) => get(db, key).map(jobs),
+        Scan::Job(id) => get_by_id(db, *id).map(jobs),
+        Scan::Finished(id) => history::one(db, *id).map(|job| Scanned::Finished(job.map(Box::new))),
+        Scan::History(query) => history::list(db, query).map(Scanned::History),
+        Scan::List(query) => list(db, query).map(Scanned::Jobs),
+        Scan::Zoned { name, after, limit } => zoned(db, name, *after, *limit).map(Scanned::Jobs),
+        Scan::Counts => counts(db, now, u64::MAX).map(Scanned::Counts),
+        Scan::SomeCounts { most } => counts(db, now, *most).map(Scanned::Counts),
+        Scan::Activity { since, window } => activity(db, *since, *window).map(Scanned::Activity),
+        Scan::Groups { after, limit } => groups(db, *after, *limit).map(Scanned::Groups),
+        Scan::Nodes { owner } => nodes(db, *owner).map(Scanned::Nodes),
+    }
+}
+
+/// The job that holds the key, or the last dead one.
+pub(in crate::store) fn get<L: Look>(db: &L, key: &str) -> Result<Option<JobInfo>, L::Failure> {
+    if !L::can_have(key) {
+        return Ok(None);
+    }
+    for sql in [L::TEXTS.job_with, L::TEXTS.dead_with] {
+        if let Some(job) = db.jobs(sql, values![key])?.pop() {
+            return Ok(Some(job));
+        }
+    }
+    Ok(None)
+}
+
+/// The job with a number.
+pub(in crate::store) fn get_by_id<L: Look>(db: &L, id: JobId) -> Result<Option<JobInfo>, L::Failure> {
+    Ok(db.jobs(L::TEXTS.job, values![id])?.pop())
+}
+
+pub(in crate::store) fn list<L: Look>(db: &L, query: &Query) -> Result<Vec<JobInfo>, L::Failure> {
+    Listing::new(query.clone()).read(|rest, most| section(db, rest, most))
+}
+
+/// The next jobs of a list, at most this number.
+fn section<L: Look>(db: &L, query: &Query, most: usize) -> Result<Vec<JobInfo>, L::Failure> {
+    let (name, prefix) = (query.name.as_deref(), query.prefix.as_deref());
+    if most == 0 || ![name, prefix].into_iter().flatten().all(L::can_have) {
+        return Ok(Vec::new());
+    }
+    if query.soonest_first {
+        return soonest(db, query, most);
+    }
+    let texts = L::TEXTS;
+    // No index has the running jobs in the order of their numbers, since each begin of a run would
+    // write into it. In a file a short list of them sorts those that run, and a long one, which
+    // would sort them for each section, reads all rows.
+    let reads_all = L::KEEPS_COUNTS && query.limit.is_none_or(|limit| limit > SECTION);
+    let (up, down) = match query.state {
+        _ if query.failing => (texts.list_failing, texts.list_failing_back),
+        Some(State::Queued) => (texts.list_queued, texts.list_queued_back),
+        Some(State::Running) if !reads_all => (texts.list_running, texts.list_running_back),
+        Some(State::Dead) => (texts.list_dead, texts.list_dead_back),
+        Some(State::Recurring) => (texts.list_recurring, texts.list_recurring_back),
+        Some(State::Running | State::Waiting) | None => (texts.list, texts.list_back),
+    };
+    let (first, sql) = if query.newest_first { (i64::MAX, down) } else { (-1, up) };
+    let after = query.after.map_or(first, |JobId(id)| i64::try_from(id).unwrap_or(i64::MAX));
+    db.jobs(sql, values![after, query.state.map(|state| state as i64), name, prefix, most])
+}
+
+/// The first jobs of a list in the order of due times. Each source has its rows in that order or is
+/// small, and is asked for no more than the list may still have.
+fn soonest<L: Look>(db: &L, query: &Query, most: usize) -> Result<Vec<JobInfo>, L::Failure> {
+    let (texts, (due, id)) = (L::TEXTS, query.cursor());
+    let (name, prefix) = (query.name.as_deref(), query.prefix.as_deref());
+    let waits = [texts.soonest, texts.soonest_apart, texts.soonest_rest];
+    let others = [texts.soonest_queued, texts.soonest_running, texts.soonest_recurring, texts.soonest_dead];
+    let sources = match query.state {
+        _ if query.failing => vec![texts.soonest_failing],
+        Some(State::Waiting) => waits.to_vec(),
+        Some(State::Queued) => vec![texts.soonest_queued],
+        Some(State::Running) => vec![texts.soonest_running],
+        Some(State::Dead) => vec![texts.soonest_dead],
+        Some(State::Recurring) => vec![texts.soonest_recurring],
+        None => [&waits[..], &others].concat(),
+    };
+    // A server finds the handlers by itself.
+    let mut one = Value::from(name);
+    let mut each = vec![one];
+    if L::KEEPS_COUNTS {
+        let handlers = db.look(texts.some_handlers, values![name])?;
+        if name.is_some() {
+            let Some(handler) = handlers.first() else { return Ok(Vec::new()) };
+            one = handler.count(0).into();
+        }
+        let waiting = handlers.iter().filter(|handler| handler.count(1) > 0);
+        each = waiting.map(|handler| handler.count(0).into()).collect();
+    }
+    let mut first: BTreeSet<(i64, i64)> = BTreeSet::new();
+    for sql in sources {
+        for &handler in if sql == texts.soonest { &*each } else { std::slice::from_ref(&one) } {
+            let last = first.last().filter(|_| first.len() >= most).map_or(i64::MAX, |&(due, _)| due);
+            if sql == texts.soonest_dead && last < i64::MAX {
+                break; // they are the last ones
+            }
+            let values = values![handler, prefix, due, id, most, last];
+            let rows = db.look(sql, if L::KEEPS_COUNTS { values } else { &values[..5] })?;
+            first.extend(rows.iter().map(|row| (row.number(0).unwrap_or(i64::MAX), row.number(1).unwrap_or_default())));
+            while first.len() > most {
+                first.pop_last();
+            }
+        }
+    }
+    let ids: Vec<i64> = first.iter().map(|&(_, id)| id).collect();
+    // Between two statements a job may leave.
+    let jobs = db.jobs(texts.jobs, values![&*ids])?;
+    let mut jobs: HashMap<i64, JobInfo> = jobs.into_iter().map(|job| (job.id.0 as i64, job)).collect();
+    Ok(ids.iter().filter_map(|id| jobs.remove(id)).collect())
+}
+
+/// The recurring jobs of a handler that wait for an occurrence in a time zone.
+fn zoned<L: Look>(db: &L, name: &str, JobId(after): JobId, limit: usize) -> Result<Vec<JobInfo>, L::Failure> {
+    if !L::can_have(name) {
+        return Ok(Vec::new());
+    }
+    let (after, limit) = (i64::try_from(after).unwrap_or(i64::MAX), i64::try_from(limit).unwrap_or(i64::MAX));
+    db.jobs(L::TEXTS.zoned, values![name, after, limit])
+}
+
+/// The greatest number of a job that was given.
+pub(in crate::store) fn last_id<L: Look>(db: &L) -> Result<JobId, L::Failure> {
+    Ok(JobId(db.look(L::TEXTS.last_id, &[])?.first().map_or(0, |row| row.count(0))))
+}
+
+/// The hold, if there is one.
+pub(in crate::store) fn held<L: Look>(db: &L) -> Result<Option<Hold>, L::Failure> {
+    if db.look(L::TEXTS.is_held, &[])?.is_empty() {
+        return Ok(None);
+    }
+    let rows = db.look(L::TEXTS.hold, &[])?;
+    let of = |handler: i64| rows.iter().find(|row| row.number(0) == Some(handler)).and_then(|row| row.number(1));
+    let (since, last) = (Micros::new(of(0).unwrap_or_default()).to_system(), JobId(of(-1).unwrap_or(i64::MAX) as u64));
+    let handlers = db.look(L::TEXTS.held, &[])?.iter().map(|row| named(row, 0)).collect();
+    Ok(Some(Hold { since, last, handlers }))
+}
+
+/// The looks that both readers have for their users, by their own `ask`.
+macro_rules! public_looks {
+    ($reader:ident) => {
+        impl $reader {
+            /// The job with this key: the one that waits, runs or recurs, or else the one that died
+            /// last.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Store`].
+            pub fn get(&self, key: &str) -> Result<Option<JobInfo>, Error> {
+                self.ask(|db| looks::get(db, key))
+            }
+
+            /// The job with this number.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Store`].
+            pub fn get_by_id(&self, id: JobId) -> Result<Option<JobInfo>, Error> {
+                self.ask(|db| looks::get_by_id(db, id))
+            }
+
+            /// The jobs of a query, in the order of their numbers. The list is no snapshot: jobs
+            /// may come and go while it is made.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Store`].
+            pub fn list(&self, query: &Query) -> Result<Vec<JobInfo>, Error> {
+                self.ask(|db| looks::list(db, query))
+            }
+
+            /// The jobs that run, and up to a number of those that are due within this time,
+            /// without recurring ones. It does not read the rest.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Store`].
+            pub fn near(&self, within: Duration, limit: usize) -> Result<Vec<JobInfo>, Error> {
+                self.ask(|db| db.near(within, limit))
+            }
+
+            /// The counts of the jobs. On a server it reads all rows.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Store`].
+            pub fn counts(&self) -> Result<Counts, Error> {
+                self.ask(|db| looks::counts(db, None, u64::MAX))
+            }
+
+            /// The greatest number that was given: numbers grow, are not used again, and some are
+            /// never used. On a server jobs may appear in another order than that of their numbers.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Store`].
+            pub fn last_id(&self) -> Result<JobId, Error> {
+                self.ask(|db| looks::last_id(db))
+            }
+
+            /// The nodes, as [`Scheduler::nodes`](crate::Scheduler::nodes) has them. Of a file, a
+            /// process that was killed is among them until another one has noticed its end.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Store`].
+            pub fn nodes(&self) -> Result<Vec<Node>, Error> {
+                self.ask(|db| looks::nodes(db, 0))
+            }
+
+            /// The done jobs of a query.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Store`].
+            pub fn history(&self, query: &HistoryQuery) -> Result<Vec<FinishedJob>, Error> {
+                self.ask(|db| history::list(db, query))
+            }
+
+            /// The done job with this number, if it is kept.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Store`].
+            pub fn finished_by_id(&self, id: JobId) -> Result<Option<FinishedJob>, Error> {
+                self.ask(|db| history::one(db, id))
+            }
+
+            /// The hold: all handlers are paused, since their past may have run already. None if
+            /// there is none.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Store`].
+            pub fn held(&self) -> Result<Option<Hold>, Error> {
+                self.ask(|db| looks::held(db))
+            }
+        }
+    };
+}
+pub(in crate::store) use public_looks;
 
 fn named(row: &impl Answer, column: usize) -> Arc<str> {
     row.text(column).unwrap_or_default()
@@ -75,9 +348,14 @@ pub(in crate::store) fn activity<L: Look>(
     Ok(db.look(L::TEXTS.windows, values)?.iter().map(activity).collect())
 }
 
-/// The counts of all jobs. `now`: the clock, unless it is the server's. `most`: of each index, how
+/// The counts of all jobs. `now`: unless it is the clock of the store. `most`: of each index, how
 /// many rows are walked.
-pub(in crate::store) fn counts<L: Look>(db: &L, mut now: Micros, most: u64) -> Result<Counts, L::Failure> {
+pub(in crate::store) fn counts<L: Look>(db: &L, now: Option<Micros>, most: u64) -> Result<Counts, L::Failure> {
+    let now = now.map_or_else(|| db.clock(), Ok)?;
+    db.at_once(|db| counts_at(db, now, most))
+}
+
+fn counts_at<L: Look>(db: &L, mut now: Micros, most: u64) -> Result<Counts, L::Failure> {
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     let (mut kinds, mut oldest): (Vec<KindCounts>, Option<Micros>) = (Vec::new(), None);
     let mut apart = 0;

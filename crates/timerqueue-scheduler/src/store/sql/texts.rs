@@ -1,8 +1,45 @@
 //! The statements that file and server have in common.
 
+use crate::store::columns::{joined, read_names};
+
+/// The places and numbers of jobs in the order of due times, from their index, their place and their
+/// condition. The rows of a file stand in the order of the index, and those beyond the sixth
+/// parameter are not wanted.
+macro_rules! places {
+    (file $index:literal, $due:literal, $condition:literal) => {
+        concat!(
+            "SELECT ",
+            $due,
+            ", job.id FROM timerqueue_jobs AS job INDEXED BY timerqueue_",
+            $index,
+            " WHERE ",
+            $condition,
+            " AND ($1 IS NULL OR job.handler = $1) AND ($2 IS NULL OR substr(job.key, 1, length($2)) = $2) AND (",
+            $due,
+            ", job.id) > ($3, $4) AND ",
+            $due,
+            " <= ?6 ORDER BY ",
+            $due,
+            ", job.id LIMIT ?5"
+        )
+    };
+    (server $due:literal, $condition:literal) => {
+        concat!(
+            "SELECT ",
+            $due,
+            ", job.id FROM jobs AS job WHERE ",
+            $condition,
+            " AND ($1::text IS NULL OR job.handler = (SELECT id FROM handlers WHERE name = $1)) \
+             AND ($2::text IS NULL OR starts_with(job.key, $2)) AND (",
+            $due,
+            ", job.id) > ($3::bigint, $4::bigint) ORDER BY 1, 2 LIMIT $5"
+        )
+    };
+}
+
 /// What the two spell in different ways: in a file, and on a server.
 macro_rules! spellings {
-    ($d:tt $($name:ident: $file:literal | $server:literal,)+) => {
+    ($d:tt $($name:ident: $file:tt | $server:tt,)+) => {
         macro_rules! spelled {
             $((file $name) => { $file }; (server $name) => { $server };)+
             ($d where:ident $d text:literal) => { $d text };
@@ -80,6 +117,68 @@ spellings! { $
          AND json_extract(recurring, '$.last_nominal') > $2" |
         "SELECT count(*) FROM jobs WHERE earliest > $1 AND state = 4 AND recurring !~ '\"schedule\": ?[{]\"(every|fixed_delay)\"' \
          AND substring(recurring FROM '\"last_nominal\": ?([0-9]{1,18})')::bigint > $2",
+    // A job for people: its columns, the node that runs it, and its handler.
+    infos: (joined!([
+        "SELECT ",
+        read_names!(File, "job."),
+        ", CASE WHEN job.state = 2 THEN (SELECT id FROM timerqueue_members AS m WHERE m.owner = job.owner AND m.dead = 0) END, \
+         handler.name FROM timerqueue_jobs AS job"
+    ])) | (joined!([
+        "SELECT ",
+        read_names!(Server, "job."),
+        ", CASE WHEN job.state = 2 THEN (SELECT m.id FROM members AS m WHERE m.owner = job.owner AND NOT m.dead LIMIT 1) END, \
+         handler.name FROM jobs AS job"
+    ])),
+    with_handler: " JOIN timerqueue_handlers AS handler ON handler.id = job.handler WHERE " |
+        " JOIN handlers AS handler ON handler.id = job.handler WHERE ",
+    asked: " AND ($2 IS NULL OR job.state = $2) AND ($3 IS NULL OR handler.name = $3) \
+         AND ($4 IS NULL OR substr(job.key, 1, length($4)) = $4) ORDER BY job.id" |
+        " AND ($2::bigint IS NULL OR job.state = $2) AND ($3::text IS NULL OR handler.name = $3) \
+         AND ($4::text IS NULL OR starts_with(job.key, $4)) ORDER BY job.id",
+    by_failing: " INDEXED BY timerqueue_failing_list" | "",
+    by_queued: " INDEXED BY timerqueue_queued_list" | "",
+    by_dead: " INDEXED BY timerqueue_dead_list" | "",
+    by_recurring: " INDEXED BY timerqueue_recurring" | "",
+    // On a server the numbers come from the index of recurring rows that wait.
+    zoned: "handler.name = $1 AND job.id > $2 AND job.state = 4 AND job.paused = 0 AND job.recurring LIKE '%\"zone\":\"%' \
+         ORDER BY job.id LIMIT $3" |
+        "job.id = ANY(ARRAY(SELECT j.id FROM jobs j WHERE j.handler = (SELECT id FROM handlers WHERE name = $1) AND j.recurs \
+         AND j.wake IS NOT NULL AND j.id > $2 AND j.recurring ~ '\"zone\": ?\"' ORDER BY j.id + 0 LIMIT $3)) ORDER BY job.id",
+    soonest: (places!(file "due", "job.wake", "job.handler = $1 AND job.recurs = 0 AND job.state = 0 AND job.wake = job.due")) |
+        "SELECT near.wake, near.id FROM handlers AS h CROSS JOIN LATERAL (SELECT job.wake, job.id \
+         FROM jobs AS job WHERE job.handler = h.id AND NOT job.recurs AND job.wake IS NOT NULL AND job.state = 0 \
+         AND job.wake = job.due AND ($2::text IS NULL OR starts_with(job.key, $2)) \
+         AND (job.wake, job.id) > ($3::bigint, $4::bigint) ORDER BY job.wake, job.id LIMIT $5) AS near \
+         WHERE $1::text IS NULL OR h.name = $1 ORDER BY 1, 2 LIMIT $5",
+    soonest_apart:
+        (places!(file "apart_due", "job.apart", "job.state = 0 AND job.apart IS NOT NULL AND job.apart = job.due")) |
+        (places!(server "job.apart", "job.state = 0 AND job.apart IS NOT NULL AND job.apart = job.due")),
+    soonest_rest: (places!(file "unlooked", "job.due", "job.state = 0 AND coalesce(job.wake, job.apart) IS NOT job.due")) |
+        (places!(server "job.due", "job.state = 0 AND coalesce(job.wake, job.apart) IS DISTINCT FROM job.due")),
+    soonest_failing: (places!(file "failing_list", "job.due", "job.state = 0 AND job.error IS NOT NULL")) |
+        (places!(server "job.due", "job.state = 0 AND job.error IS NOT NULL")),
+    soonest_queued: (places!(file "queued_list", "job.due", "job.state = 1")) | (places!(server "job.due", "job.state = 1")),
+    soonest_running: (places!(file "held", "job.due", "job.process IS NOT NULL AND job.state = 2")) |
+        (places!(server "job.due", "job.state = 2")),
+    // Each place is a number of a row, so an index of a constant has its rows in their order.
+    soonest_dead: "SELECT 9223372036854775807, job.id FROM timerqueue_jobs AS job INDEXED BY timerqueue_dead_list WHERE job.state = 3 \
+         AND ($1 IS NULL OR job.handler = $1) AND ($2 IS NULL OR substr(job.key, 1, length($2)) = $2) \
+         AND ($3 < 9223372036854775807 OR job.id > $4) AND ?6 = 9223372036854775807 ORDER BY job.id LIMIT ?5" |
+        (places!(server "9223372036854775807", "job.state = 3")),
+    // A text that is no JSON has no occurrence.
+    soonest_recurring: (places!(
+        file "recurring",
+        "coalesce(CASE WHEN json_valid(job.recurring) THEN json_extract(job.recurring, '$.next[1]') END, 9223372036854775807)",
+        "job.state = 4"
+    )) | (places!(
+        server "coalesce(substring(job.recurring FROM '\"next\": ?\\[[0-9]{1,18}, ?([0-9]{1,18})\\]')::bigint, 9223372036854775807)",
+        "job.state = 4"
+    )),
+    waiting: "waiting" | "1",
+    is_held: "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'timerqueue_hold'" |
+        "SELECT 1 WHERE to_regclass('hold') IS NOT NULL",
+    hold: "timerqueue_hold" | "hold",
+    last_id: "last_id FROM timerqueue_store" | "CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM ids",
     // A sum has more digits than a number.
     as_number: "" | "::bigint",
 }
@@ -92,9 +191,9 @@ macro_rules! texts {
         }
 
         #[cfg(feature = "sqlite")]
-        pub(in crate::store) const FILE: Texts = Texts { $($name: concat!($(spelled!(file $piece)),+),)+ };
+        pub(in crate::store) const FILE: Texts = Texts { $($name: joined!([$(spelled!(file $piece)),+]),)+ };
         #[cfg(feature = "postgres")]
-        pub(in crate::store) const SERVER: Texts = Texts { $($name: concat!($(spelled!(server $piece)),+),)+ };
+        pub(in crate::store) const SERVER: Texts = Texts { $($name: joined!([$(spelled!(server $piece)),+]),)+ };
     };
 }
 
@@ -182,6 +281,48 @@ texts! {
     forget_members: [
         "DELETE FROM " members " WHERE id IN (SELECT id FROM " members " AS m WHERE dead" is " AND NOT EXISTS \
          (SELECT 1 FROM " groups " AS one WHERE one.member = m.id)" skip ")"
+    ],
+    /// The begin of a statement for jobs for people.
+    infos: [infos],
+    /// Jobs for people: the one that holds a key, the last dead one of a key, one with a number,
+    /// some with numbers.
+    job_with: [infos with_handler "job.key = $1 AND job.holds_key" is],
+    dead_with: [infos with_handler "job.key = $1 AND job.state = 3 ORDER BY job.died DESC LIMIT 1"],
+    job: [infos with_handler "job.id = $1"],
+    jobs: [infos with_handler "job.id" among],
+    /// Recurring jobs of a handler whose schedules have a time zone.
+    zoned: [infos by_recurring with_handler zoned],
+    /// Jobs in the order of their numbers, and backwards: all, and those of an index that has few.
+    list: [infos with_handler "job.id > $1" asked " LIMIT $5"],
+    list_back: [infos with_handler "job.id < $1" asked " DESC LIMIT $5"],
+    list_failing: [infos by_failing with_handler "job.state = 0 AND job.error IS NOT NULL AND job.id > $1" asked " LIMIT $5"],
+    list_failing_back: [infos by_failing with_handler "job.state = 0 AND job.error IS NOT NULL AND job.id < $1" asked " DESC LIMIT $5"],
+    list_queued: [infos by_queued with_handler "job.state = 1 AND job.id > $1" asked " LIMIT $5"],
+    list_queued_back: [infos by_queued with_handler "job.state = 1 AND job.id < $1" asked " DESC LIMIT $5"],
+    list_running: [infos by_process with_handler runs " AND job.id > $1" asked " LIMIT $5"],
+    list_running_back: [infos by_process with_handler runs " AND job.id < $1" asked " DESC LIMIT $5"],
+    list_dead: [infos by_dead with_handler "job.state = 3 AND job.id > $1" asked " LIMIT $5"],
+    list_dead_back: [infos by_dead with_handler "job.state = 3 AND job.id < $1" asked " DESC LIMIT $5"],
+    list_recurring: [infos by_recurring with_handler "job.state = 4 AND job.id > $1" asked " LIMIT $5"],
+    list_recurring_back: [infos by_recurring with_handler "job.state = 4 AND job.id < $1" asked " DESC LIMIT $5"],
+    /// Places and numbers in the order of due times: of waiting jobs those of a handler (on a
+    /// server of all handlers), those with a group or a priority, and the rest.
+    soonest: [soonest],
+    soonest_apart: [soonest_apart],
+    soonest_rest: [soonest_rest],
+    soonest_failing: [soonest_failing],
+    soonest_queued: [soonest_queued],
+    soonest_running: [soonest_running],
+    soonest_dead: [soonest_dead],
+    soonest_recurring: [soonest_recurring],
+    last_id: ["SELECT " last_id],
+    /// Handlers by their numbers, with their jobs that wait, where they are counted.
+    some_handlers: ["SELECT id, " waiting " FROM " handlers " WHERE $1 IS NULL OR name = $1"],
+    is_held: [is_held],
+    /// The instant of a hold, of handler 0, and the last number of a job then, of handler -1.
+    hold: ["SELECT handler, since FROM " hold " WHERE handler <= 0"],
+    held: [
+        "SELECT handler.name FROM " hold " AS hold JOIN " handlers " AS handler ON handler.id = hold.handler ORDER BY handler.name"
     ],
     /// The runs of the members.
     running: [

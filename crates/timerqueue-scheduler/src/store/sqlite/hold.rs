@@ -11,38 +11,16 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::error::Failure;
-use super::{BUSY, place, rows, schema};
-use crate::store::{Fault, Hold, JobId, Micros};
+use super::{BUSY, place, schema};
+use crate::store::sql::looks;
+use crate::store::{Fault, Hold, Micros};
 
 /// The row of handler 0, which is none, has the instant of the hold; the row of -1 the last number
 /// of a job at that time.
 const HOLD: &str = "CREATE TABLE IF NOT EXISTS timerqueue_hold (handler INTEGER PRIMARY KEY, since INTEGER NOT NULL)";
-
-fn is_held(db: &Connection) -> Result<bool, Failure> {
-    let exists = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'timerqueue_hold'";
-    Ok(db.query_row(exists, [], |_| Ok(())).optional()?.is_some())
-}
-
-/// The hold of a file, if it is held.
-pub(super) fn read(db: &Connection) -> Result<Option<Hold>, Failure> {
-    if !is_held(db)? {
-        return Ok(None);
-    }
-    let row = |handler: i64| {
-        let sql = "SELECT since FROM timerqueue_hold WHERE handler = ?1";
-        db.query_row(sql, [handler], |row| row.get::<_, i64>(0)).optional()
-    };
-    let last = JobId(row(-1)?.unwrap_or(i64::MAX) as u64);
-    let sql = "SELECT handler.name FROM timerqueue_hold AS hold JOIN timerqueue_handlers AS handler \
-               ON handler.id = hold.handler ORDER BY handler.name";
-    let mut names = db.prepare(sql)?;
-    let names = names.query_map([], |row| rows::text(row, 0))?.collect::<Result<Vec<_>, _>>()?;
-    let since = Micros::new(row(0)?.unwrap_or_default()).to_system();
-    Ok(Some(Hold { since, last, handlers: names }))
-}
 
 /// Moves the numbers on that are given to jobs, members, groups and processes, and the versions
 /// of schedules: by more than a lost store can have given, and by another step each time, since one
@@ -95,7 +73,7 @@ fn begin(db: &mut Connection) -> Result<Hold, Failure> {
     commit.execute(sql, [now])?;
     commit.execute("UPDATE timerqueue_handlers SET paused = 1", [])?;
     commit.commit()?;
-    read(db)?.ok_or_else(|| Failure::new(Fault::Other, "the hold was ended by another process"))
+    looks::held(db)?.ok_or_else(|| Failure::new(Fault::Other, "the hold was ended by another process"))
 }
 
 /// A connection that writes to a file which exists.

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
@@ -14,8 +14,9 @@ use rusqlite::config::DbConfig;
 use super::error::Failure;
 use super::{BUSY, FinishedJob, check, hold, place, reader, schema};
 use crate::Error;
-use crate::store::sql::{history, looks};
-use crate::store::{CheckStep, Counts, Fault, HistoryQuery, Hold, JobId, JobInfo, Micros, Node, Query};
+use crate::store::sql::history;
+use crate::store::sql::looks::{self, Look as _, public_looks};
+use crate::store::{CheckStep, Counts, Fault, HistoryQuery, Hold, JobId, JobInfo, Node, Query};
 
 /// Reads the jobs of a file without taking part: it runs no job, writes nothing, and needs no
 /// permission to write. For tools beside a service. All methods block. On a read-only disk SQLite
@@ -90,6 +91,10 @@ impl SqliteReader {
         Ok(reader)
     }
 
+    fn ask<T>(&self, question: impl Fn(&Connection) -> Result<T, Failure>) -> Result<T, Error> {
+        answer(question(&self.db))
+    }
+
     /// Whether the file has changed since this was asked, or since the opening. Costs some
     /// microseconds.
     ///
@@ -107,74 +112,6 @@ impl SqliteReader {
         Ok(self.version.replace(Some(version)) != Some(version))
     }
 
-    /// The job with this key: the one that waits, runs or recurs, or else the one that died last.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn get(&self, key: &str) -> Result<Option<JobInfo>, Error> {
-        answer(reader::get(&self.db, key))
-    }
-
-    /// The job with this number.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn get_by_id(&self, id: JobId) -> Result<Option<JobInfo>, Error> {
-        answer(reader::get_by_id(&self.db, id))
-    }
-
-    /// The jobs of a query, in the order of their numbers. The list is no snapshot: jobs may come
-    /// and go while it is made.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn list(&self, query: &Query) -> Result<Vec<JobInfo>, Error> {
-        answer(reader::list(&self.db, query))
-    }
-
-    /// The jobs that run, and up to a number of those that are due within this time, without
-    /// recurring ones. It does not read the rest.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn near(&self, within: Duration, limit: usize) -> Result<Vec<JobInfo>, Error> {
-        let until = Micros::floor(SystemTime::now()).saturating_add(within);
-        answer(reader::near(&self.db, until, limit))
-    }
-
-    /// The counts of the jobs.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn counts(&self) -> Result<Counts, Error> {
-        answer(reader::counts(&self.db, Micros::floor(SystemTime::now()), u64::MAX))
-    }
-
-    /// The schedulers on the file, as [`Scheduler::nodes`](crate::Scheduler::nodes) has them. A
-    /// process that was killed is among them until another one has noticed its end.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn nodes(&self) -> Result<Vec<Node>, Error> {
-        answer(looks::nodes(&self.db, 0))
-    }
-
-    /// The number that was given last: numbers grow, are not used again, and some are never used.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn last_id(&self) -> Result<JobId, Error> {
-        let last = self.db.query_row("SELECT last_id FROM timerqueue_store", [], |row| row.get::<_, i64>(0));
-        answer(last.map(|id| JobId(id as u64)).map_err(Failure::from))
-    }
-
     /// The done jobs that the file keeps, the last ones first: at most this number, of a key or of
     /// all.
     ///
@@ -183,34 +120,6 @@ impl SqliteReader {
     /// [`Error::Store`].
     pub fn finished(&self, key: Option<&str>, limit: usize) -> Result<Vec<FinishedJob>, Error> {
         answer(reader::finished(&self.db, key, limit))
-    }
-
-    /// The done job with this number, if the file keeps it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn finished_by_id(&self, id: JobId) -> Result<Option<FinishedJob>, Error> {
-        answer(history::one(&self.db, id))
-    }
-
-    /// The done jobs of a query.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn history(&self, query: &HistoryQuery) -> Result<Vec<FinishedJob>, Error> {
-        answer(history::list(&self.db, query))
-    }
-
-    /// The hold of the file: its handlers are paused, since its past may have run already. None if
-    /// it is not held.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub fn held(&self) -> Result<Option<Hold>, Error> {
-        answer(hold::read(&self.db))
     }
 
     /// Copies the file as it is now to a new file, while schedulers use it. The copy is on the disk
@@ -236,6 +145,8 @@ impl SqliteReader {
         answer(check::check(&self.db, begins))
     }
 }
+
+public_looks!(SqliteReader);
 
 impl fmt::Debug for SqliteReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

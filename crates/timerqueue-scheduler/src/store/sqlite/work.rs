@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rusqlite::types::{ToSql, ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, Statement, params_from_iter};
@@ -13,14 +14,14 @@ use timerqueue::Runtime;
 
 use super::error::Failure;
 use super::statements::Statements;
-use super::{minutes, rows};
+use super::{minutes, reader, rows};
 use crate::store::columns::Read;
 use crate::store::minutes::minute_of;
 use crate::store::rules::{Bindings as _, Effects, Row, Rows as _};
 use crate::store::sql::history::{self, Texted};
 use crate::store::sql::looks::Look;
 use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Texts, Which, values};
-use crate::store::{Claim, Finished, History, JobId, MAX_PRIORITY, Micros, NewJob, State, Terms};
+use crate::store::{Claim, Finished, History, JobId, JobInfo, MAX_PRIORITY, Micros, NewJob, State, Terms};
 
 /// What a connection remembers from one commit to the next, as long as no other connection writes.
 #[derive(Debug, Default)]
@@ -161,6 +162,25 @@ impl Look for Connection {
 
     fn look(&self, sql: &'static str, values: &[sql::Value<'_>]) -> Result<Vec<Found>, Failure> {
         found(&mut *self.prepare_cached(sql)?, values)
+    }
+
+    fn jobs(&self, sql: &'static str, values: &[sql::Value<'_>]) -> Result<Vec<JobInfo>, Failure> {
+        let mut statement = self.prepare_cached(sql)?;
+        let jobs = statement.query_map(params_from_iter(values), reader::info)?.collect::<Result<_, _>>()?;
+        Ok(jobs)
+    }
+
+    fn near(&self, within: Duration, limit: usize) -> Result<Vec<JobInfo>, Failure> {
+        reader::near(self, self.clock()?.saturating_add(within), limit)
+    }
+
+    fn clock(&self) -> Result<Micros, Failure> {
+        Ok(Micros::floor(SystemTime::now()))
+    }
+
+    /// One snapshot.
+    fn at_once<T>(&self, look: impl FnOnce(&Self) -> Result<T, Failure>) -> Result<T, Failure> {
+        look(&*self.unchecked_transaction()?)
     }
 }
 
