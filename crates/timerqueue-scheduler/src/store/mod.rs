@@ -71,7 +71,7 @@ pub use self::node::{
 #[doc(hidden)]
 pub use self::op::{
     Advance, Applied, Bind, Cancel, Change, Clash, Edit, Expiry, Mutation, NewJob, Op, Placed, Revive, Settle, Step,
-    Term, Verdict, When,
+    Verdict, When,
 };
 #[cfg(feature = "postgres")]
 pub use self::postgres::{
@@ -82,7 +82,7 @@ pub use self::reply::Reply;
 #[doc(hidden)]
 pub use self::row::{
     Catchup, ClaimedJob, ClaimedSchedule, Counts, Held, JobId, JobInfo, KindCounts, LastRun, Occurrence, Overlap,
-    Query, Recurrence, RunEnd, State, Tally, Terms,
+    Query, Recurrence, RunEnd, State, Tally, Term, Terms,
 };
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::{SqliteOptions, SqliteReader, SqliteStore};

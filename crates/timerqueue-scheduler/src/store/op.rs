@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{GroupId, Held, Invalid, JobId, Keep, LastRun, Micros, NodeId, Occurrence, Recurrence, Terms};
+use super::{GroupId, Held, Invalid, JobId, Keep, LastRun, Micros, NodeId, Occurrence, Recurrence, Term, Terms};
 
 /// When a job is due: an instant, or a time that the store adds to its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,22 +200,6 @@ pub struct Edit {
     pub expires: Option<Option<Expiry>>,
     /// Others of the job's [`Terms`], in this order.
     pub terms: Vec<Term>,
-}
-
-/// One of the [`Terms`] of a job, and its value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Term {
-    /// [`Terms::at_most_once`].
-    AtMostOnce(bool),
-    /// [`Terms::attempts`].
-    Attempts(Option<u32>),
-    /// [`Terms::limit`].
-    Limit(Option<Duration>),
-    /// [`Terms::unique_for`].
-    UniqueFor(Option<Duration>),
-    /// [`Terms::kept_for`].
-    KeptFor(Option<Duration>),
 }
 
 /// A change of the job with a key.

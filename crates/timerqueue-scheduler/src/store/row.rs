@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{Invalid, Micros, NodeId, Term, form};
+use super::{Invalid, Micros, NodeId, form};
 use crate::{Occurrence as Exact, Schedule};
 
 /// A job in its store. Numbers grow in the order of the puts, are not used again, and some are
@@ -203,6 +203,22 @@ pub struct Terms {
 
 fn is_not(is: &bool) -> bool {
     !is
+}
+
+/// One of the [`Terms`] of a job, and its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Term {
+    /// [`Terms::at_most_once`].
+    AtMostOnce(bool),
+    /// [`Terms::attempts`].
+    Attempts(Option<u32>),
+    /// [`Terms::limit`].
+    Limit(Option<Duration>),
+    /// [`Terms::unique_for`].
+    UniqueFor(Option<Duration>),
+    /// [`Terms::kept_for`].
+    KeptFor(Option<Duration>),
 }
 
 impl Terms {

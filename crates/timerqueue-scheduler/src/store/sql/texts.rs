@@ -2,8 +2,8 @@
 
 use crate::store::columns::{joined, read_names};
 
-/// The places and numbers of jobs in the order of due times, from their index, their place and their
-/// condition. The rows of a file stand in the order of the index, and those beyond the sixth
+/// The places and numbers of jobs in the order of due times, from their index, their place and
+/// their condition. The rows of a file stand in the order of the index, and those beyond the sixth
 /// parameter are not wanted.
 macro_rules! places {
     (file $index:literal, $due:literal, $condition:literal) => {
