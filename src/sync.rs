@@ -34,6 +34,7 @@ pub(crate) mod unmodelled {
 
 #[cfg(not(all(test, timerqueue_loom)))]
 mod imp {
+    use super::Body;
     pub(crate) use super::unmodelled::{
         AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, OnceLock, fence,
     };
@@ -49,7 +50,7 @@ mod imp {
     pub(crate) type JoinHandle = std::thread::JoinHandle<()>;
 
     /// Runs its function on drop.
-    struct Last(Option<Box<dyn FnOnce()>>);
+    struct Last(Option<Body>);
 
     impl Drop for Last {
         fn drop(&mut self) {
@@ -65,16 +66,12 @@ mod imp {
     /// Thread-local destructors run in reverse order of the first use of their values. The thread
     /// uses the value with `last` first, so `last` runs last. (Only destructors of C code, by
     /// `pthread_key_create`, may run later.)
-    pub(crate) fn spawn(
-        name: String,
-        body: impl FnOnce() + Send + 'static,
-        last: impl FnOnce() + Send + 'static,
-    ) -> std::io::Result<JoinHandle> {
+    pub(crate) fn spawn(name: String, body: Body, last: Body) -> std::io::Result<JoinHandle> {
         std::thread_local! {
             static LAST: std::cell::RefCell<Last> = const { std::cell::RefCell::new(Last(None)) };
         }
         std::thread::Builder::new().name(name).spawn(move || {
-            LAST.with(|slot| slot.borrow_mut().0 = Some(Box::new(last)));
+            LAST.with(|slot| slot.borrow_mut().0 = Some(last));
             body();
         })
     }
@@ -84,6 +81,7 @@ mod imp {
 mod imp {
     #![allow(dead_code)] // code outside the models need only compile
 
+    use super::Body;
     use std::ops::{Deref, DerefMut};
     use std::sync::atomic::Ordering;
     use std::time::{Duration, Instant};
@@ -226,11 +224,7 @@ mod imp {
 
     pub(crate) type JoinHandle = loom::thread::JoinHandle<()>;
 
-    pub(crate) fn spawn(
-        _: String,
-        body: impl FnOnce() + Send + 'static,
-        last: impl FnOnce() + Send + 'static,
-    ) -> std::io::Result<JoinHandle> {
+    pub(crate) fn spawn(_: String, body: Body, last: Body) -> std::io::Result<JoinHandle> {
         Ok(loom::thread::spawn(move || {
             body();
             last();
@@ -245,6 +239,9 @@ mod imp {
 }
 
 pub(crate) use imp::*;
+
+/// What a thread runs. Boxed: the code of std that starts a thread is linked once.
+pub(crate) type Body = Box<dyn FnOnce() + Send>;
 pub(crate) use std::sync::atomic::Ordering;
 
 /// Parks the calling thread until it is unparked, or until an instant; may return early. False: the

@@ -47,6 +47,8 @@ pub(crate) fn catch_all(action: impl FnOnce()) {
 }
 
 /// Drops a payload, whose destructor may panic in turn.
+#[cold]
+#[inline(never)]
 pub(crate) fn discard(mut payload: Payload) {
     // A payload whose destructor panics yields a further payload. After the limit, the last payload
     // is leaked.

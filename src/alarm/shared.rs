@@ -46,15 +46,18 @@ struct Instants {
     sets: u64,
 }
 
-impl Instants {
-    fn earliest(&self) -> u64 {
-        self.of.iter().copied().min().unwrap_or(NEVER)
-    }
+/// [`NEVER`] of none.
+#[inline(never)] // a loop over vectors of instants is long, and there are three
+fn earliest(of: &[u64]) -> u64 {
+    of.iter().copied().min().unwrap_or(NEVER)
+}
 
+impl Instants {
     /// Sets an alarm if none is at or before the earliest instant, and one ahead of time.
     fn cover(&mut self, set: &dyn Fn(usize, u64)) {
-        let earliest = self.earliest();
-        if earliest < self.set.iter().copied().min().unwrap_or(NEVER) {
+        let earliest_set = earliest(&self.set);
+        let earliest = earliest(&self.of);
+        if earliest < earliest_set {
             self.set_latest(earliest, set);
         }
         let steady = self.equal >= STEADY && earliest == self.last.saturating_add(self.distance);
@@ -64,6 +67,7 @@ impl Instants {
     }
 
     /// Sets the alarm that is free, else the one that is set to the latest instant.
+    #[inline(never)] // as above
     fn set_latest(&mut self, at: u64, set: &dyn Fn(usize, u64)) {
         let latest = (0..self.set.len()).max_by_key(|&alarm| self.set[alarm]).unwrap_or(0);
         self.set[latest] = at;

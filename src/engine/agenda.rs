@@ -37,6 +37,7 @@ use super::wall_registry::SECTION;
 use super::{Engine, InOrder};
 use crate::alarm::virtual_time::VirtualTime;
 use crate::ordered_map::{Key, OrderedMap};
+use crate::pool::Tick;
 use crate::queue::state::whole_number;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::unmodelled::{AtomicBool, AtomicU64};
@@ -157,38 +158,61 @@ impl Member {
     }
 }
 
-/// A runtime's membership.
-pub(crate) struct Membership {
-    pub(crate) agenda: std::sync::Arc<Agenda>,
+/// A runtime's membership. The engine calls it by its table: so a program without a manual clock
+/// is linked without the code of an agenda.
+pub(crate) trait Membership: Send + Sync {
+    fn agenda(&self) -> &std::sync::Arc<Agenda>;
+
+    /// Sets the entry of a queue to `at` if `at` is earlier. Caller: holds the lock of the queue.
+    fn lower(&self, queue: usize, at: u64);
+
+    /// Sets the entry of a queue. Caller: holds the lock of the queue.
+    fn set(&self, queue: usize, at: u64);
+
+    /// Puts a queue, where a timer is about to be armed, on the driver's list. Caller: holds the
+    /// lock of the queue.
+    fn touch(&self, queue: usize);
+
+    /// Sets the entry of a queue, if the queue has an entry. False: it has none. Caller: holds the
+    /// lock of the queue.
+    fn replace(&self, queue: usize, at: u64) -> bool;
+
+    /// The runtime has been shut down: its queues are not swept any more.
+    fn leave(&self);
+
+    /// Discards what was swept of this engine, and has not run. Caller: holds no lock.
+    fn discard_due_of(&self, engine: &Engine);
+}
+
+/// The numbers of a runtime's queues.
+struct Numbers {
+    agenda: std::sync::Arc<Agenda>,
     /// The number of the runtime's first queue.
     first: u64,
 }
 
-impl Membership {
-    /// Sets the entry of a queue to `at` if `at` is earlier. Caller: holds the lock of the queue.
-    pub(crate) fn lower(&self, queue: usize, at: u64) {
+impl Membership for Numbers {
+    fn agenda(&self) -> &std::sync::Arc<Agenda> {
+        &self.agenda
+    }
+
+    fn lower(&self, queue: usize, at: u64) {
         self.agenda.entries().set(self.number(queue), |before| Some(before.min(at)));
     }
 
-    /// Sets the entry of a queue. Caller: holds the lock of the queue.
-    pub(crate) fn set(&self, queue: usize, at: u64) {
+    fn set(&self, queue: usize, at: u64) {
         self.agenda.entries().set(self.number(queue), |_| Some(at));
     }
 
-    /// Puts a queue, where a timer is about to be armed, on the driver's list. Caller: holds the
-    /// lock of the queue.
-    pub(crate) fn touch(&self, queue: usize) {
+    fn touch(&self, queue: usize) {
         self.agenda.entries().touched.push_back(self.number(queue));
     }
 
-    /// Sets the entry of a queue, if the queue has an entry. False: it has none. Caller: holds the
-    /// lock of the queue.
-    pub(crate) fn replace(&self, queue: usize, at: u64) -> bool {
+    fn replace(&self, queue: usize, at: u64) -> bool {
         self.agenda.entries().set(self.number(queue), |before| (before != NEVER).then_some(at))
     }
 
-    /// The runtime has been shut down: its queues are not swept any more.
-    pub(crate) fn leave(&self) {
+    fn leave(&self) {
         let mut entries = self.agenda.entries();
         let Some(place) = entries.place(self.first) else { return };
         let queues = entries.members[place].at.len();
@@ -197,6 +221,17 @@ impl Membership {
         entries.queues -= queues;
     }
 
+    fn discard_due_of(&self, engine: &Engine) {
+        let mut due = self.agenda.due.lock();
+        let (own, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut *due).into_iter().partition(|due| std::ptr::eq(&*due.engine, engine));
+        *due = others.into();
+        drop(due);
+        own.into_iter().for_each(|due| due.tick.expired.discard(engine));
+    }
+}
+
+impl Numbers {
     fn number(&self, queue: usize) -> u64 {
         self.first + queue as u64
     }
@@ -269,7 +304,7 @@ impl Agenda {
         entries.touched.reserve(room);
         entries.members.push(Member { engine: std::sync::Arc::downgrade(engine), boot, first, at });
         drop(entries);
-        let before = engine.membership.set(Membership { agenda: std::sync::Arc::clone(self), first });
+        let before = engine.membership.set(Box::new(Numbers { agenda: std::sync::Arc::clone(self), first }));
         debug_assert!(before.is_ok(), "an engine is on one clock");
     }
 
@@ -374,15 +409,6 @@ impl Agenda {
         panic!(
             "{MOST_EXTENSIONS} callbacks in a row have each moved the end of the advance of a manual clock: it has no end"
         );
-    }
-
-    /// Takes out what was swept of this engine, and has not run.
-    pub(super) fn take_due_of(&self, engine: &Engine) -> impl Iterator<Item = InOrder> {
-        let mut due = self.due.lock();
-        let (own, others): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut *due).into_iter().partition(|due| std::ptr::eq(&*due.engine, engine));
-        *due = others.into();
-        own.into_iter().map(|due| due.tick)
     }
 
     /// Gives swept ticks and wakers their place among those that are about to run.

@@ -76,7 +76,7 @@ pub(crate) struct Engine {
     /// One for each [`shared_alarm::SHARE`] shards, in real time.
     shared_alarms: Box<[SharedAlarm]>,
     /// The place of this engine in the agenda of a manual clock.
-    membership: OnceLock<Membership>,
+    membership: OnceLock<Box<dyn Membership>>,
     /// Callbacks that run now on the driver of a manual clock, or on an executor of the program's.
     running_by_hand: AtomicUsize,
     /// The callbacks that will not run, if the program asks for them: see [`Self::keep_unfired`]. A
@@ -231,7 +231,7 @@ impl Engine {
 
     /// The agenda of the manual clock that this engine is on.
     pub(crate) fn agenda(&self) -> Option<&std::sync::Arc<Agenda>> {
-        self.membership.get().map(|membership| &membership.agenda)
+        self.membership.get().map(|membership| membership.agenda())
     }
 
     /// Sets the alarm of a queue earlier. Caller: holds the lock of the queue.
@@ -475,7 +475,7 @@ impl Engine {
         }
         let keeps = self.keeps_unfired();
         if let Some(membership) = self.membership.get().filter(|_| keeps) {
-            membership.agenda.take_due_of(self).for_each(|due| due.expired.discard(self));
+            membership.discard_due_of(self);
         }
         self.walls.close(self, keeps);
         let mut batch = Vec::new();
@@ -516,7 +516,8 @@ impl Engine {
             return;
         }
         let Some(engine) = self.me.upgrade() else { return };
-        if crate::sync::spawn(String::from("timerqueue-lost"), move || engine.end_for_loss(), || ()).is_err() {
+        let body = Box::new(move || engine.end_for_loss());
+        if crate::sync::spawn(String::from("timerqueue-lost"), body, Box::new(|| ())).is_err() {
             // The next call to the alarms finds the loss again.
             self.loss_found.store(false, Ordering::Release);
         }

@@ -217,11 +217,18 @@ impl ShardState {
     /// `Membership::touch` in `agenda`.
     #[inline]
     pub(crate) fn touch(&mut self, shard: &Shard) {
-        if matches!(shard.clock, Clock::Manual { .. }) && !self.touched {
-            self.touched = true;
-            if let Some(membership) = self.engine.as_ref().and_then(|engine| engine.membership.get()) {
-                membership.touch(shard.index);
-            }
+        if matches!(shard.clock, Clock::Manual { .. }) {
+            self.put_on_list(shard);
+        }
+    }
+
+    #[inline(never)] // a path of its own in real time
+    fn put_on_list(&mut self, shard: &Shard) {
+        if std::mem::replace(&mut self.touched, true) {
+            return;
+        }
+        if let Some(membership) = self.engine.as_ref().and_then(|engine| engine.membership.get()) {
+            membership.touch(shard.index);
         }
     }
 

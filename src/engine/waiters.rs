@@ -25,9 +25,33 @@ pub(crate) struct Waiters(Mutex<Lists>);
 
 struct Lists {
     /// By the address of a timer's entry, which stays allocated while a waiter refers to the entry
-    /// (I15), and by the number of the waiter.
-    wakers: WakerMap,
+    /// (I15), and by the number of the waiter. Made with the first waiter.
+    wakers: Option<Box<dyn Wakers>>,
     next_waiter: u64,
+}
+
+/// A [`WakerMap`], called by its table: so a program without waiters is not linked with a tree.
+trait Wakers: Send {
+    fn insert(&mut self, key: Key, waker: Waker) -> Option<Waker>;
+
+    fn remove(&mut self, key: Key) -> Option<Waker>;
+
+    /// The first key that is not before `key`.
+    fn first_from(&self, key: Key) -> Option<Key>;
+}
+
+impl Wakers for WakerMap {
+    fn insert(&mut self, key: Key, waker: Waker) -> Option<Waker> {
+        Self::insert(self, key, waker)
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Waker> {
+        Self::remove(self, key)
+    }
+
+    fn first_from(&self, key: Key) -> Option<Key> {
+        self.keys().first_from(key).map(|(key, _)| key)
+    }
 }
 
 fn key(timer: &EntryRef, waiter: u64) -> Key {
@@ -36,7 +60,7 @@ fn key(timer: &EntryRef, waiter: u64) -> Key {
 
 impl Waiters {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Lists { wakers: WakerMap::new(), next_waiter: 0 }))
+        Self(Mutex::new(Lists { wakers: None, next_waiter: 0 }))
     }
 
     /// Has `waker` woken at the end of `timer`, instead of an earlier waker of the same waiter:
@@ -48,7 +72,8 @@ impl Waiters {
         let unused = if waits {
             let next = lists.next_waiter;
             lists.next_waiter += u64::from(waiter.is_none());
-            lists.wakers.insert(key(timer, *waiter.get_or_insert(next)), waker)
+            let wakers = lists.wakers.get_or_insert_with(|| Box::new(WakerMap::new()));
+            wakers.insert(key(timer, *waiter.get_or_insert(next)), waker)
         } else {
             Some(waker)
         };
@@ -59,7 +84,7 @@ impl Waiters {
 
     /// A waiter gives up, or has been woken.
     pub(crate) fn leave(&self, timer: &EntryRef, waiter: u64) {
-        let waker = self.0.lock().wakers.remove(key(timer, waiter));
+        let waker = self.0.lock().wakers.as_mut().and_then(|wakers| wakers.remove(key(timer, waiter)));
         contain_drop(&timer.shard().number, waker);
     }
 
@@ -67,8 +92,9 @@ impl Waiters {
     /// that no waiter is added.
     pub(crate) fn take<'a>(&'a self, timer: &'a EntryRef) -> impl Iterator<Item = Waker> + 'a {
         std::iter::from_fn(move || {
-            let wakers = &mut self.0.lock().wakers;
-            let (first, _) = wakers.keys().first_from(key(timer, 0))?;
+            let mut lists = self.0.lock();
+            let wakers = lists.wakers.as_mut()?;
+            let first = wakers.first_from(key(timer, 0))?;
             if first == key(timer, first.1) { wakers.remove(first) } else { None }
         })
     }
@@ -77,11 +103,14 @@ impl Waiters {
     #[cfg(test)]
     pub(crate) fn count(&self) -> (usize, usize) {
         let lists = self.0.lock();
-        let (mut next, mut timers) = ((0, 0), 0);
-        while let Some(((timer, _), _)) = lists.wakers.keys().first_from(next) {
-            (next, timers) = ((timer + 1, 0), timers + 1);
+        let Some(wakers) = &lists.wakers else { return (0, 0) };
+        let ((mut waiters, mut timers), mut last) = ((0, 0), 0);
+        let mut next = wakers.first_from((0, 0));
+        while let Some((timer, waiter)) = next {
+            (waiters, timers) = (waiters + 1, timers + usize::from(timer != last));
+            (next, last) = (wakers.first_from((timer, waiter + 1)), timer);
         }
-        (lists.wakers.keys().len(), timers)
+        (waiters, timers)
     }
 }
 

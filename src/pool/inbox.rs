@@ -75,7 +75,7 @@ impl<J> Inbox<J> {
     }
 
     /// Takes a job, and gives up to `more` of the next, half of all at most, to `put`.
-    pub(super) fn take(&self, more: usize, mut put: impl FnMut(J)) -> Option<J> {
+    pub(super) fn take(&self, more: usize, put: &mut dyn FnMut(J)) -> Option<J> {
         if self.is_empty() {
             return None;
         }
@@ -84,7 +84,7 @@ impl<J> Inbox<J> {
         let first = pop(&mut jobs, &mut emptied)?;
         let left = self.len() - 1;
         let more = more.min(left.div_ceil(2));
-        (0..more).filter_map(|_| pop(&mut jobs, &mut emptied)).for_each(&mut put);
+        (0..more).filter_map(|_| pop(&mut jobs, &mut emptied)).for_each(put);
         self.len.store(left - more, Ordering::Relaxed);
         drop(jobs);
         Some(first)
@@ -110,7 +110,7 @@ mod tests {
                 next += 1;
             }
             let mut more = Vec::new();
-            let first = inbox.take((random >> 50) as usize % 60, |job| more.push(job));
+            let first = inbox.take((random >> 50) as usize % 60, &mut |job| more.push(job));
             assert_eq!(first, model.pop_front());
             assert!(more.len() <= model.len().div_ceil(2), "half is left to others");
             for job in more {
@@ -138,7 +138,7 @@ mod tests {
                 while all.len() < EACH as usize {
                     let room = EACH as usize - all.len() - 1;
                     let mut more = Vec::new();
-                    all.extend(inbox.take(room.min(32), |job| more.push(job)));
+                    all.extend(inbox.take(room.min(32), &mut |job| more.push(job)));
                     all.extend(more);
                 }
                 all

@@ -262,10 +262,10 @@ impl<W: Driver> Pool<W> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let (pin, mask) = (self.config.core_of(serial), self.config.mask);
         let theirs = Arc::clone(work);
-        let body = move || {
+        let body = Box::new(move || {
             confine(pin, mask);
             worker::worker(&theirs);
-        };
+        });
         let name = format!("{}-{serial}", self.config.name);
         let leave = || POOL.with(|pool| pool.set(0));
         let started = self.threads_alive.start(name, serial, self.config.max_threads, body, leave);
@@ -542,8 +542,8 @@ impl<W: Driver> Pool<W> {
             // rests
             return None;
         }
-        let brought = (self.inbox.take(BROUGHT_AT_ONCE, |job| local.deque.push(job)))
-            .or_else(|| self.steal_elsewhere(local, |worker| worker.stealer.steal_batch_and_pop(&local.deque)));
+        let brought = (self.inbox.take(BROUGHT_AT_ONCE, &mut |job| local.deque.push(job)))
+            .or_else(|| self.steal_elsewhere(local, &|worker| worker.stealer.steal_batch_and_pop(&local.deque)));
         if !local.deque.is_empty() {
             local.tell(true);
         }
@@ -558,8 +558,8 @@ impl<W: Driver> Pool<W> {
     /// A job from another queue than the worker's own; the inbox and the other deques take turns
     /// in coming first.
     fn one_from_elsewhere(&self, local: &WorkerLocal<W::Tick>) -> Option<Job<W::Tick>> {
-        let injected = || self.inbox.take(0, |_| {});
-        let stolen = || self.steal_elsewhere(local, |worker| worker.stealer.steal());
+        let injected = || self.inbox.take(0, &mut |_| {});
+        let stolen = || self.steal_elsewhere(local, &|worker| worker.stealer.steal());
         let others_first = local.others_first.get();
         local.others_first.set(!others_first);
         if others_first { stolen().or_else(injected) } else { injected().or_else(stolen) }
@@ -567,11 +567,7 @@ impl<W: Driver> Pool<W> {
 
     /// Steals from the first other worker with jobs, starting with another worker each time. No
     /// lock is held.
-    fn steal_elsewhere(
-        &self,
-        local: &WorkerLocal<W::Tick>,
-        steal: impl Fn(&WorkerShared<W::Tick>) -> Steal<Job<W::Tick>>,
-    ) -> Option<Job<W::Tick>> {
+    fn steal_elsewhere(&self, local: &WorkerLocal<W::Tick>, steal: &Steals<'_, W::Tick>) -> Option<Job<W::Tick>> {
         let workers = self.workers_for(local);
         let has_jobs = |worker: &&Arc<WorkerShared<W::Tick>>| !Arc::ptr_eq(worker, &local.shared) && worker.has_jobs();
         workers.iter().find(has_jobs)?; // usually there are none
@@ -581,7 +577,7 @@ impl<W: Driver> Pool<W> {
         // Stealing may run closures of other crates, which may block: the stall check takes the
         // theft for a job.
         local.shared.counts.count_edges(1);
-        let job = candidates.find_map(|worker| Self::steal_from(|| steal(worker)));
+        let job = candidates.find_map(|worker| Self::steal_from(worker, steal));
         local.shared.counts.count_other();
         local.shared.counts.count_edges(1);
         job
@@ -590,9 +586,9 @@ impl<W: Driver> Pool<W> {
     /// Stealing pins the epoch collector before taking a job, and pinning may run closures deferred
     /// by other crates. A panic in such a closure ends here, and no job is lost. The next try pins
     /// anew.
-    fn steal_from(steal: impl Fn() -> Steal<Job<W::Tick>>) -> Option<Job<W::Tick>> {
+    fn steal_from(worker: &WorkerShared<W::Tick>, steal: &Steals<'_, W::Tick>) -> Option<Job<W::Tick>> {
         loop {
-            match catch_unwind(AssertUnwindSafe(|| until_no_retry(&steal))) {
+            match catch_unwind(AssertUnwindSafe(|| until_no_retry(|| steal(worker)))) {
                 Ok(job) => return job,
                 Err(payload) => discard(payload),
             }
@@ -612,13 +608,13 @@ impl<W: Driver> Pool<W> {
 
     /// Discards what is in the inbox and in the deques of all threads.
     fn discard_all(&self, work: &W) {
-        while let Some(job) = self.inbox.take(0, |_| {}) {
+        while let Some(job) = self.inbox.take(0, &mut |_| {}) {
             jobs::discard(work, job);
         }
         let workers = Arc::clone(&self.workers.lock());
         for worker in workers.iter() {
             while !worker.stealer.is_empty() {
-                if let Some(job) = Self::steal_from(|| worker.stealer.steal()) {
+                if let Some(job) = Self::steal_from(worker, &|worker| worker.stealer.steal()) {
                     jobs::discard(work, job);
                 }
             }
@@ -643,6 +639,9 @@ crate::sync::thread_local! {
     /// thread has ended.
     static POOL: Cell<u64> = const { Cell::new(0) };
 }
+
+/// Steals from a worker.
+type Steals<'a, T> = dyn Fn(&WorkerShared<T>) -> Steal<Job<T>> + 'a;
 
 fn until_no_retry<T>(attempt: impl Fn() -> Steal<T>) -> Option<T> {
     loop {

@@ -8,7 +8,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::sync::{Arc, Condvar, JoinHandle, Mutex};
+use crate::sync::{Arc, Body, Condvar, JoinHandle, Mutex};
 
 #[derive(Default)]
 pub(super) struct Threads {
@@ -34,18 +34,19 @@ impl Threads {
         name: String,
         serial: usize,
         limit: usize,
-        body: impl FnOnce() + Send + 'static,
-        leave: impl FnOnce() + Send + 'static,
+        body: Body,
+        leave: fn(),
     ) -> io::Result<()> {
         let threads_alive = Arc::clone(self);
         let mut present = self.present.lock();
         if present.alive >= limit {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let handle = crate::sync::spawn(name, body, move || {
+        let last = Box::new(move || {
             leave();
             threads_alive.sign_off(serial);
-        })?;
+        });
+        let handle = crate::sync::spawn(name, body, last)?;
         present.alive += 1;
         present.handles.push((serial, handle));
         Ok(())

@@ -4,8 +4,8 @@
 //! system refuses a resource, the resources obtained so far are released before the error is
 //! returned.
 
-use std::io;
 use std::time::Duration;
+use std::{fmt, io};
 
 use super::{CallbackJob, CallbackPanic, ManualClock, Observer, Runtime, SlowCallback, StartError};
 use crate::alarm::{self, Clock, SystemClock};
@@ -118,7 +118,7 @@ pub struct RuntimeBuilder {
     name: Option<String>,
     pin: bool,
     hooks: Hooks,
-    manual: Option<ManualClock>,
+    manual: Option<Box<dyn StartsEngines>>,
     clock: RuntimeClock,
     alarm: Alarm,
     /// Of `alarm`; `None`: native.
@@ -380,7 +380,7 @@ impl RuntimeBuilder {
     /// Runs on this clock instead of real time: no threads, no alarms; callbacks run on the thread
     /// that advances the clock.
     pub fn manual_clock(mut self, clock: &ManualClock) -> Self {
-        self.manual = Some(clock.clone());
+        self.manual = Some(Box::new(clock.clone()));
         self
     }
 
@@ -416,22 +416,18 @@ impl RuntimeBuilder {
         self.launch()
     }
 
-    fn take_hooks(&mut self) -> Hooks {
-        let Hooks { slow_limit, observer, .. } = &mut self.hooks;
+    fn take(hooks: &mut Hooks) -> Hooks {
+        let Hooks { slow_limit, observer, .. } = hooks;
         *slow_limit = slow_limit.or_else(|| observer.as_ref()?.slow_limit());
-        std::mem::take(&mut self.hooks)
+        std::mem::take(hooks)
     }
 
     /// As [`Self::start`]. If the start fails, the hooks and the executor stay in `self`: their
     /// destructors are code of the program's, and the caller may hold a lock.
     pub(super) fn launch(&mut self) -> Result<Runtime, StartError> {
-        if let Some(clock) = self.manual.clone() {
+        if let Some(clock) = &self.manual {
             let queues = checked_queues(self.queues.unwrap_or(1))?;
-            let agenda = clock.agenda();
-            let boot = self.clock == RuntimeClock::Boot;
-            let ticking = Clock::Manual { virtual_time: agenda.virtual_time.clone(), boot };
-            let engine = Engine::new(queues, &[], ticking, None, self.take_hooks());
-            agenda.join(&engine, boot);
+            let engine = clock.start_engine(queues, self.clock == RuntimeClock::Boot, Self::take(&mut self.hooks));
             return Ok(Runtime { owner: Owner::new(engine) });
         }
         let cores = Cores::of_process();
@@ -461,7 +457,7 @@ impl RuntimeBuilder {
         };
         let alarms = self.open.unwrap_or(alarm::native)(clock, alarms(queues)).map_err(StartError::Alarm)?;
         let native = NativeParts { pool: Pool::new(config, alarms, clock), executor: self.executor.take() };
-        let hooks = self.take_hooks();
+        let hooks = Self::take(&mut self.hooks);
         let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(native), hooks);
         if let Err(error) = Pool::start(&engine) {
             engine.close();
@@ -469,6 +465,22 @@ impl RuntimeBuilder {
             return Err(StartError::Thread(error));
         }
         Ok(Runtime { owner: Owner::new(engine) })
+    }
+}
+
+/// A manual clock, called by its table: so a program without such a clock is linked without its
+/// code.
+trait StartsEngines: fmt::Debug + Send + Sync {
+    fn start_engine(&self, queues: usize, boot: bool, hooks: Hooks) -> Arc<Engine>;
+}
+
+impl StartsEngines for ManualClock {
+    fn start_engine(&self, queues: usize, boot: bool, hooks: Hooks) -> Arc<Engine> {
+        let agenda = self.agenda();
+        let ticking = Clock::Manual { virtual_time: agenda.virtual_time.clone(), boot };
+        let engine = Engine::new(queues, &[], ticking, None, hooks);
+        agenda.join(&engine, boot);
+        engine
     }
 }
 

@@ -108,8 +108,9 @@ fn pin_to(_: CoreId) -> bool {
 
 #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
 mod linux {
-    use std::path::Path;
-    use std::{fs, iter, process};
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::{fs, process};
 
     use libc::{c_ulong, pid_t};
 
@@ -137,6 +138,7 @@ mod linux {
             os::set_affinity(&self.0)
         }
 
+        #[inline(never)] // a loop over vectors of words is long
         pub(super) fn len(&self) -> usize {
             self.0.iter().map(|word| word.count_ones() as usize).sum()
         }
@@ -157,19 +159,23 @@ mod linux {
     /// The mask of the calling thread, and the union of the masks of all threads of the process.
     pub(super) fn masks() -> Option<(Mask, Mask)> {
         let own = Mask::of(0)?;
+        let all = crate::sys::cpu::online();
         // The main thread can be asked without `/proc`.
-        let others = iter::once(process::id() as pid_t).chain(iter::once_with(threads).flatten());
-        Some((own, union(own, others.filter_map(Mask::of), crate::sys::cpu::online())))
+        let mut union = own;
+        add(&mut union, &mut [process::id() as pid_t].into_iter().filter_map(Mask::of), all);
+        if union.len() < all {
+            add(&mut union, &mut threads().into_iter().filter_map(Mask::of), all);
+        }
+        Some((own, union))
     }
 
-    /// The union of masks. Reads no further mask once the union has `all` cores.
-    pub(super) fn union(first: Mask, others: impl IntoIterator<Item = Mask>, all: usize) -> Mask {
-        let (mut union, mut others) = (first, others.into_iter());
+    /// Adds masks to a union. Reads no further mask once the union has `all` cores.
+    #[inline(never)] // one copy
+    pub(super) fn add(union: &mut Mask, others: &mut dyn Iterator<Item = Mask>, all: usize) {
         while union.len() < all {
             let Some(mask) = others.next() else { break };
             union.0.iter_mut().zip(mask.0).for_each(|(word, more)| *word |= more);
         }
-        union
     }
 
     /// The quota of this process in whole processors: the smallest of its control groups and of the
@@ -183,23 +189,24 @@ mod linux {
         }
         // `number:controllers:path`; the second version of control groups names no controllers. A
         // container may see the path that its group has outside, and its group as the root.
-        let groups = fs::read_to_string(format!("{root}/proc/self/cgroup")).unwrap_or_default();
+        let groups = read(root.as_bytes(), "/proc/self/cgroup").unwrap_or_default();
         let mut least = usize::MAX;
-        for line in groups.lines() {
-            let Some((names, group)) = line.split_once(':').and_then(|(_, rest)| rest.split_once(':')) else {
-                continue;
-            };
-            let mounts: &[&str] = match names {
-                "" => &[""],
-                names if names.split(',').any(|name| name == "cpu") => &["cpu", names],
+        for line in groups.split(|&byte| byte == b'\n') {
+            let mut parts = line.splitn(3, |&byte| byte == b':').skip(1);
+            let (Some(names), Some(group)) = (parts.next(), parts.next()) else { continue };
+            let mounts: &[&[u8]] = match names {
+                b"" => &[b""],
+                names if names.split(|&byte| byte == b',').any(|name| name == b"cpu") => &[b"cpu", names],
                 _ => continue,
             };
             for mount in mounts {
-                let mount = format!("{root}/sys/fs/cgroup/{mount}");
-                let mut folder = format!("{mount}/{}", group.trim_matches('/'));
+                let mut folder = [root.as_bytes(), b"/sys/fs/cgroup/", mount].concat();
+                let mount = folder.len();
+                folder.push(b'/');
+                folder.extend(group.strip_prefix(b"/").unwrap_or(group));
                 loop {
                     least = least.min(quota_of(&folder).unwrap_or(usize::MAX));
-                    match folder.rfind('/').filter(|&end| end >= mount.len()) {
+                    match folder.iter().rposition(|&byte| byte == b'/').filter(|&end| end >= mount) {
                         Some(end) => folder.truncate(end),
                         None => break,
                     }
@@ -210,28 +217,44 @@ mod linux {
     }
 
     /// The quota of the control group with this folder.
-    fn quota_of(folder: &str) -> Option<usize> {
-        let read = |file: &str| fs::read_to_string(format!("{folder}/{file}")).ok();
-        let (quota, period) = match read("cpu.max") {
-            Some(max) => max.split_once(' ').map(|(quota, period)| (number(quota), number(period)))?,
-            None => (number(&read("cpu.cfs_quota_us")?), number(&read("cpu.cfs_period_us")?)),
+    fn quota_of(folder: &[u8]) -> Option<usize> {
+        let (quota, period) = match read(folder, "/cpu.max") {
+            Some(max) => {
+                let mut parts = max.split(|&byte| byte == b' ');
+                (number(parts.next()?), number(parts.next()?))
+            }
+            None => (number(&read(folder, "/cpu.cfs_quota_us")?), number(&read(folder, "/cpu.cfs_period_us")?)),
         };
         quota?.checked_div(period?)
     }
 
     #[inline(never)] // one copy
-    fn number(text: &str) -> Option<usize> {
-        text.trim().parse().ok() // no number: no quota
+    fn read(folder: &[u8], file: &str) -> Option<Vec<u8>> {
+        fs::read(OsStr::from_bytes(&[folder, file.as_bytes()].concat())).ok()
+    }
+
+    #[inline(never)] // one copy
+    fn number(text: &[u8]) -> Option<usize> {
+        std::str::from_utf8(text.trim_ascii()).ok()?.parse().ok() // no number: no quota
     }
 
     /// The ids of the threads of this process according to `/proc`; empty without `/proc`.
-    fn threads() -> impl Iterator<Item = pid_t> {
+    fn threads() -> Vec<pid_t> {
+        let mut ids = Vec::new();
         // A `/proc` of a foreign PID namespace has ids of that namespace, which may belong to
         // foreign processes here.
-        let is_own = fs::read_link("/proc/self").is_ok_and(|id| id == Path::new(&process::id().to_string()));
-        let threads = is_own.then(|| fs::read_dir("/proc/self/task").ok()).flatten().into_iter().flatten().flatten();
-        let id = |name: &str| number(name).map(|id| id as pid_t);
-        threads.filter_map(move |thread| id(thread.file_name().to_str()?)).take(MOST_THREADS)
+        let own = fs::read_link("/proc/self").ok().and_then(|id| number(id.as_os_str().as_bytes()));
+        if own == Some(process::id() as usize) {
+            let Ok(threads) = fs::read_dir("/proc/self/task") else { return ids };
+            for thread in threads {
+                let Ok(thread) = thread else { break };
+                ids.extend(number(thread.file_name().as_bytes()).map(|id| id as pid_t));
+                if ids.len() == MOST_THREADS {
+                    break;
+                }
+            }
+        }
+        ids
     }
 }
 
@@ -309,15 +332,18 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn s25_the_union_of_masks_is_looked_for_until_it_is_the_whole() {
-        use linux::union;
+        use linux::add;
         let looked = std::cell::Cell::new(0);
         let others = || {
             looked.set(0);
             let masks = [vec![2, 3], vec![3], vec![700], vec![4]];
             masks.into_iter().map(|ids| Mask::with(&ids)).inspect(|_| looked.set(looked.get() + 1))
         };
-        let union_of =
-            |own: &[usize], all| union(Mask::with(own), others(), all).ids().map(|core| core.id).collect::<Vec<_>>();
+        let union_of = |own: &[usize], all| {
+            let mut union = Mask::with(own);
+            add(&mut union, &mut others(), all);
+            union.ids().map(|core| core.id).collect::<Vec<_>>()
+        };
         assert_eq!((union_of(&[0], 64), looked.get()), (vec![0, 2, 3, 4, 700], 4));
         assert_eq!((union_of(&[0], 3), looked.get()), (vec![0, 2, 3], 1));
         assert_eq!((union_of(&[0, 1, 2], 3), looked.get()), (vec![0, 1, 2], 0));
