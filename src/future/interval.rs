@@ -164,16 +164,16 @@ impl Interval {
     ///
     /// # Examples
     ///
-    /// The first tick at once, then once a second:
+    /// The first tick at once, then once an hour:
     ///
     /// ```
     /// use std::time::Duration;
     /// use timerqueue::{Interval, Timestamp};
     ///
     /// # smol::block_on(async {
-    /// let mut interval = Interval::at(Timestamp::now(), Duration::from_secs(1));
+    /// let mut interval = Interval::at(Timestamp::now(), Duration::from_secs(3600));
     /// let first = interval.tick().await.unwrap();
-    /// assert_eq!(interval.next_due(), Some(first.scheduled() + Duration::from_secs(1)));
+    /// assert_eq!(interval.next_due(), Some(first.scheduled() + Duration::from_secs(3600)));
     /// # });
     /// ```
     #[doc(alias = "interval_at")]

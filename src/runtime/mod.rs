@@ -193,7 +193,7 @@ impl Runtime {
     /// use std::time::{Duration, Instant};
     ///
     /// let runtime = timerqueue::Runtime::global();
-    /// let deadline = runtime.timestamp(Instant::now() + Duration::from_secs(1));
+    /// let deadline = runtime.timestamp(Instant::now() + Duration::from_secs(60));
     /// assert!(deadline > runtime.now());
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
