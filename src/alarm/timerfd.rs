@@ -202,7 +202,8 @@ fn expires(epoll: &OwnedFd, timer: &OwnedFd, within_ms: libc::c_int) -> io::Resu
     set_timer(timer.as_raw_fd(), 0, 0).map(|()| expired)
 }
 
-/// Whether timers set to an instant of this clock expire then: not late, nor much too early. Takes
+/// Whether timers set to an instant of this clock expire then: not late, nor much too early. (A
+/// thread without a processor until the instant cannot tell, and takes them for such timers.) Takes
 /// a timer that is the only member of the set.
 ///
 /// # Errors
@@ -213,7 +214,11 @@ fn follows(epoll: &OwnedFd, timer: &OwnedFd, clock: SystemClock) -> io::Result<b
         result => result.and_then(|()| expires(epoll, timer, within_ms)).map(Some),
     };
     if expires_at(clock.now(), EXPIRES_WITHIN_MS)? == Some(true) {
-        return Ok(expires_at(clock.now().saturating_add(AHEAD_NS), 0)? == Some(false));
+        let ahead = clock.now().saturating_add(AHEAD_NS);
+        return Ok(match expires_at(ahead, 0)? {
+            Some(expired) => !expired || clock.now() >= ahead,
+            None => false,
+        });
     }
     set_timer(timer.as_raw_fd(), 0, SHORTEST_NS)?;
     if expires(epoll, timer, EXPIRES_SURELY_MS)? {

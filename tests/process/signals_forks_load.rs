@@ -248,8 +248,8 @@ fn s34_a_forked_child_is_told_so_and_may_start_a_default_runtime() {
             forked("builder", TimerBuilder::on(&named).due(ms(1)).try_start_exclusive(|_| {}));
             forked("wall builder", TimerBuilder::on(&named).try_start_wall(std::time::SystemTime::now(), |_| {}));
             forked("execute", named.try_execute(|| {}));
-            forked("delay", block_on(Delay::new(ms(1)).try_wait()));
-            forked("interval", block_on(Interval::on(&named, ms(1)).try_tick()));
+            forked("delay", block_on(Delay::new(secs(1_000)).try_wait()));
+            forked("interval", block_on(Interval::on(&named, secs(1_000)).try_tick()));
             forked("cancel after", CancellationTokenSource::try_after(ms(1)));
             forked("cancel", CancellationTokenSource::on(&named).try_cancel_after(ms(1)));
             forked("moved", armed.try_cancel_after(ms(1)));

@@ -25,6 +25,7 @@ static TOLD_OF_STEPS: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn allow_setting(flags: libc::c_int) -> bool {
     SET.fetch_add(1, Ordering::SeqCst);
     if flags == libc::TFD_TIMER_ABSTIME {
+        std::thread::sleep(ms(STALLED_MS.load(Ordering::SeqCst)));
         SET_TO_INSTANT.fetch_add(1, Ordering::SeqCst);
     }
     if flags & libc::TFD_TIMER_CANCEL_ON_SET != 0 {
@@ -33,6 +34,9 @@ pub(crate) fn allow_setting(flags: libc::c_int) -> bool {
     }
     true
 }
+
+/// For so long the thread that sets a timer to an instant has no processor.
+static STALLED_MS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the system refuses timers that a step of the wall clock cancels.
 static REFUSED: AtomicBool = AtomicBool::new(false);
@@ -163,6 +167,21 @@ fn s56_one_descriptor_with_the_first_wall_timer_and_none_before() {
         let before = open_descriptors();
         let timer = WallTimer::on(&portable, at, |_| {});
         assert_eq!(open_descriptors(), before);
+        drop(timer);
+    });
+}
+
+/// A start tries whether the timers follow the clock. A thread that gets no processor meanwhile
+/// must not take them for timers that do not, or the runtime is not told of steps.
+#[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "about the timerfd that follows the wall clock")]
+fn s56_a_runtime_started_on_a_busy_machine_is_told_of_steps() {
+    in_child(module_path!(), "s56_a_runtime_started_on_a_busy_machine_is_told_of_steps", || {
+        STALLED_MS.store(400, Ordering::SeqCst);
+        let runtime = Runtime::builder().queues(1).start().expect("the system has threads and timers");
+        STALLED_MS.store(0, Ordering::SeqCst);
+        let timer = WallTimer::on(&runtime, SystemTime::now() + secs(1_000), |_| {});
+        assert_eq!(TOLD_OF_STEPS.load(Ordering::SeqCst), 1);
         drop(timer);
     });
 }
