@@ -19,14 +19,14 @@ const PATIENT: Duration = Duration::from_secs(60);
 const HASTY: Duration = Duration::from_secs(1);
 
 /// A transaction that stays open until it is told to end.
-struct Open {
+pub(crate) struct Open {
     psql: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Open {
-    fn new(server: &Server, schema: &str) -> Self {
+    pub(crate) fn new(server: &Server, schema: &str) -> Self {
         let mut psql = server.command("psql");
         psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", "test", "-d", "postgres", "-h"]);
         psql.arg(server.folder()).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -37,7 +37,7 @@ impl Open {
         open
     }
 
-    fn run(&mut self, sql: &str) {
+    pub(crate) fn run(&mut self, sql: &str) {
         writeln!(self.input, "{sql};\n\\echo done").unwrap();
         let mut line = String::new();
         while line.trim() != "done" {
@@ -46,7 +46,7 @@ impl Open {
         }
     }
 
-    fn end(mut self, how: &str) {
+    pub(crate) fn end(mut self, how: &str) {
         self.run(how);
         drop(self.input);
         self.psql.wait().unwrap();

@@ -3,6 +3,7 @@
 #![cfg(unix)]
 
 mod bound;
+mod cursor;
 mod failover;
 mod herd;
 mod joint;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 use super::Settings;
+use super::cursor::Cursors;
 use super::error::Failure;
 use super::params::Param;
 use super::wire::{self, Answers, Step, Wire, limited};
@@ -51,6 +52,8 @@ pub(super) struct Link {
     pub(super) keeps_keys: Cell<bool>,
     /// The last minute for which the old ones were removed.
     pub(super) pruned: Cell<i64>,
+    /// Where the walks for due rows begin.
+    pub(super) cursors: RefCell<Cursors>,
 }
 
 impl Link {
@@ -85,6 +88,7 @@ impl Link {
             is_careful,
             keeps_keys: Cell::new(false),
             pruned,
+            cursors: RefCell::default(),
         })
     }
 

@@ -1,6 +1,6 @@
 //! The ends of runs by minute and handler, on the server.
 //!
-//! Ground rules. Each connection adds to rows of its own, so no node waits for the commit of
+//! Ground rules. Each writer adds to rows under its name, so no node waits for the commit of
 //! another. They are written last in a transaction. The keeper makes one row of those of an hour
 //! ago.
 
@@ -14,7 +14,7 @@ use crate::store::minutes::{Ends, KEPT};
 
 const ADD: &str = "INSERT INTO minutes (minute, handler, connection, done, again, failed, died, expired, longest, \
      late0, late1, late2, late3, late4, late5, late6, late7, late8, late9, late10, late11) VALUES \
-     ($1, $2, pg_backend_pid(), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) \
+     ($1, $2, $21, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) \
      ON CONFLICT (minute, handler, connection) DO UPDATE SET done = minutes.done + excluded.done, \
      again = minutes.again + excluded.again, failed = minutes.failed + excluded.failed, \
      died = minutes.died + excluded.died, expired = minutes.expired + excluded.expired, longest = greatest(minutes.longest, excluded.longest), \
@@ -58,13 +58,14 @@ pub(super) type Counted = BTreeMap<(i64, usize), Ends>;
 
 /// What adds the counts of a transaction. The first one of a minute removes what is older than a
 /// week. A transaction that fails may have removed nothing: the next minute does.
-pub(super) fn steps(link: &Link, counted: &Counted) -> Vec<Step<'static>> {
+pub(super) fn steps(link: &Link, writer: i64, counted: &Counted) -> Vec<Step<'static>> {
     let mut steps = Vec::new();
     for (&(minute, handler), ends) in counted {
         let counts = [ends.done, ends.again, ends.failed, ends.died, ends.expired].map(i64::from);
         let mut params: Vec<Owned<'static>> = vec![Box::new(minute), Box::new(handler as i64)];
         params.extend(counts.into_iter().chain([ends.longest]).map(|count| Box::new(count) as Owned<'static>));
         params.extend(ends.late.map(|count| Box::new(i64::from(count)) as Owned<'static>));
+        params.push(Box::new(writer));
         steps.push(Step::Run(ADD, params));
     }
     if let Some((&(minute, _), _)) = counted.last_key_value() {

@@ -9,6 +9,7 @@
 mod address;
 mod aside;
 mod check;
+mod cursor;
 mod error;
 mod hold;
 pub(crate) mod joint;

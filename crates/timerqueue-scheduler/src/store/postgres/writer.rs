@@ -36,6 +36,9 @@ const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// How often a transaction is run again because of others.
 const TRIES: u32 = 50;
+/// The commits with a name. Each leaves a version of the row behind, which may stay for long, and
+/// so it does in the rows of minutes.
+pub(super) const OF_A_NAME: i64 = 512;
 /// When a claim looks again that has met a lock.
 const LOOK_AGAIN_WITHIN: Duration = Duration::from_millis(250);
 
@@ -120,8 +123,10 @@ fn open_within(settings: &Settings, within: Duration) -> Result<Link, Failure> {
 }
 
 /// Whether a row is due earlier than the one that a scheduler waits for.
-const LOOK_AGAIN: &str = "SELECT least((SELECT min((SELECT min(wake) FROM jobs WHERE handler = h.id AND recurs = r AND wake < $2)) \
-     FROM handlers h, (VALUES (true), (false)) AS kinds (r) WHERE h.name = ANY($1) AND NOT h.paused), \
+const LOOK_AGAIN: &str = "SELECT least((SELECT min(least((SELECT min(wake) FROM jobs WHERE handler = h.id AND recurs = walk.recurs \
+     AND wake >= walk.low AND wake < $2), \
+     (SELECT min(wake) FROM jobs WHERE early AND handler = h.id AND recurs = walk.recurs AND wake < least(walk.low, $2)))) \
+     FROM unnest($1::text[], $4::boolean[], $5::bigint[]) AS walk (name, recurs, low) JOIN handlers h ON h.name = walk.name WHERE NOT h.paused), \
      (SELECT min((SELECT min(head) FROM affinities WHERE handler = h.id AND member = m.id AND head < $2)) \
      FROM handlers h, (SELECT 0 AS id UNION ALL SELECT id FROM members WHERE owner = $3 AND NOT dead) AS m \
      WHERE h.name = ANY($1) AND NOT h.paused))";
@@ -435,7 +440,8 @@ impl Writer {
             let claimed = work.claim(claim, entry.as_deref(), now, seed);
             let sleep = is_told.then(|| sleepers::bedtime(&work, claim, &claimed, slept.as_ref())).flatten();
             let before = sleep.as_ref().and_then(|sleep| sleep.step(claim, now, shared));
-            let after = sleep.as_ref().filter(|_| before.is_some()).and_then(|sleep| look_again(claim, sleep.next()));
+            let after =
+                sleep.as_ref().filter(|_| before.is_some()).and_then(|sleep| look_again(link, claim, sleep.next()));
             Ok(((claimed, sleep, member, joins), work, Asked { before, after }))
         });
         let ((mut claimed, sleep, member, joins), done) = done.map_err(|(failure, unknown)| {
@@ -573,6 +579,10 @@ impl Writer {
         }
         let link = self.link.as_ref().ok_or_else(|| Failure::new(Fault::Other, "no connection"))?;
         self.number += 1;
+        if self.number % OF_A_NAME == 0 && !self.is_open {
+            let _ = link.ask("DELETE FROM writers WHERE writer = $1", &[&self.name]);
+            self.name = new_name();
+        }
         Ok((link, (self.name, self.number)))
     }
 
@@ -625,12 +635,16 @@ impl Writer {
 }
 
 /// The question for rows that a scheduler which goes to sleep has not seen.
-fn look_again(claim: &Claim, next: Micros) -> Option<Step<'static>> {
+fn look_again(link: &Link, claim: &Claim, next: Micros) -> Option<Step<'static>> {
     if claim.rooms.iter().any(|room| room.places == 0) {
         return None; // full handlers: the end of a run looks
     }
-    let names: Vec<String> = claim.rooms.iter().map(|room| room.name.to_string()).collect();
-    Some(run!(LOOK_AGAIN, names, next.as_i64(), claim.owner as i64))
+    let cursors = link.cursors.borrow();
+    let walks = claim.rooms.iter().flat_map(|room| [true, false].map(|recurs| (&room.name, recurs)));
+    let low = |name: &Arc<str>, recurs: bool| cursors.low(name, recurs).unwrap_or(i64::MIN);
+    let (recurs, lows): (Vec<bool>, Vec<i64>) = walks.clone().map(|(name, recurs)| (recurs, low(name, recurs))).unzip();
+    let names: Vec<String> = walks.map(|(name, _)| name.to_string()).collect();
+    Some(run!(LOOK_AGAIN, names, next.as_i64(), claim.owner as i64, recurs, lows))
 }
 
 /// A name among the writers of all nodes.

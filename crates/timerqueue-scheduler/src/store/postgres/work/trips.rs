@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::{LOCKED_AGAIN, Server, Work, whole};
+use crate::store::columns::{joined, read_names};
 use crate::store::postgres::Shared;
 use crate::store::postgres::error::{Failure, Remedy};
 use crate::store::postgres::link::Link;
@@ -64,22 +65,49 @@ const TAKEN: &str = "SELECT key, id FROM finished WHERE key = ANY($1::text[]) \
 /// The done jobs of a handler have keys from now on.
 const KEEPS_KEYS: &str = "UPDATE handlers SET keeps_keys = true WHERE id = ANY($1::bigint[]) AND NOT keeps_keys";
 
-/// The due rows of a handler.
-const DUE: &str = with_columns!(
+/// The begin of a walk for due rows: `$4`, unless the clock shows less than `$5`.
+macro_rules! low {
+    () => {
+        "CASE WHEN current_setting('timerqueue.now')::bigint >= $5::bigint THEN $4::bigint ELSE -4611686018427387904 END"
+    };
+}
+
+/// The due rows of a handler from its cursor on; behind the columns, what sets the cursor.
+const DUE: &str = joined!([
     "SELECT ",
-    " FROM jobs WHERE handler = (SELECT id FROM handlers WHERE name = $1 AND NOT paused) AND recurs = $2 \
-     AND wake <= current_setting('timerqueue.now')::bigint ORDER BY wake, id LIMIT $3 FOR UPDATE SKIP LOCKED"
-);
+    read_names!(Server, ""),
+    ", (SELECT min(wake) FROM jobs WHERE handler = (SELECT id FROM handlers WHERE name = $1) AND recurs = $2 AND wake >= ",
+    low!(),
+    "), pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_current_xact_id()::text::bigint \
+     FROM jobs WHERE handler = (SELECT id FROM handlers WHERE name = $1 AND NOT paused) AND recurs = $2 AND wake >= ",
+    low!(),
+    " AND wake <= current_setting('timerqueue.now')::bigint ORDER BY wake, id LIMIT $3 FOR UPDATE SKIP LOCKED"
+]);
+
+/// The due rows before the cursor.
+const EARLY: &str = joined!([
+    "SELECT ",
+    read_names!(Server, ""),
+    " FROM jobs WHERE early AND handler = (SELECT id FROM handlers WHERE name = $1 AND NOT paused) AND recurs = $2 AND wake < ",
+    low!(),
+    " AND wake <= current_setting('timerqueue.now')::bigint ORDER BY wake, id LIMIT $3 FOR UPDATE SKIP LOCKED"
+]);
 
 /// The first wake instant of the others, and how many are due; and the priorities of those that
 /// have one.
-const NEXT: &str = "SELECT (SELECT min(wake) FROM jobs WHERE handler = h.id AND recurs = $2 \
+const NEXT: &str = joined!([
+    "SELECT (SELECT min(wake) FROM jobs WHERE handler = h.id AND recurs = $2 \
      AND wake > current_setting('timerqueue.now')::bigint), \
-     (SELECT count(*) FROM (SELECT FROM jobs WHERE handler = h.id AND recurs = $2 \
-     AND wake <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due), \
+     (SELECT count(*) FROM (SELECT FROM jobs WHERE handler = h.id AND recurs = $2 AND wake >= ",
+    low!(),
+    " AND wake <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due) + (SELECT count(*) FROM (SELECT FROM jobs \
+     WHERE early AND handler = h.id AND recurs = $2 AND wake < ",
+    low!(),
+    " AND wake <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due), \
      CASE WHEN NOT $2 AND EXISTS (SELECT FROM jobs AS j WHERE j.handler = h.id AND j.priority <> 0 AND j.state = 0 \
      AND j.affinity_id IS NULL AND j.apart IS NOT NULL) THEN ARRAY(SELECT priorities_of(h.id)) END \
-     FROM handlers AS h WHERE name = $1 AND NOT paused";
+     FROM handlers AS h WHERE name = $1 AND NOT paused"
+]);
 
 /// As [`DUE`], of a handler's jobs with a priority.
 const DUE_OF: &str = with_columns!(
@@ -97,6 +125,54 @@ const NEXT_OF: &str = "SELECT (SELECT min(apart) FROM jobs WHERE handler = $1 AN
 /// What a claim finds in an index: the most rows that it asks for, those that it has locked, the
 /// first wake instant of the others, and how many are due.
 type Found = (Index, i64, Vec<tokio_postgres::Row>, (Option<i64>, i64));
+
+/// The walks of a transaction for due rows.
+struct Walks<'l> {
+    link: &'l Link,
+    since: i64,
+    /// Whether rows before the cursor were asked for, in the order of the walks.
+    early: VecDeque<bool>,
+}
+
+impl<'l> Walks<'l> {
+    fn new(link: &'l Link) -> Self {
+        Self { link, since: link.cursors.borrow_mut().since(), early: VecDeque::new() }
+    }
+
+    fn step<'n>(&self, sql: &'static str, name: &'n Arc<str>, recurs: bool, limit: i64) -> Step<'n> {
+        let low = self.link.cursors.borrow().low(name, recurs);
+        run!(sql, &**name, recurs, limit, low.unwrap_or(i64::MIN), self.since)
+    }
+
+    fn due<'n>(&mut self, steps: &mut Vec<Step<'n>>, name: &'n Arc<str>, recurs: bool, limit: i64) {
+        let is_behind = self.link.cursors.borrow().low(name, recurs).is_some();
+        steps.push(self.step(DUE, name, recurs, limit));
+        steps.extend(is_behind.then(|| self.step(EARLY, name, recurs, limit)));
+        self.early.push_back(is_behind);
+    }
+
+    /// The answer to the first walk that is left.
+    fn take(
+        &mut self,
+        answers: &mut impl Iterator<Item = Vec<tokio_postgres::Row>>,
+        name: &Arc<str>,
+        recurs: bool,
+        now: Micros,
+    ) -> Vec<tokio_postgres::Row> {
+        let mut rows = answers.next().unwrap_or_default();
+        let found = rows.first().and_then(|row| {
+            let number = |from_end: usize| row.get::<_, Option<i64>>(row.len() - from_end);
+            Some((number(3)?, number(2)?, number(1)?))
+        });
+        if let Some(found) = found {
+            self.link.cursors.borrow_mut().found(name, recurs, now.as_i64(), found);
+        }
+        if self.early.pop_front() == Some(true) {
+            rows.extend(answers.next().unwrap_or_default());
+        }
+        rows
+    }
+}
 
 /// The rows and keys that operations name.
 #[derive(Default)]
@@ -211,6 +287,8 @@ impl<'a> Work<'a> {
         let mut answers = answers.into_iter().skip(1);
         let mut next = || answers.next().unwrap_or_default();
         let (now, handlers) = (next(), next());
+        let now = now.first().map_or(0, |row| row.get(0));
+        link.cursors.borrow_mut().saw(now);
         let ids = if ids > 0 { next() } else { Vec::new() };
         let ids: VecDeque<u64> = ids.iter().map(|row| row.get::<_, i64>(0) as u64).collect();
         let server = Server {
@@ -232,7 +310,7 @@ impl<'a> Work<'a> {
             has_asked: false,
             begins: false,
         };
-        let mut work = Self::new(server, Micros::new(now.first().map_or(0, |row| row.get(0))));
+        let mut work = Self::new(server, Micros::new(now));
         let mut known = link.handlers.borrow_mut();
         for row in handlers {
             let name: Arc<str> = row.get::<_, &str>(1).into();
@@ -273,8 +351,9 @@ impl<'a> Work<'a> {
         if is_asked {
             further.push(run!(TAKEN, named.put_keys()));
         }
+        let mut walks = Walks::new(link);
         for room in places.iter().flat_map(|place| &place.rooms) {
-            further.push(run!(DUE, &*room.name, false, room.places as i64));
+            walks.due(&mut further, &room.name, false, room.places as i64);
         }
         let (mut work, answers) = Self::open(link, Self::new_rows(ops), further)?;
         let mut answers = answers.skip(1);
@@ -291,7 +370,7 @@ impl<'a> Work<'a> {
             work.dialect.remembered.insert(row.get::<_, &str>(0).into(), JobId(row.get::<_, i64>(1) as u64));
         }
         for (place, outlook) in places.iter().zip(outlooks) {
-            let due = place.rooms.iter().flat_map(|_| answers.next().unwrap_or_default());
+            let due = place.rooms.iter().flat_map(|room| walks.take(&mut answers, &room.name, false, work.up));
             let due: Vec<_> = due.map(|row| rows::read(&row)).collect();
             work.dialect.due.insert(place.owner, (outlook, due.iter().map(|read| read.row.id).collect()));
             work.take_in(due);
@@ -313,21 +392,24 @@ impl<'a> Work<'a> {
     pub(in crate::store::postgres) fn begin_claim(link: &'a Link, claim: &Claim) -> Result<Self, Failure> {
         let mut asked = Vec::new();
         for room in &claim.rooms {
-            asked.push((&*room.name, true, 257));
+            asked.push((&room.name, true, 257));
             if room.places > 0 {
-                asked.push((&*room.name, false, room.places.min(claim.at_most) as i64 + 1));
+                asked.push((&room.name, false, room.places.min(claim.at_most) as i64 + 1));
             }
         }
         let mut further = vec![run!(OUTLOOK, claim.owner as i64), run!(BEHIND)];
+        let mut walks = Walks::new(link);
         for &(name, recurs, limit) in &asked {
-            further.extend([run!(DUE, name, recurs, limit), run!(NEXT, name, recurs, limit)]);
+            walks.due(&mut further, name, recurs, limit);
+            further.push(walks.step(NEXT, name, recurs, limit));
         }
         let (mut work, mut answers) = Self::open(link, 0, further)?;
         work.dialect.outlook = Outlook::of(&answers.next().unwrap_or_default());
         work.dialect.any_behind = !answers.next().unwrap_or_default().is_empty();
         let mut indexes = Vec::new();
         for (name, recurs, limit) in asked {
-            let (rows, next) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
+            let rows = walks.take(&mut answers, name, recurs, work.up);
+            let next = answers.next().unwrap_or_default();
             let (Some(kind), Some(next)) = (work.known(name), next.first()) else { continue };
             if let Some(priorities) = next.get::<_, Option<Vec<i64>>>(2) {
                 let priorities = priorities.into_iter().filter_map(|priority| i8::try_from(priority).ok());
@@ -340,7 +422,7 @@ impl<'a> Work<'a> {
         let mut rests: HashMap<Index, Option<Micros>> = HashMap::new();
         let mut read = Vec::new();
         for (index, limit, rows, (mut rest, due)) in indexes {
-            if index.1.is_some() && rows.len() as i64 == limit {
+            if index.1.is_some() && rows.len() as i64 >= limit {
                 // More due jobs than places: a node that has one is told.
                 let now = work.up;
                 work.dialect.wakes(index.0 as i64, now);
@@ -425,7 +507,7 @@ impl<'a> Work<'a> {
             let kinds: Vec<i64> = self.dialect.newly_keeps_keys.iter().copied().collect();
             steps.push(run!(KEEPS_KEYS, kinds));
         }
-        steps.extend(minutes::steps(link, &self.minutes));
+        steps.extend(minutes::steps(link, writer, &self.minutes));
         let mut has_written = self.dialect.is_marked;
         if !has_written && (self.dialect.has_asked || !steps.is_empty()) {
             let member = self.dialect.outlook.member.filter(|_| self.dialect.begins);

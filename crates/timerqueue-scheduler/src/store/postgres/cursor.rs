@@ -1,0 +1,111 @@
+//! Where the walk for due rows begins in their index: behind the rows that have left it.
+//!
+//! Ground rules. While some session holds a snapshot (a long report, a forgotten transaction, a
+//! standby), the server removes no version of a row. The entries of all jobs that have run since
+//! stand before the first due row, and a walk from the begin of the index reads a row for each. So
+//! each writer keeps, for each handler, an instant below which no row stands ([`Cursors::low`]),
+//! but for those with the mark `early`. These stand in an index of their own, which is read as
+//! well.
+//!
+//! # Why no row is below a cursor
+//!
+//! A trigger marks a row as *early* that is written with a wake instant more than [`SLACK`] before
+//! the clock: a run that was taken back, a resumed job. So all other rows of a transaction have
+//! wake instants from the begin of its number on, less the slack. A cursor is set by one statement,
+//! with one snapshot, to the earlier of two instants:
+//!
+//! - The first wake instant in the index. Of the rows that the snapshot has, none is before it.
+//! - An instant that this connection has read before its transaction had the number `x`, less
+//!   twice the slack. `x` is below each number under way ([`Cursors::found`]). So a row that the
+//!   snapshot has not is of a transaction whose number came after that instant.
+//!
+//! The snapshot of a session that only reads has no number and holds no cursor up. A transaction
+//! that has written does, for as long as it is open.
+//!
+//! A step of the clock back by more than the slack breaks the second point. The server compares its
+//! clock with what it showed at the last transaction ([`Cursors::since`]), and begins at the begin
+//! if it shows less. Two steps between two transactions, back and forth, are seen by no one: a walk
+//! from the begin in each [`WHOLE`] finds what was put between them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How far before the clock a row is early, in microseconds. The trigger has the same number. Rows
+/// of a node's transaction are as old as its first round trip.
+pub(super) const SLACK: i64 = 250_000;
+/// How often a walk begins at the begin.
+const WHOLE: Duration = Duration::from_secs(300);
+/// Numbers of transactions that are kept, and how far apart they are, in microseconds.
+const MARKS: usize = 64;
+const APART: i64 = 20_000;
+/// Before all rows.
+const BEGIN: i64 = i64::MIN;
+
+/// The handler, and whether its recurring jobs are meant.
+type Walk = (Arc<str>, bool);
+
+/// The cursors of a connection.
+#[derive(Debug)]
+pub(super) struct Cursors {
+    lows: HashMap<Walk, i64>,
+    /// Instants, with the number that a transaction had after each.
+    marks: VecDeque<(i64, i64)>,
+    /// The last instant whose number is below all that were under way.
+    reached: i64,
+    /// What the clock showed last, and when the answer came.
+    seen: Option<(i64, Instant)>,
+    since: i64,
+    whole: Instant,
+}
+
+impl Default for Cursors {
+    fn default() -> Self {
+        let (lows, marks) = (HashMap::new(), VecDeque::new());
+        Self { lows, marks, reached: BEGIN, seen: None, since: BEGIN, whole: Instant::now() }
+    }
+}
+
+impl Cursors {
+    /// A transaction begins. The cursors count if the clock does not show less than this.
+    pub(super) fn since(&mut self) -> i64 {
+        if self.whole.elapsed() >= WHOLE {
+            self.lows.clear();
+            self.whole = Instant::now();
+        }
+        let passed = |at: Instant| i64::try_from(at.elapsed().as_micros()).unwrap_or(i64::MAX);
+        self.since = self.seen.map_or(BEGIN, |(seen, at)| seen.saturating_add(passed(at)) - SLACK);
+        self.since
+    }
+
+    /// What the clock shows in the transaction.
+    pub(super) fn saw(&mut self, now: i64) {
+        if now < self.since {
+            (self.lows, self.marks, self.reached) = (HashMap::new(), VecDeque::new(), BEGIN);
+        }
+        self.seen = Some((now, Instant::now()));
+    }
+
+    /// Where a walk begins. `None`: at the begin.
+    pub(super) fn low(&self, name: &Arc<str>, recurs: bool) -> Option<i64> {
+        self.lows.get(&(Arc::clone(name), recurs)).copied()
+    }
+
+    /// What one statement has found at `now`: the first wake instant from the cursor on, the first
+    /// number under way, and that of this transaction.
+    pub(super) fn found(&mut self, name: &Arc<str>, recurs: bool, now: i64, (first, under_way, own): (i64, i64, i64)) {
+        while let Some(&(at, _)) = self.marks.front().filter(|&&(_, number)| number < under_way) {
+            self.reached = at;
+            self.marks.pop_front();
+        }
+        let is_apart = self.marks.back().is_none_or(|&(at, _)| now >= at.saturating_add(APART));
+        if is_apart && self.marks.len() < MARKS {
+            self.marks.push_back((now, own));
+        }
+        if self.reached > BEGIN {
+            let low = first.min(self.reached - 2 * SLACK);
+            let known = self.lows.entry((Arc::clone(name), recurs)).or_insert(low);
+            *known = low.max(*known);
+        }
+    }
+}
