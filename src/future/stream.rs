@@ -115,21 +115,14 @@ pub trait TimerStreamExt: Stream + Sized {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     fn chunks_timeout(self, most: usize, limit: Duration) -> ChunksTimeout<Self> {
-        ChunksTimeout {
-            stream: self,
-            delay: Delay::new(limit),
-            limit,
-            most: most.max(1),
-            items: Vec::new(),
-            ended: false,
-        }
+        ChunksTimeout { stream: self, delay: Delay::new(limit), limit, most, items: Vec::new(), ended: false }
     }
 }
 
 impl<S: Stream> TimerStreamExt for S {}
 
 pin_project! {
-    /// A stream with a limit between its items. Made by [`TimerStreamExt::limit`].
+    /// A stream with a limit between its items. Made by [`TimerStreamExt::timeout`].
     #[derive(Debug)]
     #[must_use = "streams do nothing unless polled"]
     pub struct StreamTimeout<S> {

@@ -339,6 +339,21 @@ fn s39_stopped_while_a_tick_is_ready_or_no_task_waits() {
     handle.stop();
 }
 
+/// A task whose budget is spent is told of the stop later, and of no tick meanwhile.
+#[test]
+fn s39_a_spent_budget_lets_no_tick_go_before_a_stop() {
+    let (clock, runtime) = manual();
+    let [mut stopped, mut ticks] = [1, 1].map(|period| Interval::on(&runtime, secs(period)));
+    let handles = [stopped.stop_handle(), ticks.stop_handle()];
+    clock.advance(secs(1));
+    handles.iter().for_each(StopHandle::stop);
+    let counter = CountingWaker::new();
+    while poll_tick(&mut stopped, &counter).is_ready() {}
+    assert!((0..128).all(|_| poll_tick(&mut stopped, &counter).is_ready()));
+    assert!(poll_tick(&mut ticks, &counter).is_pending(), "the budget is spent");
+    assert_eq!(poll_tick(&mut ticks, &counter), Poll::Ready(None));
+}
+
 #[test]
 fn s39_the_latest_task_that_waits_is_told_of_the_stop() {
     let (_clock, runtime) = manual();

@@ -143,7 +143,7 @@ fn receivers_that_are_dropped_or_have_their_tick_keep_and_wake_no_task() {
     assert!(poll(&mut ticks, &counter).is_ready());
     ticks.set_period(secs(5));
     assert_eq!(counter.wakes(), wakes);
-    assert_eq!(runtime.metrics().waiting, 0);
+    assert_eq!(runtime.metrics().active, 0);
 }
 
 #[test]

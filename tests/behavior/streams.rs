@@ -23,6 +23,11 @@ fn numbers(after: impl IntoIterator<Item = Duration>) -> impl Stream<Item = usiz
     })
 }
 
+/// No item, and the end after a while.
+fn end(after: Duration) -> impl Stream<Item = usize> {
+    stream::once(Delay::new(after)).filter_map(async |()| None)
+}
+
 fn with<T>(body: impl FnOnce(&ManualClock, &Runtime) -> T) -> T {
     let (clock, runtime) = manual();
     runtime.enter(|| body(&clock, &runtime))
@@ -52,14 +57,14 @@ fn s92_items_within_the_limit_pass_and_a_silence_is_an_error() {
 #[test]
 fn s92_a_silence_is_told_once_and_leaves_no_timer() {
     with(|clock, runtime| {
-        let mut stream = pin!(numbers([ms(0), ms(500), ms(500)]).timeout(ms(50)));
+        let mut stream = pin!(numbers([ms(0), ms(500), ms(500)]).chain(end(ms(1_020))).timeout(ms(50)));
         let mut next = || clock.block_on(stream.next()).map(|item| item.ok());
         assert_eq!(
             [next(), next(), next(), next(), next()],
             [Some(Some(1)), Some(None), Some(Some(2)), Some(None), Some(Some(3))]
         );
         assert_eq!(next(), None);
-        assert_eq!((clock.now().as_duration(), runtime.metrics().waiting), (secs(1), 0));
+        assert_eq!((clock.now().as_duration(), runtime.metrics().active), (ms(1_020), 0));
     });
 }
 
@@ -76,10 +81,16 @@ fn s92_a_stream_that_is_fast_enough_has_no_errors() {
 fn s92_a_limit_may_repeat_and_an_item_starts_it_again() {
     with(|clock, runtime| {
         let ticks = Interval::on(runtime, ms(100));
-        let stream = numbers([ms(0), ms(350), ms(50)]).timeout_repeating(ticks);
-        let items: Vec<_> = collect(clock, stream).into_iter().map(|(item, at)| (item.ok(), at)).collect();
-        assert_eq!(items, [(Some(1), 0), (None, 100), (None, 200), (None, 300), (Some(2), 350), (Some(3), 400)]);
-        assert_eq!(runtime.metrics().waiting, 0);
+        let mut stream = pin!(numbers([ms(0), ms(350), ms(80)]).timeout_repeating(ticks));
+        let items: Vec<_> = collect(clock, stream.as_mut()).into_iter().map(|(item, at)| (item.ok(), at)).collect();
+        assert_eq!(items, [(Some(1), 0), (None, 100), (None, 200), (None, 300), (Some(2), 350), (Some(3), 430)]);
+        assert_eq!(runtime.metrics().active, 0);
+        let mut ticks = Interval::on(runtime, ms(100));
+        let stop = ticks.stop_handle();
+        let mut stream = pin!(numbers([ms(0), ms(150)]).timeout_repeating(ticks));
+        assert_eq!(clock.block_on(stream.next()), Some(ok(1)));
+        stop.stop();
+        assert_eq!(clock.block_on(stream.next()), Some(ok(2)), "without a limit");
     });
 }
 
@@ -110,9 +121,11 @@ fn s92_chunks_come_when_full_or_at_their_limit_or_at_the_end() {
 /// tokio-stream, `chunks_timeout`: a full chunk after an expired one.
 #[test]
 fn s92_the_limit_of_a_chunk_counts_from_its_first_item() {
-    with(|clock, _| {
-        let stream = numbers([ms(1_000), ms(0), ms(0), ms(3_000), ms(0)]).chunks_timeout(3, secs(2));
-        assert_eq!(collect(clock, stream), [(vec![1, 2, 3], 1_000), (vec![4, 5], 4_000)]);
+    with(|clock, runtime| {
+        let items = numbers([ms(1_000), ms(0), ms(0), ms(3_000), ms(1_500), ms(4_000)]);
+        let mut stream = pin!(items.chain(end(ms(9_600))).chunks_timeout(3, secs(2)));
+        let expected = [(vec![1, 2, 3], 1_000), (vec![4, 5], 6_000), (vec![6], 9_600)];
+        assert_eq!((collect(clock, stream.as_mut()), runtime.metrics().active), (expected.into(), 0));
         let begun = clock.now();
         let stream = numbers([ms(900), ms(900), ms(900)]).chunks_timeout(0, secs(9));
         assert_eq!(collect(clock, stream).len(), 3, "chunks of one");

@@ -144,6 +144,7 @@ fn s84_the_next_entry_is_exact_after_removals_moves_and_steps_of_the_wall_clock(
     clock.advance(secs(3_000));
     assert_eq!(next(), Some(3));
     assert_eq!(due(&queue)[..2], [3, 300]);
+    assert_eq!(next(), Some(500), "the first of those left");
 }
 
 /// With leeway entries are due at points of a grid, and delivered there by their due times.

@@ -62,7 +62,7 @@ fn s82_a_hook_has_its_runtime_and_its_panic_is_told() {
     told.sort();
     let expected = ["no priority", "no priority", "none to give back", "none to give back"];
     assert_eq!(told, expected.map(|message| Some(message.to_owned())));
-    assert_eq!(runtime.metrics().panics, 4);
+    assert_eq!((runtime.metrics().panics, runtime.metrics().created), (4, 2), "made in this runtime");
 }
 
 /// A destructor may panic, and the thread that drops the last reference is any.
