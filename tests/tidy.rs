@@ -414,7 +414,8 @@ fn argues_nothing(line: &str, read: impl Fn(&str) -> Option<String>) -> Option<&
     };
     let (file, column) = place.split_once(':').unwrap_or((place, ""));
     let Some(text) = read(file) else { return Some("there is no such file") };
-    let what = mutant.split_once("replace ").map_or("-", |(_, what)| what.split(" with ").next().unwrap_or(what));
+    let (how, what) = mutant.split_once(' ').unwrap_or((mutant, ""));
+    let what = what.split(if how == "delete" { " in " } else { " with " }).next().unwrap_or(what);
     let function = mutant.rsplit_once(" in ").map_or("", |(_, function)| function);
     if function.is_empty() && what.starts_with(char::is_alphabetic) {
         let name = what.split(" -> ").next().unwrap_or(what);

@@ -325,6 +325,53 @@ pub(super) fn discard<W: Driver>(work: &W, job: Job<W::Tick>) {
     }
 }
 
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+
+    /// Pushed with due points that fall: the last one is the earliest.
+    fn job(ticks: u64, spares: &mut Vec<Arc<SharedBatch<u64>>>) -> Option<Job<u64>> {
+        let mut batch = Batch::new();
+        (0..ticks).for_each(|tick| batch.push(tick, 100 - tick));
+        batch.take_job(spares)
+    }
+
+    fn shared(ticks: u64, spares: &mut Vec<Arc<SharedBatch<u64>>>) -> Arc<SharedBatch<u64>> {
+        let Some(Job::Batch(batch)) = job(ticks, spares) else { panic!("a batch of {ticks}") };
+        batch
+    }
+
+    #[test]
+    fn a_batch_of_one_tick_is_the_tick_and_a_larger_one_is_shared() {
+        let mut spares = Vec::new();
+        assert!(job(0, &mut spares).is_none());
+        assert!(matches!(job(1, &mut spares), Some(Job::One { tick: 0, due: 100 })));
+        assert!(spares.is_empty());
+        for ticks in [BATCH as u64, 2, 3] {
+            let batch = shared(ticks, &mut spares);
+            assert_eq!(batch.batch.earliest, 101 - ticks);
+            for tick in 0..ticks {
+                assert_eq!(batch.take(), Some((tick, (ticks - tick - 1) as usize)));
+            }
+            assert!(batch.take().is_none() && batch.take().is_none());
+        }
+        assert_eq!(spares.len(), 1, "used again");
+    }
+
+    #[test]
+    fn a_worker_keeps_a_few_batches_and_drops_what_is_left_in_others() {
+        let mut spares = Vec::new();
+        let under_way: Vec<_> = (0..=SPARES).map(|_| shared(2, &mut spares)).collect();
+        assert_eq!(spares.len(), SPARES);
+        drop(under_way);
+        let held = std::sync::Arc::new(());
+        let mut batch = Batch::new();
+        (0..3).for_each(|_| batch.push(std::sync::Arc::clone(&held), 0));
+        drop(batch.take_job(&mut Vec::new()));
+        assert_eq!(std::sync::Arc::strong_count(&held), 1);
+    }
+}
+
 #[cfg(all(test, timerqueue_loom))]
 #[path = "../../loom-tests/batch_vs_stop.rs"]
 mod loom_models;

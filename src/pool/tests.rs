@@ -10,6 +10,8 @@ use crate::sync::Condvar;
 
 /// A tick that is not useful.
 const USELESS: u32 = u32::MAX;
+/// A tick that takes longer than the turn of a worker's own jobs.
+const SLOW: u32 = u32::MAX - 1;
 const LONG: Duration = Duration::from_millis(5);
 
 /// Records the requests of the pool. A poller waits for a wake-up; ticks wait until the gate is
@@ -24,6 +26,8 @@ struct Notes {
     panics: AtomicUsize,
     /// The alarm of each queue covers the stall check.
     covers: AtomicBool,
+    /// The ticks that have run.
+    ran: Mutex<Vec<u32>>,
 }
 
 /// A single alarm, the stall check.
@@ -94,10 +98,22 @@ impl Tick<Notes> for u32 {
         while *closed {
             notes.opened.wait(&mut closed);
         }
+        drop(closed);
+        notes.ran.lock().push(self);
+        if self == SLOW {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         if self == USELESS { Ran::Void } else { Ran::Callback }
     }
 
     fn discard(self, _: &Notes) {}
+}
+
+/// A job of several ticks.
+fn batch(ticks: impl IntoIterator<Item = u32>) -> Option<Job<u32>> {
+    let mut batch = Batch::new();
+    ticks.into_iter().for_each(|tick| batch.push(tick, 0));
+    batch.take_job(&mut Vec::new())
 }
 
 /// The tick of a job.
@@ -126,7 +142,7 @@ impl Notes {
         let (closed, opened) = (Mutex::new(false), Condvar::new());
         let [held, panics] = [0; 2].map(AtomicUsize::new);
         let pool = Pool::new(config(workers, max_threads), Box::default(), SystemClock::MONOTONIC);
-        Self { pool, closed, opened, held, panics, covers: AtomicBool::new(false) }
+        Self { pool, closed, opened, held, panics, covers: AtomicBool::new(false), ran: Mutex::default() }
     }
 
     /// With two pollers, so that a poller can be woken.
@@ -467,6 +483,44 @@ fn s31_a_worker_with_jobs_of_its_own_takes_some_from_elsewhere() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{stolen} {injected} {own}");
     }
     assert!(own > stolen + injected, "its own come first: {own}");
+}
+
+/// The turn of other queues comes in the middle of a batch.
+#[test]
+fn s31_a_batch_of_long_ticks_lets_a_job_from_elsewhere_pass() {
+    let notes = Notes::new(1, 2);
+    let local = notes.worker();
+    submit(&notes, 7);
+    run_jobs(&notes, &local, batch([SLOW; 10]));
+    let ran = notes.ran.lock();
+    assert_eq!(ran.len(), 11);
+    assert!(ran.iter().position(|&tick| tick == 7).is_some_and(|at| at < 10), "{ran:?}");
+}
+
+/// A searching thread that has found a job gives its search to the next thread, if there is more.
+#[test]
+fn a_worker_that_has_searched_tells_the_next_one_of_further_jobs() {
+    let searches = |notes: &Notes| {
+        let local = notes.worker();
+        local.pace.set_job_ns(1); // so that no thread is woken for the time that the jobs take
+        notes.pool.notify(notes);
+        let token = SearchToken::from_word(notes.pool.token_sent.swap(0, Ordering::Relaxed)).expect("sent");
+        assert_eq!(notes.wakes().swap(0, Ordering::Relaxed), 1);
+        local.token.set(Some(token));
+        local
+    };
+    let notes = Notes::watched();
+    let local = searches(&notes);
+    notes.push_local(&local, [2]);
+    notes.runs(&local);
+    assert_eq!(notes.woken(), 1, "for the job in its deque");
+    run_jobs(&notes, &searches(&notes), batch(0..3));
+    assert_eq!(notes.woken(), 1, "for the rest of the batch");
+    notes.runs(&searches(&notes));
+    assert_eq!(notes.woken(), 0, "there is nothing more");
+    run_jobs(&notes, &searches(&notes), None);
+    notes.pool.notify(&notes);
+    assert_eq!(notes.woken(), 1, "the search is over, and the next may begin");
 }
 
 #[test]
