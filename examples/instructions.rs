@@ -30,6 +30,7 @@ const OPERATIONS: &[(&str, Operation)] = &[
     ("token", token),
     ("register", register),
     ("source", source),
+    ("after", after),
     ("fire", fire),
     ("fire_exclusive", fire_exclusive),
     ("fire_once", fire_once),
@@ -90,6 +91,16 @@ fn register(count: u32) {
 /// Makes and drops a source.
 fn source(count: u32) {
     (0..count).for_each(|_| drop(black_box(CancellationTokenSource::new())));
+}
+
+/// Makes a source with a timed cancel, and drops it long before.
+fn after(count: u32) {
+    let runtime = Runtime::global();
+    (0..count).for_each(|_| {
+        let source = CancellationTokenSource::on(runtime);
+        source.cancel_after(DUE);
+        drop(black_box(source));
+    });
 }
 
 fn manual() -> (ManualClock, Runtime) {
