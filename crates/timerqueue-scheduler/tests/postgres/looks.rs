@@ -124,3 +124,31 @@ fn j13_a_look_that_nobody_waits_for_is_cancelled() {
     locker.join().unwrap();
     assert!(node.get("a").wait().unwrap().is_some());
 }
+
+/// Blocking calls beside a service of tokio: of a thread that runs a task, on both of its runtimes.
+#[test]
+fn a_reader_and_a_hold_may_be_used_within_a_task_of_tokio() {
+    let Some(server) = Server::shared() else { return };
+    let mut one = tokio::runtime::Builder::new_current_thread();
+    let mut two = tokio::runtime::Builder::new_multi_thread();
+    for tokio in [one.build().unwrap(), two.worker_threads(2).build().unwrap()] {
+        let schema = new_schema();
+        let address = format!("{} application_name={schema}", server.address());
+        let task = async move {
+            let hold = options(&schema).hold(&*address).unwrap();
+            let reader = PostgresReader::connect(&options(&schema), &*address).unwrap();
+            assert_eq!(reader.held().unwrap(), Some(hold));
+            // The connection is lost, and made again.
+            let ours = format!("FROM pg_stat_activity WHERE application_name = '{schema}'");
+            server.psql(&format!("SELECT pg_terminate_backend(pid) {ours}"));
+            until("the session has ended", || server.psql(&format!("SELECT count(*) {ours}")) == "0");
+            assert_eq!(reader.list(&Query::new()).unwrap(), []);
+            drop(reader);
+            options(&schema).forget_hold(&*address).unwrap();
+            // Of a failure, what was begun is dropped there too.
+            let nobody = format!("{address} user=nobody_{schema}");
+            assert!(PostgresReader::connect(&options(&schema), &*nobody).is_err());
+        };
+        tokio.block_on(tokio.spawn(task)).unwrap();
+    }
+}

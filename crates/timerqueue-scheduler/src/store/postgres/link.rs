@@ -1,17 +1,19 @@
 //! A connection for one thread, which waits for each answer.
 //!
-//! Ground rules. The runtime of tokio is that of the thread, and runs while the thread waits. An
-//! answer that does not come within the time limit ends the connection. [`Link::query`] and
+//! Ground rules. The runtime of tokio is that of the connection, and runs while the thread waits:
+//! on this thread, or on another one if this thread runs a task of tokio ([`Own`]). An answer that does not come within the time limit ends the connection. [`Link::query`] and
 //! [`Link::steps`] are for transactions, [`Link::ask`] is for a statement by itself.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::future::Future;
+use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::runtime::{Handle, Runtime};
 use tokio_postgres::Row;
 
 use super::Settings;
@@ -25,12 +27,33 @@ use crate::store::reply::Awaited;
 pub(super) const HURRY: Duration = Duration::from_secs(1);
 const SLICE: Duration = Duration::from_millis(100);
 
-pub(super) fn new_runtime() -> std::io::Result<tokio::runtime::Runtime> {
+pub(super) fn new_runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
+/// A runtime of tokio that blocks wherever it is used. A thread that runs a task of tokio may not
+/// block on another runtime, nor wait for the end of one.
+struct Own(Option<Runtime>);
+
+impl Own {
+    fn block_on<F: Future<Output: Send> + Send>(&self, future: F) -> F::Output {
+        let runtime = self.0.as_ref().expect("the drop alone takes it");
+        if Handle::try_current().is_err() {
+            return runtime.block_on(future);
+        }
+        let answer = std::thread::scope(|scope| scope.spawn(|| runtime.block_on(future)).join());
+        answer.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
 pub(super) struct Link {
-    runtime: tokio::runtime::Runtime,
+    runtime: Own,
     wire: Wire,
     /// How long an answer may take.
     pub(super) limit: Cell<Duration>,
@@ -63,7 +86,7 @@ impl Link {
 
     /// Within this time, with further settings by their names.
     pub(super) fn open_with(settings: &Settings, within: Duration, more: &[(&str, String)]) -> Result<Self, Failure> {
-        let runtime = new_runtime().map_err(|error| Failure::lost(error.to_string()))?;
+        let runtime = Own(Some(new_runtime().map_err(|error| Failure::lost(error.to_string()))?));
         let wire = runtime.block_on(async {
             let (client, traffic) = wire::connect(settings, within).await?;
             tokio::spawn(async move {
@@ -93,10 +116,14 @@ impl Link {
     }
 
     /// Waits for an answer.
-    fn wait<T>(&self, answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
+    fn wait<T: Send>(
+        &self,
+        answer: impl Future<Output = Result<T, tokio_postgres::Error>> + Send,
+    ) -> Result<T, Failure> {
+        let (wire, hurry, awaited, limit) = (&self.wire, &self.hurry, self.awaited.borrow().clone(), self.limit.get());
         self.runtime.block_on(async {
-            let mut answer = pin!(limited(self.limit.get(), answer));
-            let is_hurried = || self.hurry.as_ref().is_some_and(|hurry| hurry.load(Ordering::Acquire));
+            let mut answer = pin!(limited(limit, answer));
+            let is_hurried = || hurry.as_ref().is_some_and(|hurry| hurry.load(Ordering::Acquire));
             let mut left = HURRY;
             loop {
                 match tokio::time::timeout(SLICE, &mut answer).await {
@@ -107,10 +134,10 @@ impl Link {
                 if left.is_zero() {
                     return Err(Failure::lost("the server does not answer"));
                 }
-                let is_abandoned = self.awaited.borrow().as_ref().is_some_and(|is_awaited| !is_awaited());
+                let is_abandoned = awaited.as_ref().is_some_and(|is_awaited| !is_awaited());
                 if is_abandoned {
                     // The server would go on for as long as the patience.
-                    let _ = tokio::time::timeout(HURRY, self.wire.cancel()).await;
+                    let _ = tokio::time::timeout(HURRY, wire.cancel()).await;
                     return Err(Failure::lost("the answer is awaited no longer"));
                 }
             }
@@ -125,7 +152,8 @@ impl Link {
     /// Sends all steps at once: one round trip.
     pub(super) fn steps<'s>(&self, steps: impl IntoIterator<Item = &'s Step<'s>>) -> Answers<Failure> {
         let steps: Vec<&Step<'_>> = steps.into_iter().collect();
-        match self.wait(async { Ok(self.wire.steps(&steps).await) }) {
+        let wire = &self.wire;
+        match self.wait(async { Ok(wire.steps(&steps).await) }) {
             Ok((answers, failed)) => (answers, failed.map(Failure::from)),
             Err(failure) => (Vec::new(), Some(failure)),
         }

@@ -277,10 +277,6 @@ impl PostgresOptions {
     ///
     /// [`Error::Store`].
     ///
-    /// # Panics
-    ///
-    /// Within a task of tokio, as [`PostgresReader`] does.
-    ///
     /// # Examples
     ///
     /// ```no_run
@@ -305,10 +301,6 @@ impl PostgresOptions {
     /// # Errors
     ///
     /// [`Error::Store`].
-    ///
-    /// # Panics
-    ///
-    /// Within a task of tokio, as [`PostgresReader`] does.
     pub fn forget_hold(&self, address: impl TryInto<PostgresAddress, Error: Into<Error>>) -> Result<(), Error> {
         let address = address.try_into().map_err(Into::into)?;
         Settings::of(self, address).and_then(|settings| hold::forget(&settings)).map_err(|failure| failure.error())

@@ -20,12 +20,8 @@ use crate::store::{CheckStep, Counts, Fault, FinishedJob, HistoryQuery, Hold, Jo
 
 /// Reads the jobs of a server without taking part: it runs no job, writes nothing, and makes no
 /// tables. A role that may only read is enough, and so is a standby. For tools beside a service.
-/// All methods block, and a lost connection is made again.
-///
-/// # Panics
-///
-/// Within a task of tokio, methods and the drop panic, as each call that blocks on a runtime of
-/// tokio does there: use `tokio::task::spawn_blocking`.
+/// All methods block, also within a task of tokio, where another thread waits meanwhile: there,
+/// `tokio::task::spawn_blocking` keeps the others going. A lost connection is made again.
 ///
 /// # Examples
 ///

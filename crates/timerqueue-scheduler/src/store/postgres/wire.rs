@@ -12,7 +12,6 @@
 //!
 //! [`PostgresOptions::pooled`]: super::PostgresOptions::pooled
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::sync::atomic::Ordering;
@@ -20,6 +19,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::{join3, maybe_done};
+use parking_lot::Mutex;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Connection, Row, Socket, Statement};
@@ -62,7 +62,7 @@ pub(super) struct Wire {
     client: Client,
     tls: MakeRustlsConnect,
     /// None of them behind a pooler.
-    statements: RefCell<HashMap<&'static str, Statement>>,
+    statements: Mutex<HashMap<&'static str, Statement>>,
     /// Begins a transaction.
     begin: String,
     is_pooled: bool,
@@ -125,19 +125,19 @@ impl Wire {
         }
         let used = settings.used.load(Ordering::Relaxed);
         let tls = settings.places[used].1.clone();
-        Ok(Self { client, tls, statements: RefCell::default(), begin, is_pooled: settings.is_pooled })
+        Ok(Self { client, tls, statements: Mutex::default(), begin, is_pooled: settings.is_pooled })
     }
 
     pub(super) async fn prepare(&self, sql: &'static str) -> Result<Ready, tokio_postgres::Error> {
         if self.is_pooled {
             return Ok(Ready::Text(sql));
         }
-        let known = self.statements.borrow().get(sql).cloned();
+        let known = self.statements.lock().get(sql).cloned();
         let statement = match known {
             Some(statement) => statement,
             None => self.client.prepare(sql).await?,
         };
-        self.statements.borrow_mut().insert(sql, statement.clone());
+        self.statements.lock().insert(sql, statement.clone());
         Ok(Ready::Named(statement))
     }
 
