@@ -16,7 +16,7 @@ const LAYERS: &[&[&str]] = &[
     &["unwind", "histogram"],
     // Vocabulary: what scheduler and stores say to each other.
     &["store::fault", "store::form", "store::invalid"],
-    &["store::error", "store::micros", "store::node"],
+    &["store::error", "store::micros", "store::node", "store::times"],
     &["store::reply", "store::row"],
     &["store::history"],
     &["store::gate", "store::look", "store::minutes", "store::op"],

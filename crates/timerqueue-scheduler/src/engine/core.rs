@@ -19,6 +19,7 @@ use timerqueue::{CancellationTokenSource, OnceTimer, Runtime, Timer, TimerBuilde
 use super::around::Around;
 use super::backlog::Backlog;
 use super::binding::Rule;
+use super::calls::Calls;
 use super::close::Closer;
 use super::codec::Codec;
 use super::handshake::Handshake;
@@ -163,7 +164,7 @@ impl Cancels {
 /// The engine of a scheduler.
 pub(crate) struct Core {
     pub(crate) runtime: Runtime,
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: Calls,
     pub(super) handlers: Vec<Registered>,
     pub(crate) by_name: HashMap<Arc<str>, usize>,
     /// The most runs at a time.
@@ -249,8 +250,8 @@ impl Core {
             keys: AtomicU64::new(0),
             keeps_done: store.keeps_done(),
             node_name: Arc::clone(&node_name),
+            store: Calls::new(store, &runtime),
             runtime,
-            store,
             handlers,
             by_name,
             parallel,

@@ -7,6 +7,7 @@
 mod around;
 mod backlog;
 mod binding;
+mod calls;
 mod close;
 mod codec;
 mod core;

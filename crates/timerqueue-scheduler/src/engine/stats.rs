@@ -4,7 +4,7 @@
 //! store's.
 
 use crate::histogram::Histogram;
-use crate::store::Counts;
+use crate::store::{Counts, StoreTimes};
 
 /// The work of a scheduler so far, and the jobs of its store. Made by
 /// [`Scheduler::stats`](crate::Scheduler::stats).
@@ -36,4 +36,7 @@ pub struct Stats {
     pub lateness: Histogram,
     /// How long each handler ran, on the clock of the runtime.
     pub durations: Histogram,
+    /// How long the store took to answer each call of this scheduler, on the clock of the runtime:
+    /// the wait for the store's own threads is a part of it.
+    pub store: StoreTimes,
 }

@@ -64,6 +64,8 @@ const OWN_PANICS: &str = "timerqueue_scheduler_panics_total";
 const OWN_LOST: &str = "timerqueue_scheduler_lost_total";
 const OWN_BUCKET: &str = "timerqueue_scheduler_run_seconds_bucket";
 const OWN_COUNT: &str = "timerqueue_scheduler_run_seconds_count";
+const CALL_BUCKET: &str = "timerqueue_scheduler_store_seconds_bucket";
+const CALL_COUNT: &str = "timerqueue_scheduler_store_seconds_count";
 
 impl Figure {
     /// All kinds of figures.
@@ -84,6 +86,8 @@ impl Figure {
         counter(OWN_LOST, "Ends of runs of this scheduler that were refused, since the run was another's by then"),
         counter(OWN_BUCKET, "Runs of this scheduler that took less than `le` seconds"),
         counter(OWN_COUNT, "Runs of this scheduler whose duration is known"),
+        counter(CALL_BUCKET, "Calls of this scheduler that the store answered in less than `le` seconds, by call"),
+        counter(CALL_COUNT, "Calls of this scheduler that the store answered, by call"),
     ];
 
     /// Figures as a page of Prometheus' text format, with a help and a type for each name.
@@ -297,6 +301,13 @@ impl Figures {
         add(OWN_LOST, &[], stats.lost as f64);
         buckets(&stats.durations, |le, runs| add(OWN_BUCKET, &[("le", le)], runs));
         add(OWN_COUNT, &[], stats.durations.count() as f64);
+        let times = &stats.store;
+        for (call, times) in
+            [("change", &times.changes), ("claim", &times.claims), ("end", &times.ends), ("look", &times.looks)]
+        {
+            buckets(times, |le, calls| add(CALL_BUCKET, &[("call", call), ("le", le)], calls));
+            add(CALL_COUNT, &[("call", call)], times.count() as f64);
+        }
         made
     }
 }

@@ -109,10 +109,12 @@ impl<'t> Joint for &'t tokio_postgres::Transaction<'_> {
 /// ```
 /// use timerqueue_scheduler::{Error, Placed, Sql};
 ///
-/// // With sqlx: `let placed = send(&mut transaction, scheduler.put(&job).sql()?).await?;`
+/// // With sqlx 0.9: `let placed = send(&mut transaction, scheduler.put(&job).sql()?).await?;`
 /// # #[cfg(any())]
 /// async fn send<T>(transaction: &mut sqlx::PgConnection, sql: Sql<T>) -> Result<T, Box<dyn std::error::Error>> {
-///     let query = sql.parameters().iter().fold(sqlx::query_scalar(sql.text()), |query, value| query.bind(value));
+///     let text = sqlx::AssertSqlSafe(sql.text().to_owned());
+///     let values = sql.parameters().to_vec().into_iter();
+///     let query = values.fold(sqlx::query_scalar(text), |query, value| query.bind(value));
 ///     let answer: String = query.fetch_one(transaction).await?;
 ///     Ok(sql.answer(&answer)?)
 /// }
@@ -177,7 +179,9 @@ impl<'a> Put<'a> {
     /// [`Error::Store`] if the store of the scheduler is on another file, or not where the
     /// transaction is, and all failures of the file or the server; on a file if `synchronous` of
     /// the connection is below `FULL`, and on a server for [`Clash::Update`](crate::Clash::Update)
-    /// of a recurring job; and the errors of [`send`](Self::send).
+    /// of a recurring job; and the errors of [`send`](Self::send). That clash compares schedules
+    /// and goes on from the last occurrence, by rules that the nodes have and the server has not:
+    /// state such a job by [`send`](Self::send), as a program does at its start.
     ///
     /// # Examples
     ///

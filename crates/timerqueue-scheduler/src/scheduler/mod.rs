@@ -633,7 +633,7 @@ impl Scheduler {
     pub fn stats(&self) -> Pending<Stats> {
         let core = Arc::clone(&self.core);
         self.core.look_up(Scan::Counts, move |scanned| match scanned {
-            Scanned::Counts(jobs) => Some(Stats { jobs, ..core.stats.lock().clone() }),
+            Scanned::Counts(jobs) => Some(Stats { jobs, store: core.store.times(), ..core.stats.lock().clone() }),
             _ => None,
         })
     }

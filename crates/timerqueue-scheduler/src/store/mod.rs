@@ -43,6 +43,7 @@ mod sql;
 mod sqlite;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod text;
+mod times;
 
 use std::fmt;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ pub use self::invalid::{Invalid, MAX_ERROR_BYTES, MAX_KEY_BYTES, MAX_PAYLOAD_BYT
 pub use self::limits::{check_group, check_key, check_name, check_payload, check_trace};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use self::look::{CheckStep, Hold};
-pub use self::memory::{FaultyStore, MemoryStore, StoreCall, StoreCallKind, Trouble};
+pub use self::memory::{FaultyStore, MemoryStore, StoreCall, Trouble};
 #[doc(hidden)]
 pub use self::micros::Micros;
 #[doc(hidden)]
@@ -68,6 +69,7 @@ pub use self::minutes::Activity;
 pub use self::node::{
     Bound, Candidate, Entry, EntryHandler, GroupId, Limits, Node, NodeHandler, NodeId, Rate, Unbound,
 };
+pub(crate) use self::op::kind_of;
 #[doc(hidden)]
 pub use self::op::{
     Advance, Applied, Bind, Cancel, Change, Clash, Edit, Expiry, Mutation, NewJob, Op, Placed, Revive, Settle, Step,
@@ -86,6 +88,8 @@ pub use self::row::{
 };
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::{SqliteOptions, SqliteReader, SqliteStore};
+pub(crate) use self::times::Timing;
+pub use self::times::{StoreCallKind, StoreTimes};
 
 pub(crate) mod sealed {
     pub trait Sealed {}

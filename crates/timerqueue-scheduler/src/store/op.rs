@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{GroupId, Held, Invalid, JobId, Keep, LastRun, Micros, NodeId, Occurrence, Recurrence, Term, Terms};
+use super::{
+    GroupId, Held, Invalid, JobId, Keep, LastRun, Micros, NodeId, Occurrence, Recurrence, StoreCallKind, Term, Terms,
+};
 
 /// When a job is due: an instant, or a time that the store adds to its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -377,4 +379,9 @@ pub enum Applied {
     Revive(Revive),
     /// To an operation with a value that no store accepts. Nothing was done for it.
     Invalid(Invalid),
+}
+
+/// What these operations are for a store.
+pub(crate) fn kind_of(ops: &[Op]) -> StoreCallKind {
+    if let [Op::Settle(_), ..] = ops { StoreCallKind::End } else { StoreCallKind::Change }
 }

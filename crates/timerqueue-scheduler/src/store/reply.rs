@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::times::Timing;
 use crate::Error;
 
 type Callback<T> = Box<dyn FnOnce(Result<T, Error>) + Send>;
@@ -29,6 +30,8 @@ pub struct Reply<T> {
     callback: Option<Callback<T>>,
     /// Whether a caller waits for the answer. `None`: the engine does.
     awaited: Option<Awaited>,
+    /// `None`: it is not timed.
+    timing: Option<Timing>,
 }
 
 /// Whether a caller waits for an answer. Asked with locks of a store held.
@@ -37,12 +40,17 @@ pub(crate) type Awaited = Arc<dyn Fn() -> bool + Send + Sync>;
 impl<T> Reply<T> {
     /// A reply that calls `callback`.
     pub fn new(callback: impl FnOnce(Result<T, Error>) + Send + 'static) -> Self {
-        Self { callback: Some(Box::new(callback)), awaited: None }
+        Self { callback: Some(Box::new(callback)), awaited: None, timing: None }
     }
 
     /// The caller may stop waiting for the answer; `is_awaited` says whether it still waits.
     pub(crate) fn awaited_while(mut self, is_awaited: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.awaited = Some(Arc::new(is_awaited));
+        self
+    }
+
+    pub(crate) fn timed(mut self, timing: Timing) -> Self {
+        self.timing = Some(timing);
         self
     }
 
@@ -64,6 +72,7 @@ impl<T> Reply<T> {
 
     /// Gives the answer.
     pub fn send(mut self, answer: Result<T, Error>) {
+        self.timing.take().into_iter().for_each(Timing::end);
         if let Some(callback) = self.callback.take() {
             callback(answer);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use timerqueue::{ManualClock, Runtime};
 use timerqueue_scheduler::store::{Fault, FaultyStore, StoreCall, StoreCallKind, Trouble};
-use timerqueue_scheduler::{Error, Handler, Query, Run, Scheduler, State, Stats};
+use timerqueue_scheduler::{Error, Figures, Handler, Query, Run, Scheduler, State, Stats};
 
 use crate::bench::{HOUR, clock, secs};
 
@@ -50,6 +50,34 @@ fn the_nth_call_of_a_kind_fails_and_nothing_is_done() {
     let jobs = scheduler.list(Query::new()).wait().unwrap();
     assert_eq!(jobs.iter().map(|job| &*job.key).collect::<Vec<_>>(), ["a", "c"]);
     assert_eq!((store.calls(StoreCallKind::Change), store.calls(StoreCallKind::Look)), (3, 2));
+}
+
+#[test]
+fn answers_are_timed_by_the_kind_of_the_call() {
+    let (clock, _runtime, store, scheduler, _) = scheduler(|call| match call.kind {
+        StoreCallKind::Change if call.number > 1 => Trouble::Fail(Fault::Busy),
+        StoreCallKind::Change => Trouble::Late(secs(1)),
+        StoreCallKind::Claim => Trouble::Late(secs(2)),
+        StoreCallKind::End => Trouble::Late(secs(4)),
+        _ => Trouble::None,
+    });
+    let put = scheduler.put_to("count", &()).send();
+    clock.advance(secs(60));
+    assert!(put.wait().is_ok());
+    assert_eq!(fault(scheduler.put_to("count", &()).send().wait()), Fault::Busy);
+    let times = scheduler.stats().wait().unwrap().store;
+    let counted = [&times.changes, &times.claims, &times.ends, &times.looks].map(|times| times.count());
+    let kinds = [StoreCallKind::Change, StoreCallKind::Claim, StoreCallKind::End, StoreCallKind::Look];
+    assert_eq!(counted, kinds.map(|kind| store.calls(kind)), "also the answer that it has failed");
+    let longest = [&times.changes, &times.claims, &times.ends, &times.looks].map(|times| times.longest());
+    assert_eq!(longest, [secs(1), secs(2), secs(4), secs(0)]);
+    let figures = Figures::new(&scheduler).wait().unwrap();
+    let of = |call: &str, le: &str| {
+        let line = format!("timerqueue_scheduler_store_seconds_bucket{{call=\"{call}\",le=\"{le}\"}} ");
+        figures.iter().map(ToString::to_string).find_map(|text| Some(text.strip_prefix(&line)?.to_owned())).unwrap()
+    };
+    assert_eq!((&*of("end", "1.048576"), &*of("end", "4.194304")), ("0", "1"));
+    assert_eq!((&*of("change", "0.000256"), &*of("change", "+Inf")), ("1", "2"));
 }
 
 /// An outage of an hour, in the middle of runs: each job runs once, and its end is written when the

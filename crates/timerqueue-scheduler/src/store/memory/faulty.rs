@@ -15,7 +15,7 @@ use super::MemoryStore;
 use crate::store::gate::Gate;
 use crate::store::{
     Applied, Claim, Claimed, Entry, Error, Fault, Held, Micros, Op, Reply, Scan, Scanned, Settle, Settled, Store,
-    Verdict, Watcher, sealed,
+    StoreCallKind, Verdict, Watcher, kind_of, sealed,
 };
 use crate::unwind::caught;
 
@@ -27,20 +27,6 @@ pub struct StoreCall {
     pub number: u64,
     /// What is asked for.
     pub kind: StoreCallKind,
-}
-
-/// What is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StoreCallKind {
-    /// A put, a cancel or another change, by a user or by the scheduler: `put_many` is one call.
-    Change,
-    /// Due jobs, by the scheduler.
-    Claim,
-    /// The end of a run. The scheduler repeats it until the store has taken it.
-    End,
-    /// A list, a job by its key, counts.
-    Look,
 }
 
 /// What happens to a call of a [`FaultyStore`].
@@ -163,10 +149,7 @@ impl sealed::Sealed for FaultyStore {}
 
 impl Store for FaultyStore {
     fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
-        let kind = match &ops[..] {
-            [Op::Settle(_), ..] => StoreCallKind::End,
-            _ => StoreCallKind::Change,
-        };
+        let kind = kind_of(&ops);
         self.call(kind, reply, |store, reply| store.apply(ops, reply), |_, _| {});
     }
 

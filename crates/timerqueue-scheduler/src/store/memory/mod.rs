@@ -21,7 +21,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use timerqueue::Runtime;
 
-pub use self::faulty::{FaultyStore, StoreCall, StoreCallKind, Trouble};
+pub use self::faulty::{FaultyStore, StoreCall, Trouble};
 use self::table::Table;
 use super::gate::Gate;
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! A connection for one thread, which waits for each answer.
 //!
 //! Ground rules. The runtime of tokio is that of the connection, and runs while the thread waits:
-//! on this thread, or on another one if this thread runs a task of tokio ([`Own`]). An answer that does not come within the time limit ends the connection. [`Link::query`] and
-//! [`Link::steps`] are for transactions, [`Link::ask`] is for a statement by itself.
+//! on this thread, or on another one if this thread runs a task of tokio ([`Own`]). An answer that
+//! does not come within the time limit ends the connection. [`Link::query`] and [`Link::steps`] are
+//! for transactions, [`Link::ask`] is for a statement by itself.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
