@@ -53,7 +53,7 @@ use self::sleepers::Sleep;
 pub use self::view::PostgresReader;
 use self::writer::{Back, Message, Write, Writer};
 use super::gate::Gate;
-use super::origin::Origin;
+use super::origin::{self, Origin};
 use super::questions::Questions;
 use super::sql::checked;
 use super::{
@@ -511,12 +511,7 @@ impl Drop for Inner {
         let _ = self.messages.send(Message::Close);
         self.questions.close();
         self.stop.take().map(|stop| stop.send(()));
-        for thread in self.threads.drain(..) {
-            // The last handle may be dropped by a reply.
-            if thread.thread().id() != thread::current().id() {
-                let _ = thread.join();
-            }
-        }
+        origin::join(self.threads.drain(..));
     }
 }
 
@@ -524,25 +519,19 @@ impl sealed::Sealed for PostgresStore {}
 
 impl Store for PostgresStore {
     fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
-        if let Some(refusal) = self.inner.origin.refusal() {
-            return reply.send(Err(refusal));
-        }
+        let Some(reply) = self.inner.origin.admits(reply) else { return };
         let ops = ops.into_iter().map(checked).collect();
         // A dropped reply answers that the store is closed.
         let _ = self.inner.messages.send(Message::Apply(Write::new(ops, None, Back::Applied(reply))));
     }
 
     fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
-        if let Some(refusal) = self.inner.origin.refusal() {
-            return reply.send(Err(refusal));
-        }
+        let Some(reply) = self.inner.origin.admits(reply) else { return };
         let _ = self.inner.messages.send(Message::Claim(claim, Instant::now(), reply));
     }
 
     fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>) {
-        if let Some(refusal) = self.inner.origin.refusal() {
-            return reply.send(Err(refusal));
-        }
+        let Some(reply) = self.inner.origin.admits(reply) else { return };
         // Limits over all nodes take further round trips under a lock: a claim keeps them for many
         // jobs at once.
         let entry = self.inner.shared.entries.lock().get(&place.owner).cloned();
@@ -554,9 +543,7 @@ impl Store for PostgresStore {
     }
 
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
-        if let Some(refusal) = self.inner.origin.refusal() {
-            return reply.send(Err(refusal));
-        }
+        let Some(reply) = self.inner.origin.admits(reply) else { return };
         self.inner.questions.ask(scan, reply);
     }
 

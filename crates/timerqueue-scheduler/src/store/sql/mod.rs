@@ -11,10 +11,11 @@ pub(super) mod looks;
 mod texts;
 mod work;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::columns::Read;
+use super::minutes::{Ends, KEPT};
 use super::rules::Row;
 use super::{Finished, History, Invalid, JobId, Micros, Mutation, NewJob, Op, State};
 
@@ -68,6 +69,7 @@ value_of! {
     bool: |flag| Value::Flag(flag),
     i64: |number| Value::Number(Some(number)),
     Option<i64>: |number| Value::Number(number),
+    u32: |number| Value::Number(Some(number.into())),
     u64: |number| Value::Number(Some(number as i64)),
     usize: |number| Value::Number(Some(number as i64)),
     JobId: |id| Value::Number(Some(id.0 as i64)),
@@ -85,6 +87,32 @@ macro_rules! values {
     };
 }
 pub(super) use values;
+
+/// The ends of runs that a transaction has counted, by minute and handler.
+pub(super) type Counted = BTreeMap<(i64, usize), Ends>;
+
+/// What adds the counts of a transaction. The first one of a minute removes what is older than a
+/// week. A transaction that fails may have removed nothing: the next minute does. `writer`: on a
+/// server, the name of the rows. `pruned`: the minute of the last removal.
+pub(super) fn minutes(
+    texts: &Texts,
+    counted: &Counted,
+    writer: Option<i64>,
+    pruned: &mut i64,
+) -> Vec<(&'static str, Vec<Value<'static>>)> {
+    let mut statements = Vec::new();
+    for (&(minute, handler), ends) in counted {
+        let Ends { done, again, failed, died, expired, longest, late } = *ends;
+        let mut values = values![minute, handler, done, again, failed, died, expired, longest].to_vec();
+        values.extend(late.map(Value::from).into_iter().chain(writer.map(Value::from)));
+        statements.push((texts.count, values));
+    }
+    if let Some((&(minute, _), _)) = counted.last_key_value().filter(|((minute, _), _)| minute > pruned) {
+        *pruned = minute;
+        statements.push((texts.prune, values![minute - KEPT].to_vec()));
+    }
+    statements
+}
 
 /// A row of an answer. What a person has written into a table is no reason to fail: a value of
 /// another type is none.

@@ -37,6 +37,22 @@ macro_rules! places {
     };
 }
 
+/// Counts of minutes are added up.
+macro_rules! add_up {
+    ($max:literal) => {
+        concat!(
+            " DO UPDATE SET done = one.done + excluded.done, again = one.again + excluded.again, failed = one.failed + excluded.failed, \
+             died = one.died + excluded.died, expired = one.expired + excluded.expired, late0 = one.late0 + excluded.late0, \
+             late1 = one.late1 + excluded.late1, late2 = one.late2 + excluded.late2, late3 = one.late3 + excluded.late3, \
+             late4 = one.late4 + excluded.late4, late5 = one.late5 + excluded.late5, late6 = one.late6 + excluded.late6, \
+             late7 = one.late7 + excluded.late7, late8 = one.late8 + excluded.late8, late9 = one.late9 + excluded.late9, \
+             late10 = one.late10 + excluded.late10, late11 = one.late11 + excluded.late11, longest = ",
+            $max,
+            "(one.longest, excluded.longest)"
+        )
+    };
+}
+
 /// What the two spell in different ways: in a file, and on a server.
 macro_rules! spellings {
     ($d:tt $($name:ident: $file:tt | $server:tt,)+) => {
@@ -179,6 +195,11 @@ spellings! { $
         "SELECT 1 WHERE to_regclass('hold') IS NOT NULL",
     hold: "timerqueue_hold" | "hold",
     last_id: "last_id FROM timerqueue_store" | "CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM ids",
+    // Each writer of a server adds to rows under its name: no node waits for another's commit.
+    of_connection: "" | ", connection",
+    connection: "" | ", $21",
+    add_up: (add_up!("max")) | (add_up!("greatest")),
+    old_minutes: "minute <= $1" | "ctid IN (SELECT ctid FROM minutes WHERE minute <= $1 FOR UPDATE SKIP LOCKED)",
     // A sum has more digits than a number.
     as_number: "" | "::bigint",
 }
@@ -334,6 +355,18 @@ texts! {
         "SELECT one.id, version, affinity, handler.name, member FROM " groups " AS one \
          JOIN " handlers " AS handler ON handler.id = one.handler WHERE one.id > $1 ORDER BY one.id LIMIT $2"
     ],
+    /// Adds the counts of a minute and a handler.
+    count: [
+        "INSERT INTO " minutes " AS one (minute, handler, done, again, failed, died, expired, longest, \
+         late0, late1, late2, late3, late4, late5, late6, late7, late8, late9, late10, late11" of_connection ") VALUES \
+         ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20" connection ") \
+         ON CONFLICT (minute, handler" of_connection ")" add_up
+    ],
+    /// What is done with counts that are there already.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "the keeper of a server folds minutes"))]
+    add_up: [add_up],
+    /// Removes old minutes.
+    prune: ["DELETE FROM " minutes " WHERE " old_minutes],
     /// The ends of runs.
     windows: [
         "SELECT minute - minute % $1 AS begin, handler.name, max(longest), sum(done)" as_number ", sum(again)" as_number ", \

@@ -9,9 +9,8 @@ use std::mem::take;
 use std::sync::Arc;
 
 use super::groups::Groups;
-use super::{Answer, Dialect, Value, Which, values};
+use super::{Answer, Counted, Dialect, Value, Which, values};
 use crate::store::columns::Read;
-use crate::store::minutes::Ends;
 use crate::store::rules::{Effects, Group, Lane, MOST_DEAD, Member, Row, Rows, Runs, Tie};
 use crate::store::{Finished, History, JobId, LastRun, Micros, NewJob, State, text};
 
@@ -65,7 +64,7 @@ pub(in crate::store) struct Work<D: Dialect> {
     /// During a claim.
     pub(in crate::store) heads: HashMap<Index, Heads>,
     /// The ends of runs, by minute and handler.
-    pub(in crate::store) minutes: BTreeMap<(i64, usize), Ends>,
+    pub(in crate::store) minutes: Counted,
     /// The done jobs that are kept.
     pub(in crate::store) done: Vec<Finished>,
     pub(in crate::store) groups: Groups,

@@ -11,7 +11,6 @@ mod hold;
 mod joint;
 mod log;
 mod members;
-mod minutes;
 mod place;
 mod reader;
 mod rows;
@@ -40,7 +39,7 @@ pub use self::view::SqliteReader;
 use self::watch::{Stop, Watch};
 use self::writer::{Message, Write, Writer};
 use super::gate::Gate;
-use super::origin::Origin;
+use super::origin::{self, Origin};
 use super::questions::Questions;
 use super::sql::checked;
 use super::{
@@ -412,12 +411,7 @@ impl Drop for Inner {
         self.guard.leaving.store(true, Ordering::Release);
         self.questions.close();
         self.stop.stop();
-        for thread in self.threads.drain(..) {
-            // The last handle may be dropped by a reply.
-            if thread.thread().id() != thread::current().id() {
-                let _ = thread.join();
-            }
-        }
+        origin::join(self.threads.drain(..));
     }
 }
 
@@ -425,31 +419,23 @@ impl sealed::Sealed for SqliteStore {}
 
 impl Store for SqliteStore {
     fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
-        if let Some(refusal) = self.inner.origin.refusal() {
-            return reply.send(Err(refusal));
-        }
+        let Some(reply) = self.inner.origin.admits(reply) else { return };
         let ops = ops.into_iter().map(checked).collect();
         self.inner.write(Write::Apply(ops, reply));
     }
 
     fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
-        if let Some(refusal) = self.inner.origin.refusal() {
-            return reply.send(Err(refusal));
-        }
+        let Some(reply) = self.inner.origin.admits(reply) else { return };
         self.inner.write(Write::Claim(claim, reply));
     }
 
     fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>) {
-        if let Some(refusal) = self.inner.origin.refusal() {
-            return reply.send(Err(refusal));
-        }
+        let Some(reply) = self.inner.origin.admits(reply) else { return };
         self.inner.write(Write::Settle(Box::new(checked(end)), Some(place), reply));
     }
 
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
-        if let Some(refusal) = self.inner.origin.refusal() {
-            return reply.send(Err(refusal));
-        }
+        let Some(reply) = self.inner.origin.admits(reply) else { return };
         self.inner.questions.ask(scan, reply);
     }
 

@@ -14,7 +14,7 @@ use timerqueue::Runtime;
 
 use super::error::Failure;
 use super::statements::Statements;
-use super::{minutes, reader, rows};
+use super::{reader, rows};
 use crate::store::columns::Read;
 use crate::store::minutes::minute_of;
 use crate::store::rules::{Bindings as _, Effects, Row, Rows as _};
@@ -431,7 +431,9 @@ impl<'a> Work<'a> {
         self.write_done();
         if !self.has_failed() && !self.minutes.is_empty() {
             let counted = std::mem::take(&mut self.minutes);
-            self.kept(|file| Ok(minutes::write(&mut file.statements, &counted, &mut file.memory.pruned)?));
+            for (sql, values) in sql::minutes(&File::TEXTS, &counted, None, &mut self.dialect.memory.pruned) {
+                self.ask(sql, &values);
+            }
             self.sweep();
         }
         self.remember_runs();

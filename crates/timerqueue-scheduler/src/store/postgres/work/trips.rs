@@ -16,14 +16,13 @@ use crate::store::postgres::Shared;
 use crate::store::postgres::error::{Failure, Remedy};
 use crate::store::postgres::link::Link;
 use crate::store::postgres::members::{OUTLOOK, OUTLOOK_OF, Outlook};
-use crate::store::postgres::minutes;
 use crate::store::postgres::params::Owned;
 use crate::store::postgres::rows::{self, Values, with_columns};
 use crate::store::postgres::sleepers::{self, Woken};
 use crate::store::postgres::wire::{Step, run};
 use crate::store::rules::{Effects, Row, Rows};
 use crate::store::sql::history::{self, Texted};
-use crate::store::sql::{Changed, Dialect, Handlers, Heads, Index, index_of};
+use crate::store::sql::{self, Changed, Dialect, Handlers, Heads, Index, Value, index_of};
 use crate::store::{Claim, Fault, JobId, Micros, Mutation, Op, limits};
 
 /// The instant of a transaction, which its further statements read as well; and how long they wait
@@ -33,6 +32,11 @@ const NOW: &str =
 
 /// Whether some row waits longer than its span.
 const BEHIND: &str = "SELECT FROM jobs WHERE earliest > current_setting('timerqueue.now')::bigint LIMIT 1";
+
+/// A statement of the texts, among the steps of a trip.
+fn step<'v>((sql, values): (&'static str, Vec<Value<'v>>)) -> Step<'v> {
+    Step::Run(sql, values.into_iter().map(|value| Box::new(value) as Owned<'v>).collect())
+}
 
 /// This writer commits with this number. The row is locked before the `COMMIT` is sent, so the
 /// question whether the commit was done waits for it.
@@ -500,14 +504,14 @@ impl<'a> Work<'a> {
         let done = std::mem::take(&mut self.done);
         let texted = Texted::of(&done, Server::clean);
         let mut steps = written.steps();
-        for (sql, values) in history::statements(&Server::TEXTS, &done, &texted, self.up) {
-            steps.push(Step::Run(sql, values.into_iter().map(|value| Box::new(value) as Owned<'_>).collect()));
-        }
+        steps.extend(history::statements(&Server::TEXTS, &done, &texted, self.up).into_iter().map(step));
         if !self.dialect.newly_keeps_keys.is_empty() {
             let kinds: Vec<i64> = self.dialect.newly_keeps_keys.iter().copied().collect();
             steps.push(run!(KEEPS_KEYS, kinds));
         }
-        steps.extend(minutes::steps(link, writer, &self.minutes));
+        let mut pruned = link.pruned.get();
+        steps.extend(sql::minutes(&Server::TEXTS, &self.minutes, Some(writer), &mut pruned).into_iter().map(step));
+        link.pruned.set(pruned);
         let mut has_written = self.dialect.is_marked;
         if !has_written && (self.dialect.has_asked || !steps.is_empty()) {
             let member = self.dialect.outlook.member.filter(|_| self.dialect.begins);
