@@ -5,11 +5,11 @@
 //! numbers.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
-use timerqueue_scheduler::is_visible;
+use timerqueue_scheduler::{Counts, KindCounts, State, is_visible};
 
 /// Whether a character is shown as it is.
 fn is_plain(c: char, lines: bool) -> bool {
@@ -151,9 +151,52 @@ pub(crate) fn number(number: u64) -> String {
     text
 }
 
-/// A number that may be greater in truth.
-pub(crate) fn at_least(least: u64, is_bounded: bool) -> String {
-    if is_bounded { format!("{}+", number(least)) } else { number(least) }
+/// How many there are, and whether this is exact.
+#[derive(Clone, Copy)]
+pub(crate) struct Count {
+    pub(crate) number: u64,
+    mark: Option<char>,
+}
+
+impl Count {
+    /// There may be more in truth.
+    pub(crate) fn at_least(number: u64, is_bounded: bool) -> Self {
+        Self { number, mark: is_bounded.then_some('+') }
+    }
+
+    /// The jobs in a state.
+    pub(crate) fn of(counts: &Counts, state: State) -> Self {
+        let exact = Self::at_least(counts.of(state), counts.is_bounded(state));
+        exact.or_about(counts.estimate().filter(|_| state == State::Waiting))
+    }
+
+    /// The jobs of a handler in a state.
+    pub(crate) fn of_kind(kind: &KindCounts, state: State) -> Self {
+        let exact = Self::at_least(kind.of(state), kind.is_bounded(state));
+        exact.or_about(kind.estimate().filter(|_| state == State::Waiting))
+    }
+
+    fn or_about(self, estimate: Option<u64>) -> Self {
+        estimate.map_or(self, |number| Self { number, mark: Some('≈') })
+    }
+
+    pub(crate) fn is_none(self) -> bool {
+        self.number == 0 && self.mark.is_none()
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mark {
+            // Two digits of an estimate say all that it knows.
+            Some('≈') => {
+                let unit = 10_u64.pow(self.number.checked_ilog10().unwrap_or_default().saturating_sub(1));
+                write!(f, "≈{}", number(self.number / unit * unit))
+            }
+            Some(mark) => write!(f, "{}{mark}", number(self.number)),
+            None => f.write_str(&number(self.number)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -206,7 +249,9 @@ mod tests {
         assert_eq!(relative(now - Duration::from_millis(5_900), now), "5 s ago");
         assert_eq!(relative(now - Duration::from_millis(900), now), "now");
         assert_eq!(number(1_234_567), "1\u{2009}234\u{2009}567");
-        assert_eq!((&*number(12), &*at_least(12, false)), ("12", "12"));
-        assert_eq!(at_least(50_000, true), "50\u{2009}000+");
+        assert_eq!((number(12), Count::at_least(12, false).to_string()), ("12".to_owned(), "12".to_owned()));
+        assert_eq!(Count::at_least(50_000, true).to_string(), "50\u{2009}000+");
+        assert_eq!(Count::at_least(50_000, true).or_about(Some(1_043_210)).to_string(), "≈1\u{2009}000\u{2009}000");
+        assert_eq!(Count::at_least(0, true).or_about(Some(0)).to_string(), "≈0");
     }
 }

@@ -49,6 +49,7 @@ const fn counter(name: &'static str, help: &'static str) -> FigureKind {
 }
 
 const JOBS: &str = "timerqueue_jobs";
+const ESTIMATED: &str = "timerqueue_jobs_estimated";
 const FAILING: &str = "timerqueue_jobs_failing";
 const PAUSED: &str = "timerqueue_handler_paused";
 const PLACES: &str = "timerqueue_places";
@@ -71,6 +72,10 @@ impl Figure {
     /// All kinds of figures.
     pub const KINDS: &'static [FigureKind] = &[
         gauge(JOBS, "Jobs of the store, by handler and state"),
+        gauge(
+            ESTIMATED,
+            "1 for a handler with too many waiting jobs to be counted each time: their number is an estimate",
+        ),
         gauge(FAILING, "Jobs that wait after a failed attempt, by handler"),
         gauge(PAUSED, "1 for a handler that is paused"),
         gauge(PLACES, "Runs that all nodes allow at a time, by handler"),
@@ -214,7 +219,7 @@ impl Figures {
     /// [`Error::Store`].
     pub async fn read(&self) -> Result<Vec<Figure>, Error> {
         let begun = Instant::now();
-        let stats = self.scheduler.stats().await?;
+        let stats = self.scheduler.some_stats(MOST_COUNTED).await?;
         let took = begun.elapsed();
         let nodes = self.scheduler.nodes().await?;
         let activity = self.scheduler.activity(self.since(&stats), MINUTE).await?;
@@ -228,7 +233,7 @@ impl Figures {
     /// [`Error::Store`].
     pub fn wait(&self) -> Result<Vec<Figure>, Error> {
         let begun = Instant::now();
-        let stats = self.scheduler.stats().wait()?;
+        let stats = self.scheduler.some_stats(MOST_COUNTED).wait()?;
         let took = begun.elapsed();
         let nodes = self.scheduler.nodes().wait()?;
         let activity = self.scheduler.activity(self.since(&stats), MINUTE).wait()?;
@@ -269,9 +274,12 @@ impl Figures {
         };
         for kind in &jobs.kinds {
             let handler = ("handler", &*kind.name);
+            let estimate = kind.estimate();
             for (state, word) in STATES {
-                add(JOBS, &[handler, ("state", word)], kind.of(state) as f64);
+                let jobs = estimate.filter(|_| state == State::Waiting).unwrap_or_else(|| kind.of(state));
+                add(JOBS, &[handler, ("state", word)], jobs as f64);
             }
+            add(ESTIMATED, &[handler], f64::from(u8::from(estimate.is_some())));
             add(FAILING, &[handler], kind.failing as f64);
             add(PAUSED, &[handler], f64::from(u8::from(kind.paused)));
         }
@@ -294,7 +302,8 @@ impl Figures {
             buckets(&ends.lateness, |le, runs| add(LATE_BUCKET, &[handler, ("le", le)], runs));
             add(LATE_COUNT, &[handler], ends.lateness.count() as f64);
         }
-        for (end, runs) in ENDS.into_iter().zip([stats.done, stats.again, stats.retried, stats.died, stats.expired]) {
+        let own = ENDS.into_iter().zip([stats.done, stats.again, stats.retried, stats.died, stats.expired]);
+        for (end, runs) in own.chain([("cut_off", stats.cut_off)]) {
             add(OWN_RUNS, &[("end", end)], runs as f64);
         }
         add(OWN_PANICS, &[], stats.panics as f64);
@@ -312,6 +321,8 @@ impl Figures {
     }
 }
 
+/// What a server walks to count, of each index: some milliseconds. Beyond, its statistics tell.
+const MOST_COUNTED: u64 = 50_000;
 const MINUTE: Duration = Duration::from_secs(60);
 /// After this time no run is counted for a minute that has passed, unless the clock was set.
 const SETTLED: Duration = Duration::from_secs(600);
@@ -347,6 +358,7 @@ mod tests {
     use timerqueue::{ManualClock, Runtime};
 
     use super::*;
+    use crate::store::{Counts, KindCounts};
     use crate::{Handler, Retry, Run};
 
     fn value(figures: &[Figure], line: &str) -> f64 {
@@ -381,6 +393,15 @@ mod tests {
         assert_eq!((bucket("0.004096"), bucket("0.016384"), bucket("+Inf")), (14.0, 28.0, 28.0));
         assert_eq!(value(&read, "timerqueue_scheduler_runs_total{end=\"dead\"}"), 28.0);
         assert_eq!(value(&read, "timerqueue_scheduler_run_seconds_count"), 56.0);
+        let cut_off = Stats { cut_off: 3, ..scheduler.stats().wait().unwrap() };
+        let told = figures.made(&cut_off, Duration::ZERO, &[], &[]);
+        assert_eq!(value(&told, "timerqueue_scheduler_runs_total{end=\"cut_off\"}"), 3.0);
+        let mut many = KindCounts::new("mail".into(), false, [50_000, 0, 0, 0, 0]);
+        many.estimate = Some(1_000_000);
+        let jobs = Counts::new(vec![many], None, SystemTime::now());
+        let told = figures.made(&Stats { jobs, ..cut_off }, Duration::ZERO, &[], &[]);
+        assert_eq!(value(&told, "timerqueue_jobs{handler=\"mail\",state=\"waiting\"}"), 1e6);
+        assert_eq!(value(&told, "timerqueue_jobs_estimated{handler=\"mail\"}"), 1.0);
         assert_eq!(value(&read, "timerqueue_places{handler=\"mail\"}"), 32.0);
         let named = |kind: &FigureKind| read.iter().any(|figure| figure.name == kind.name);
         assert!(Figure::KINDS.iter().all(named));

@@ -631,8 +631,17 @@ impl Scheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn stats(&self) -> Pending<Stats> {
+        self.stats_by(Scan::Counts)
+    }
+
+    /// The same, with [counts at a bounded cost](Self::some_counts).
+    pub(crate) fn some_stats(&self, most: u64) -> Pending<Stats> {
+        self.stats_by(Scan::SomeCounts { most })
+    }
+
+    fn stats_by(&self, scan: Scan) -> Pending<Stats> {
         let core = Arc::clone(&self.core);
-        self.core.look_up(Scan::Counts, move |scanned| match scanned {
+        self.core.look_up(scan, move |scanned| match scanned {
             Scanned::Counts(jobs) => Some(Stats { jobs, store: core.store.times(), ..core.stats.lock().clone() }),
             _ => None,
         })
@@ -642,7 +651,8 @@ impl Scheduler {
     /// memory keep their counts, and answer as [`stats`](Self::stats) does. A server walks an index
     /// for each: up to `most` entries of those that all handlers share, and as many in sum of those
     /// of the handlers, but 1,000 of each. A count that ends there is
-    /// [bounded](crate::Counts::is_bounded): there are as many jobs at least.
+    /// [bounded](crate::Counts::is_bounded): there are as many jobs at least, and about as many as
+    /// the server's statistics [say](crate::Counts::estimate).
     ///
     /// # Errors
     ///

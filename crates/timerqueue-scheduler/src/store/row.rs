@@ -768,6 +768,8 @@ pub struct KindCounts {
     pub(crate) bounded: [bool; State::ALL.len()],
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) failing_bounded: bool,
+    #[serde(rename = "waiting_estimate", skip_serializing_if = "Option::is_none")]
+    pub(crate) estimate: Option<u64>,
 }
 
 fn is_none_bounded(states: &[bool; State::ALL.len()]) -> bool {
@@ -784,7 +786,7 @@ fn by_state<S: Serializer>(states: &[u64; State::ALL.len()], to: S) -> Result<S:
 
 impl KindCounts {
     pub(crate) fn new(name: Arc<str>, paused: bool, states: [u64; State::ALL.len()]) -> Self {
-        Self { name, paused, failing: 0, states, bounded: Default::default(), failing_bounded: false }
+        Self { name, paused, failing: 0, states, bounded: Default::default(), failing_bounded: false, estimate: None }
     }
 
     pub(crate) fn with_failing(mut self, failing: u64) -> Self {
@@ -809,6 +811,13 @@ impl KindCounts {
     #[must_use]
     pub fn is_failing_bounded(&self) -> bool {
         self.failing_bounded
+    }
+
+    /// About how many jobs wait, by the statistics of the server, if their count is
+    /// [bounded](Self::is_bounded).
+    #[must_use]
+    pub fn estimate(&self) -> Option<u64> {
+        self.estimate
     }
 }
 
@@ -881,6 +890,14 @@ impl Counts {
     #[must_use]
     pub fn is_failing_bounded(&self) -> bool {
         self.kinds.iter().any(KindCounts::is_failing_bounded)
+    }
+
+    /// About how many jobs wait, by the statistics of the server, if the count of some handler is
+    /// [bounded](KindCounts::estimate).
+    #[must_use]
+    pub fn estimate(&self) -> Option<u64> {
+        let about = |kind: &KindCounts| kind.estimate.unwrap_or_else(|| kind.of(State::Waiting));
+        self.kinds.iter().any(|kind| kind.estimate.is_some()).then(|| self.kinds.iter().map(about).sum())
     }
 
     /// The number of jobs that wait after a failed attempt, of all handlers.

@@ -152,3 +152,26 @@ fn a_reader_and_a_hold_may_be_used_within_a_task_of_tokio() {
         tokio.block_on(tokio.spawn(task)).unwrap();
     }
 }
+
+#[test]
+fn a_count_that_ends_early_comes_with_an_estimate() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let node = Scheduler::builder().store(connect(server, &options(&schema))).start().unwrap();
+    let puts = |name: &'static str, jobs: usize| {
+        let node = &node;
+        let put = move |n: usize| node.put_to(name, &n).key(&format!("{name}/{n}")).due(HOUR);
+        drop(node.put_many((0..jobs).map(put)).wait().unwrap());
+    };
+    puts("many", 3_000);
+    puts("few", 20);
+    server.psql(&format!("ANALYZE {schema}.jobs"));
+    let counts = node.some_counts(1_000).wait().unwrap();
+    let of = |name: &str| counts.kind(name).unwrap().estimate();
+    assert_eq!((of("few"), counts.kind("many").unwrap().of(State::Waiting)), (None, 1_000));
+    let (many, all) = (of("many").unwrap(), counts.estimate().unwrap());
+    assert!((2_700..3_300).contains(&many), "{many}");
+    assert_eq!(all, many + 20);
+    let counts = node.stats().wait().unwrap().jobs;
+    assert_eq!((counts.of(State::Waiting), counts.estimate()), (3_020, None));
+}

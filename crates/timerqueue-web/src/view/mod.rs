@@ -26,7 +26,7 @@ pub(crate) use self::overview::activity;
 pub(crate) use self::schedules::find as schedules;
 use crate::page::{Answer, Inner};
 use crate::route::{Action, After, Route, Said, Tab};
-use crate::text;
+use crate::text::{self, Count};
 
 pub(crate) const ICON: &str = include_str!("icon.svg");
 const STYLE: &str = include_str!("style.css");
@@ -183,9 +183,9 @@ impl Frame<'_> {
     }
 
     fn navigation(&self, place: Place) -> Markup {
-        let count = |(number, bounded): (u64, bool), hot: Option<&'static str>| {
-            let class = format!("count{}", hot.filter(|_| number > 0).unwrap_or_default());
-            html! { span class=(class) { (text::at_least(number, bounded)) } }
+        let count = |count: Count, hot: Option<&'static str>| {
+            let class = format!("count{}", hot.filter(|_| count.number > 0).unwrap_or_default());
+            html! { span class=(class) { (count) } }
         };
         let item = |own: Place, link: String, name: &str, count: Option<Markup>| {
             html! {
@@ -197,7 +197,7 @@ impl Frame<'_> {
                 }
             }
         };
-        let jobs = |tab: Tab, number: (u64, bool), hot| {
+        let jobs = |tab: Tab, number: Count, hot| {
             item(
                 Place::Jobs(tab),
                 self.link(&format!("/jobs?state={}", tab.word())),
@@ -205,8 +205,8 @@ impl Frame<'_> {
                 Some(count(number, hot)),
             )
         };
-        let of = |state| (self.counts.of(state), self.counts.is_bounded(state));
-        let failing = (self.counts.failing(), self.counts.is_failing_bounded());
+        let of = |state| Count::of(self.counts, state);
+        let failing = Count::at_least(self.counts.failing(), self.counts.is_failing_bounded());
         html! {
             nav #nav data-live aria-label="Pages" {
                 ul {

@@ -11,7 +11,7 @@ use super::{Frame, HANDLERS, Place, count, jobs};
 use crate::page::Inner;
 use crate::plot::{self, Window};
 use crate::route::{Span, Tab};
-use crate::text;
+use crate::text::{self, Count};
 
 /// Jobs of the short lists.
 const FEW: usize = 5;
@@ -99,14 +99,13 @@ fn sums(activity: &[Activity]) -> HashMap<Arc<str>, Sum> {
 }
 
 fn tiles(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
-    let of = |state| (frame.counts.of(state), frame.counts.is_bounded(state));
-    let shown = |(number, bounded): (u64, bool)| text::at_least(number, bounded);
-    let tile = |tab: Tab, (number, bounded): (u64, bool), below: Markup| {
-        let class = format!("tile {}{}", tab.word(), if number == 0 { " none" } else { "" });
+    let of = |state| Count::of(frame.counts, state);
+    let tile = |tab: Tab, count: Count, below: Markup| {
+        let class = format!("tile {}{}", tab.word(), if count.number == 0 { " none" } else { "" });
         html! {
             a class=(class) href=(frame.link(&format!("/jobs?state={}", tab.word()))) {
                 span.name { (tab.title()) }
-                b { (text::at_least(number, bounded)) }
+                b { (count) }
                 span { (below) }
             }
         }
@@ -120,12 +119,12 @@ fn tiles(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
     let paused = frame.counts.kinds.iter().filter(|kind| kind.paused).count();
     html! {
         (tile(Tab::Waiting, of(State::Waiting), overdue))
-        (tile(Tab::Running, of(State::Running), html! { (shown(of(State::Queued))) " queued" }))
-        (tile(Tab::Failing, (frame.counts.failing(), frame.counts.is_failing_bounded()), html! { "to be repeated" }))
+        (tile(Tab::Running, of(State::Running), html! { (of(State::Queued)) " queued" }))
+        (tile(Tab::Failing, Count::at_least(frame.counts.failing(), frame.counts.is_failing_bounded()), html! { "to be repeated" }))
         (tile(Tab::Dead, of(State::Dead), html! { "kept until retried" }))
         a.tile href=(frame.link("/schedules")) {
             span.name { "Schedules" }
-            b { (shown(of(State::Recurring))) }
+            b { (of(State::Recurring)) }
             span { (frame.counts.kinds.len()) " handlers, " (paused) " paused" }
         }
         div.tile {
@@ -251,11 +250,11 @@ fn handler(frame: &Frame<'_>, kind: &KindCounts, sum: Option<&Sum>) -> Markup {
     let none = Sum::default();
     let sum = sum.unwrap_or(&none);
     let name = text::pair("handler", &kind.name);
-    let cell = |tab: Tab, number: u64, bounded: bool| {
+    let cell = |tab: Tab, jobs: Count| {
         html! {
             td.num {
-                @if number == 0 && !bounded { (count(0)) }
-                @else { a href=(frame.link(&format!("/jobs?state={}&{name}", tab.word()))) { (text::at_least(number, bounded)) } }
+                @if jobs.is_none() { (count(0)) }
+                @else { a href=(frame.link(&format!("/jobs?state={}&{name}", tab.word()))) { (jobs) } }
             }
         }
     };
@@ -269,10 +268,10 @@ fn handler(frame: &Frame<'_>, kind: &KindCounts, sum: Option<&Sum>) -> Markup {
                 @if kind.paused { " " span.paused { "paused" } }
                 @if !frame.is_served(&kind.name) { " " span.paused { "no node" } }
             }
-            (cell(Tab::Waiting, kind.of(State::Waiting), kind.is_bounded(State::Waiting)))
-            (cell(Tab::Running, kind.of(State::Running), kind.is_bounded(State::Running)))
-            (cell(Tab::Failing, kind.failing, kind.is_failing_bounded()))
-            (cell(Tab::Dead, kind.of(State::Dead), kind.is_bounded(State::Dead)))
+            (cell(Tab::Waiting, Count::of_kind(kind, State::Waiting)))
+            (cell(Tab::Running, Count::of_kind(kind, State::Running)))
+            (cell(Tab::Failing, Count::at_least(kind.failing, kind.is_failing_bounded())))
+            (cell(Tab::Dead, Count::of_kind(kind, State::Dead)))
             td.num.wide { (count(kind.of(State::Recurring))) }
             td.num.wide { (count(sum.done)) }
             td.num.wide { (count(sum.failed + sum.died + sum.expired)) }

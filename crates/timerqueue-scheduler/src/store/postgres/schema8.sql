@@ -410,3 +410,12 @@ END $$;
 DROP TRIGGER IF EXISTS jobs_early ON jobs;
 CREATE TRIGGER jobs_early BEFORE INSERT OR UPDATE ON jobs FOR EACH ROW
 WHEN (NEW.early OR NEW.wake < clock() - 250000) EXECUTE FUNCTION set_early();
+
+-- How many jobs of a handler wait, by the statistics of the server.
+CREATE OR REPLACE FUNCTION about(kind bigint) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+DECLARE
+    plan json;
+BEGIN
+    EXECUTE format('EXPLAIN (FORMAT JSON) SELECT FROM jobs WHERE handler = %s AND NOT recurs AND wake IS NOT NULL', kind) INTO plan;
+    RETURN (plan -> 0 -> 'Plan' ->> 'Plan Rows')::numeric::bigint;
+END $$;

@@ -367,6 +367,7 @@ fn counts_at<L: Look>(db: &L, mut now: Micros, most: u64) -> Result<Counts, L::F
         let mut kind = KindCounts::new(named(&row, 0), paused, states).with_failing(count(8));
         apart += count(11);
         kind.bounded[State::Waiting.index()] = count(10) >= count(12);
+        kind.estimate = row.number(13).map(|about| kind.of(State::Waiting).max(about as u64));
         // A file keeps its other counts.
         kind.failing_bounded = L::KEEPS_COUNTS && count(8) >= count(12);
         kinds.push(kind);

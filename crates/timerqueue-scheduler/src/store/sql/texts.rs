@@ -104,7 +104,7 @@ spellings! { $
          WHERE one.handler = handler.id AND head IS NOT NULL UNION ALL SELECT (SELECT min(apart) FROM timerqueue_jobs AS job \
          WHERE job.handler = handler.id AND job.priority = one.value AND job.priority <> 0 AND job.state = 0 AND job.affinity_id IS NULL \
          AND job.apart IS NOT NULL) FROM json_each('[-9,-8,-7,-6,-5,-4,-3,-2,-1,1,2,3,4,5,6,7,8,9]') AS one WHERE handler.priorities <> 0)), waiting, queued, running, dead, recurring, (SELECT count(*) FROM (SELECT 1 FROM timerqueue_jobs AS job \
-         WHERE job.handler = handler.id AND job.state = 0 AND job.error IS NOT NULL LIMIT $1)), NULL, 0, 0, $1 FROM timerqueue_handlers AS handler ORDER BY handler.name" |
+         WHERE job.handler = handler.id AND job.state = 0 AND job.error IS NOT NULL LIMIT $1)), NULL, 0, 0, $1, NULL FROM timerqueue_handlers AS handler ORDER BY handler.name" |
         "WITH few AS (SELECT handler, count(*) FILTER (WHERE state = 1) AS queued, count(*) FILTER (WHERE state = 3) AS dead, \
          count(*) FILTER (WHERE state = 4) AS recurring, count(*) FILTER (WHERE state = 0) AS failing FROM ( \
          (SELECT handler, state FROM jobs WHERE state = 1 LIMIT $1) UNION ALL (SELECT handler, state FROM jobs WHERE state = 3 LIMIT $1) \
@@ -123,7 +123,8 @@ spellings! { $
          AND j.apart IS NOT NULL ORDER BY j.apart LIMIT 1) AS first)), \
          plain.n + coalesce(apart.n, 0) + coalesce(rest.n, 0), coalesce(few.queued, 0), coalesce(running.n, 0), coalesce(few.dead, 0), \
          coalesce(few.recurring, 0), coalesce(few.failing, 0), clock(), \
-         plain.n, greatest(coalesce(apart.n, 0), coalesce(rest.walked, 0)), most.n FROM handlers AS h CROSS JOIN most \
+         plain.n, greatest(coalesce(apart.n, 0), coalesce(rest.walked, 0)), most.n, CASE WHEN plain.n >= most.n THEN about(h.id) END \
+         FROM handlers AS h CROSS JOIN most \
          CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM jobs WHERE handler = h.id AND NOT recurs AND wake IS NOT NULL \
          LIMIT most.n) AS part) AS plain LEFT JOIN few ON few.handler = h.id \
          LEFT JOIN running ON running.handler = h.id LEFT JOIN apart ON apart.handler = h.id \
