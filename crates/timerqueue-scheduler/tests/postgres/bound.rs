@@ -163,7 +163,8 @@ fn m4_jobs_taken_away_by_statements_are_in_no_other_jobs_way() {
     }
     until("all are bound", || log.lock().unwrap().len() == 3);
     for (n, group) in groups.into_iter().enumerate() {
-        let due = Duration::from_millis(800 + 50 * n as u64);
+        // Due after the statements below, also on a busy machine.
+        let due = Duration::from_millis(3_000 + 50 * n as u64);
         let _ = node.put_to("h", &2).key(group).group(group).due(due).send().wait().unwrap();
     }
     server.psql(&format!("SELECT {schema}.put('h', 'a', due => now() + interval '1 day', clash => 'replace')"));

@@ -265,7 +265,7 @@ fn l4_a_run_of_which_no_scheduler_has_heard_waits_again() {
     let Some(server) = Server::shared() else { return };
     let (cutter, schema) = (Cutter::new(server), new_schema());
     let address = format!("host=127.0.0.1 port={} user=test dbname=postgres", cutter.port);
-    let hasty = options(&schema).lease(HOUR).patience(Duration::from_millis(500));
+    let hasty = options(&schema).lease(HOUR).patience(Duration::from_secs(2));
     let store = hasty.connect(Runtime::global(), &address).unwrap();
     put_raw(&store, "a");
     crate::enter(&store, 1);

@@ -282,7 +282,7 @@ fn l22_a_run_that_is_lost_before_the_commit_has_no_effect() {
         }
         Ok(())
     };
-    let node = booking(server, (&schema, Duration::from_millis(900)), inside, move |_, committed| {
+    let node = booking(server, (&schema, Duration::from_secs(5)), inside, move |_, committed| {
         if let Err(Failed(error)) = &committed {
             assert_eq!(error.code().unwrap().code(), "TQ001");
             count.fetch_add(1, Ordering::SeqCst);

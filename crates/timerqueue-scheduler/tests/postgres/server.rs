@@ -214,13 +214,13 @@ pub(crate) fn new_schema() -> String {
     format!("test{}", NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Waits until `true`, for at most 20 seconds.
+/// Waits until `true`, for at most two minutes: machines are busy.
 #[allow(dead_code, reason = "not all test programs wait")]
 #[track_caller]
 pub(crate) fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_true() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "not within 20 seconds: {what}");
+        assert!(begun.elapsed() < Duration::from_secs(120), "not within 120 seconds: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -85,8 +85,8 @@ fn c15_c16_an_interval_keeps_to_its_grid_whatever_its_period_and_its_handler() {
     else {
         return;
     };
-    // A point of both grids that is to come.
-    let begin = SystemTime::now() + millis(500);
+    // A point of both grids that is to come when both have been put, also on a busy machine.
+    let begin = SystemTime::now() + millis(3_000);
     for period in [60, 3_600] {
         let schedule = Schedule::every(Duration::from_secs(period)).from(begin).build().unwrap();
         let put = two.nodes[0].put_to("log", &0).key(&period.to_string()).schedule(schedule);
