@@ -253,3 +253,24 @@ fn s77_news_of_the_pool_is_told_on_the_pool_by_one_thread_at_a_time() {
     runtime.shutdown(crate::support::PATIENCE).expect("no callback runs");
     assert_eq!(runtime.metrics().panics, 0);
 }
+
+#[test]
+fn s76_a_context_is_told_how_late_its_callback_begins() {
+    struct Notes(Journal<Option<Duration>>);
+    impl Observer for Notes {
+        fn timer_created(&self) -> Option<CallbackContext> {
+            let told = self.0.clone();
+            Some(Box::new(move |callback: ObservedCallback<'_>| {
+                told.push(callback.lateness());
+                callback.run();
+            }))
+        }
+    }
+    let told = Journal::new();
+    let (clock, runtime) = observed(Notes(told.clone()));
+    let timer = OnceTimer::on(&runtime, secs(1), |_| {});
+    clock.stall(secs(3));
+    clock.advance(Duration::ZERO);
+    assert_eq!(told.take(), [Some(secs(2))]);
+    drop(timer);
+}

@@ -310,6 +310,9 @@ fn dropping_and_disposing_give_everything_back() {
     clock.advance(ms(1));
     for due in [ns(0), ms(1), ms(400), secs(1_000), secs(1_000_000), NEVER] {
         comes_back("drop", || drop(Timer::on(&runtime, due, ms(1), |_| {})));
+        comes_back("drop of a timer with a name", || {
+            drop(TimerBuilder::on(&runtime).due(due).name("with a name").start(|_| {}));
+        });
         comes_back("drop of a once-timer", || {
             let owned = vec![1u8; 1_000];
             drop(OnceTimer::on(&runtime, due, move |_| drop(owned)));
