@@ -15,11 +15,17 @@
 //!                                          notifies the first receiver
 //!     the first receiver is dropped
 //!     without passing the wake-up on: the second sleeps for ever
+//!
+//!   receives                             drops the last handle
+//!     finds no entry, the queue is open
+//!                                          closes: no receiver sleeps
+//!     sleeps for ever
 //! ```
 //!
 //! Seen to fail with: a sleeping receiver that does not settle; `settle_for` that never arms; a
 //! dropped receiver that does not settle; `close` that does not settle; arming that does not tell
-//! of the runtime's end.
+//! of the runtime's end. The two models of the last handle, with: a handle whose drop does not
+//! close; a closed queue that ends while it has entries.
 
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
@@ -29,7 +35,7 @@ use std::time::Duration;
 use loom::thread;
 
 use crate::delay_queue::{DelayQueue, Owner};
-use crate::loom_models::explore::explore_all;
+use crate::loom_models::explore::{explore_all, explore_bounded};
 use crate::loom_models::harness::{Manual, Task};
 use crate::queue::MissedTicks;
 use crate::sync::Arc as Shareable;
@@ -215,5 +221,62 @@ fn the_end_of_the_runtime_ends_a_receiver_that_falls_asleep() {
         }
         drop(recv);
         stage.end();
+    });
+}
+
+/// S84.
+#[test]
+fn a_receiver_ends_after_the_last_producer_and_the_last_entry() {
+    explore_bounded(|| {
+        let Stage { manual, queue } = Arc::into_inner(Stage::new()).unwrap();
+        let receiver = queue.receiver();
+        let other = queue.clone();
+        let leaver = thread::spawn(move || drop(other));
+        let inserter = thread::spawn(move || queue.insert(1, (), Duration::from_nanos(DUE)).unwrap());
+        let task = Task::new();
+        let mut recv = receiver.recv();
+        assert!(task.poll(&mut recv).is_pending(), "not ended before the last entry");
+        leaver.join().unwrap();
+        inserter.join().unwrap();
+        let before = task.woken();
+        let jobs = manual.sweep_at(DUE);
+        manual.run(jobs);
+        assert!(task.woken() > before);
+        assert_eq!(key(task.poll(&mut recv)), Some(1));
+        assert_eq!(task.poll(&mut receiver.recv()), Poll::Ready(None));
+        drop(recv);
+        drop(receiver);
+        manual.end_counted();
+    });
+}
+
+/// S84.
+#[test]
+fn the_last_entry_of_a_closed_queue_ends_all_receivers() {
+    explore_all(|| {
+        let Stage { manual, queue } = Arc::into_inner(Stage::new()).unwrap();
+        queue.insert(1, (), Duration::from_nanos(DUE)).unwrap();
+        let receiver = queue.receiver();
+        drop(queue);
+        let (first, second) = (Task::new(), Task::new());
+        let (mut notified, mut sleeps) = (receiver.recv(), receiver.recv());
+        assert!(first.poll(&mut notified).is_pending() && second.poll(&mut sleeps).is_pending());
+        let jobs = manual.sweep_at(DUE);
+        manual.run(jobs);
+        let other = receiver.clone();
+        let taker = thread::spawn(move || other.try_recv().is_ok());
+        let polled = second.poll(&mut sleeps);
+        let taken = taker.join().unwrap();
+        match polled {
+            Poll::Ready(Some(expired)) => assert!(expired.key == 1 && !taken, "delivered once"),
+            ended => {
+                assert!(taken, "not ended before the last entry");
+                assert!(ended.is_ready() || second.woken() > 0);
+                assert_eq!(second.poll(&mut sleeps), Poll::Ready(None));
+            }
+        }
+        drop((notified, sleeps));
+        drop(receiver);
+        manual.end_counted();
     });
 }

@@ -301,3 +301,7 @@ impl futures_core::Stream for SharedInterval {
 fused!([] FusedStream for SharedInterval, |this| futures_core::FusedStream::is_terminated(&this.interval));
 
 shown!([] SharedInterval, |this| "period" => this.period(), "next_due" => this.next_due());
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/follow_vs_change.rs"]
+mod loom_models;
