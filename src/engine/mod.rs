@@ -114,12 +114,13 @@ pub(crate) struct NativeParts {
 }
 
 impl Engine {
-    /// An engine with `queues` shards for `cores`; its threads are not started yet.
+    /// An engine with `queues` shards for `cores`; its threads are not started yet. The parts come
+    /// in a box, since a thread of a model has a small stack.
     pub(crate) fn new(
         queues: usize,
         cores: &[CoreId],
         clock: Clock,
-        native: Option<NativeParts>,
+        native: Option<Box<NativeParts>>,
         hooks: Hooks,
     ) -> Arc<Self> {
         let shard_of_cpu = queues_of(cores, queues);
@@ -132,7 +133,7 @@ impl Engine {
                 shards: (0..queues).map(|i| ShardRef::new(i, clock.clone(), number)).collect(),
                 shard_of_cpu,
                 next_shard: AtomicU64::new(0),
-                native,
+                native: native.map(|native| *native),
                 shared_alarms,
                 membership: OnceLock::new(),
                 running_by_hand: AtomicUsize::new(0),

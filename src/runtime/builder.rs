@@ -458,7 +458,7 @@ impl RuntimeBuilder {
         let alarms = self.open.unwrap_or(alarm::native)(clock, alarms(queues)).map_err(StartError::Alarm)?;
         let native = NativeParts { pool: Pool::new(config, alarms, clock), executor: self.executor.take() };
         let hooks = Self::take(&mut self.hooks);
-        let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(native), hooks);
+        let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(Box::new(native)), hooks);
         if let Err(error) = Pool::start(&engine) {
             engine.close();
             self.failed = Some(engine);
