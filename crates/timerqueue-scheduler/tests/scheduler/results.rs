@@ -68,14 +68,15 @@ fn j31_progress_is_there_for_the_next_attempt_also_during_a_close() {
     let clock = ManualClock::new();
     let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let notes = Arc::clone(&seen);
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let (notes, saved) = (Arc::clone(&seen), Arc::clone(&answers));
     let handler = move |closes: bool, run: &Run| {
         notes.lock().unwrap().push(run.progress::<u32>().unwrap());
         assert!(run.progress::<Vec<u32>>().is_err() || run.attempt() == 1);
         if closes {
             drop(run.scheduler().close(Duration::ZERO));
         }
-        assert_eq!(run.save_progress(&run.attempt()).wait(), Ok(true));
+        saved.lock().unwrap().push(run.save_progress(&run.attempt()).wait());
         let wide = run.save_progress(&"x".repeat(300_000)).wait();
         assert!(matches!(wide, Err(Error::Invalid(_))), "{wide:?}");
         if run.attempt() < 3 && !closes { Err("again") } else { Ok(()) }
@@ -87,6 +88,7 @@ fn j31_progress_is_there_for_the_next_attempt_also_during_a_close() {
     let _ = scheduler.put_to("h", &true).key("b").send().wait().unwrap();
     clock.advance(Duration::ZERO);
     assert_eq!(*seen.lock().unwrap(), [None]);
+    assert_eq!(*answers.lock().unwrap(), [Ok(true), Ok(true), Ok(true), Ok(true)]);
 }
 
 /// Whoever waits, however the job ends, and on whichever scheduler.
