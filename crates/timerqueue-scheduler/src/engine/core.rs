@@ -110,6 +110,8 @@ pub(super) struct State {
     pub(super) handshake: Handshake,
     /// When the timer on the running clock fires. `None`: it is set at the next chance.
     behind_at: Option<Timestamp>,
+    /// By how far the store's clock was ahead of this machine's when the timers were set.
+    skew: i64,
     pub(super) runs: BTreeMap<RunKey, Live>,
     /// A suspect that waits for the end of all other runs, with its ticket of the gate.
     waiting: Option<(u64, Begun)>,
@@ -353,9 +355,13 @@ impl Core {
         self.set(state, set);
     }
 
-    /// Sets the timers as the handshake says.
+    /// Sets the timers as the handshake says; and again, if the store's clock is another one than
+    /// was known then. A row may be told of before the clock of its server has been read.
     fn set(&self, state: &mut State, at: Option<Micros>) {
-        let Some(at) = at else { return };
+        let skew = self.store.skew();
+        let is_askew = || skew.abs_diff(state.skew) > BEHIND.as_micros() as u64;
+        let Some(at) = at.or_else(|| state.handshake.armed().filter(|_| is_askew())) else { return };
+        state.skew = skew;
         let (now, has_wall) = (self.store_now(), self.has_wall());
         // What is due stays due if the clock is set back from here on.
         let is_due = at <= now && has_wall;

@@ -56,6 +56,11 @@ impl Handshake {
         self.total
     }
 
+    /// The instant that the timer is set to.
+    pub(super) fn armed(&self) -> Option<Micros> {
+        self.armed
+    }
+
     /// A look is due at this instant. `Some`: the timer is to be set to it.
     #[must_use]
     pub(super) fn wake(&mut self, at: Micros) -> Option<Micros> {

@@ -463,6 +463,8 @@ fn l12_the_clock_of_a_node_does_not_matter() {
         let ran = Arc::clone(&log);
         let handler = move |_: u32, run: &Run| ran.lock().unwrap().push(run.key().to_owned());
         let node = Scheduler::builder().runtime(&runtime).store(store).handler("log", handler).start().unwrap();
+        // The put is told of before a claim has read the server's clock.
+        std::thread::sleep(Duration::from_millis(300));
         let put = Instant::now();
         let mut passed = put;
         let pending = node.put_to("log", &1).key("a").due(Duration::from_millis(500)).send();
