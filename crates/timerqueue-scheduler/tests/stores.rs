@@ -162,24 +162,35 @@ mod postgres {
         shop: Option<RefCell<Shop>>,
     }
 
-    impl<const JOINS: bool> crate::conformance::Rig for Postgres<JOINS> {
-        type Store = PostgresStore;
-
-        const APART: Duration = Duration::from_millis(200);
-
-        fn is_here() -> bool {
-            Server::shared().is_some()
-        }
-
-        fn new() -> Self {
+    impl<const JOINS: bool> Postgres<JOINS> {
+        fn with_lease(lease: Duration) -> Self {
             let (server, schema) = (Server::shared().unwrap(), new_schema());
-            let (mut options, mut address) = (PostgresOptions::new().schema(&schema), server.address());
+            let (mut options, mut address) = (PostgresOptions::new().schema(&schema).lease(lease), server.address());
             if let Some(pooler) = pooler() {
                 (options, address) = (options.pooled(), pooler.address());
             }
             let store = options.connect(Runtime::global(), &address).unwrap();
             let shop = JOINS.then(|| RefCell::new(Shop::connect(&server.address())));
             Self { server, schema, store, shop }
+        }
+    }
+
+    impl<const JOINS: bool> crate::conformance::Rig for Postgres<JOINS> {
+        type Store = PostgresStore;
+
+        const APART: Duration = Duration::from_millis(200);
+        const JOINS: bool = JOINS;
+
+        fn is_here() -> bool {
+            Server::shared().is_some()
+        }
+
+        fn new() -> Self {
+            Self::with_lease(Duration::from_secs(30))
+        }
+
+        fn still() -> Self {
+            Self::with_lease(Duration::from_secs(86_400))
         }
 
         fn store(&self) -> &PostgresStore {
@@ -189,15 +200,6 @@ mod postgres {
         fn join(&self, op: &Op) -> Option<Applied> {
             let mut shop = self.shop.as_ref()?.borrow_mut();
             let is_recurring = matches!(op, Op::Put(new) if new.recurrence.is_some());
-            // What is kept of a run has a record there.
-            if matches!(op, Op::Settle(settle) if matches!(settle.verdict, Verdict::Kept(_))) {
-                return None;
-            }
-            let parent = format!("SELECT parent FROM {}.jobs WHERE id = ", self.schema);
-            if matches!(op, Op::Settle(settle) if !self.server.psql(&format!("{parent}{}", settle.held.id.0)).is_empty())
-            {
-                return None;
-            }
             let statement = self.store.statement(op.clone()).ok().filter(|_| !is_recurring)?;
             let answer = shop.transaction(async |transaction| statement.run(transaction).await);
             match op {

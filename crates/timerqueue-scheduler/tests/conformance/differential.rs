@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 
-use timerqueue_scheduler::store::{Claimed, ClaimedSchedule, Edit, Expiry, Keep, Term};
-use timerqueue_scheduler::{Catchup, History, HistoryQuery};
+use timerqueue_scheduler::store::{Claimed, ClaimedSchedule, Edit, Expiry, Keep, LastRun, Term};
+use timerqueue_scheduler::{Catchup, History, HistoryQuery, RunEnd};
 
 use super::*;
 
@@ -64,8 +64,8 @@ struct Twins<A: Rig, B: Rig> {
 impl<A: Rig, B: Rig> Twins<A, B> {
     fn new(seed: u64) -> Self {
         Self {
-            a: Bench::new(),
-            b: Bench::new(),
+            a: Bench::on(A::still()),
+            b: Bench::on(B::still()),
             numbers: [Numbers::default(), Numbers::default()],
             random: Random(seed),
             second: 0,
@@ -192,7 +192,16 @@ impl<A: Rig, B: Rig> Twins<A, B> {
             5 => Verdict::Unbegun(secs(self.random.below(10))),
             _ => Verdict::Unrun,
         };
-        let op = |job: &ClaimedJob| settle(job.held, verdict.clone());
+        // A run that is done by a transaction of the user's has a record.
+        let is_done = B::JOINS && matches!(verdict, Verdict::Done | Verdict::Kept(_));
+        let now = at(self.second).to_system();
+        let op = |job: &ClaimedJob| {
+            let mut record = LastRun::new(job.due.to_system(), now, RunEnd::Done);
+            record.nominal = job.nominal.map(|at| at.to_system());
+            record.attempt = job.attempt + u32::from(job.expired || job.cut_off); // its claim counts one
+            let record = is_done.then(|| Box::new(record));
+            Op::Settle(Box::new(Settle { held: job.held, verdict: verdict.clone(), record }))
+        };
         let (a_op, b_op) = (op(&a), op(&b));
         if matches!(verdict, Verdict::Dead) {
             self.dead.push([a.held.id, b.held.id]);

@@ -22,12 +22,19 @@ pub(crate) trait Rig: Sized {
     /// By how much later a store may tell one of several claimers to look (L18).
     const APART: Duration = Duration::ZERO;
 
+    /// Some operations run in transactions of the user's.
+    const JOINS: bool = false;
+
     /// Whether this machine has what the store needs.
     fn is_here() -> bool {
         true
     }
 
     fn new() -> Self;
+    /// One that does nothing on real time: no lease ends, and no done job is removed with its time.
+    fn still() -> Self {
+        Self::new()
+    }
     fn store(&self) -> &Self::Store;
     /// Applies an operation in a transaction of the user's, if there is such a one.
     fn join(&self, _op: &Op) -> Option<Applied> {
@@ -56,7 +63,10 @@ fn secs(seconds: u64) -> Duration {
 
 impl<R: Rig> Bench<R> {
     fn new() -> Self {
-        let rig = R::new();
+        Self::on(R::new())
+    }
+
+    fn on(rig: R) -> Self {
         rig.set_clock(at(0));
         Self { rig }
     }
