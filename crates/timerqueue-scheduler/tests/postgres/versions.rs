@@ -6,6 +6,7 @@ use timerqueue::Runtime;
 use timerqueue_scheduler::store::Fault;
 use timerqueue_scheduler::{Error, State};
 
+use crate::locks::Open;
 use crate::server::{Server, new_schema, until};
 use crate::{Log, connect, logging, options};
 
@@ -48,6 +49,31 @@ fn l17_tables_of_the_version_before_are_brought_up_to_date() {
     server.psql(&format!("SELECT {schema}.put('log', 'a')"));
     until("the job has left", || server.psql(&format!("SELECT count(*) FROM {schema}.jobs")) == "0");
     drop(before);
+}
+
+/// A transaction, such as one of an older node's, holds what the last step needs, and asks for what
+/// the first one has locked. The server undoes the steps, since their session looks for deadlocks.
+#[test]
+fn l17_steps_that_the_server_undoes_are_made_again() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    drop(connect(server, &options(&schema)));
+    server.psql(&format!("UPDATE {schema}.store SET version = 2"));
+    let mut older = Open::new(server, &schema);
+    older.run("SET deadlock_timeout = '1h'; LOCK TABLE store IN SHARE MODE");
+    let upgrade = std::thread::spawn({
+        let (options, address) = (options(&schema), server.address());
+        move || options.connect(Runtime::global(), &*format!("{address} options='-c deadlock_timeout=3s'"))
+    });
+    until("the steps wait", || {
+        let waits =
+            format!("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{schema}.store'::regclass");
+        server.psql(&waits) == "1"
+    });
+    older.run("SELECT count(*) FROM jobs");
+    older.end("COMMIT");
+    upgrade.join().unwrap().unwrap();
+    assert_eq!(server.psql(&format!("SELECT version FROM {schema}.store")), "8");
 }
 
 /// Once, a step that took longer than the patience was undone, at each start again.

@@ -17,6 +17,9 @@ pub(super) struct Failure {
     pub(super) remedy: Remedy,
 }
 
+/// How often a transaction is run again because of others.
+pub(super) const TRIES: u32 = 50;
+
 /// What may help against a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remedy {

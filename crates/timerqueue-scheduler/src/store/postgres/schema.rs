@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use super::Settings;
-use super::error::Failure;
+use super::error::{Failure, Remedy, TRIES};
 use super::link::Link;
 use super::params::Param;
 use super::wire;
@@ -61,11 +61,8 @@ pub(super) fn migrate(link: &Link, settings: &Settings) -> Result<u64, Failure> 
     let alone = |sql, params: &[Param<'_>]| link.ask(sql, params);
     if find(settings, alone)?.version < VERSION {
         let limit = link.limit.replace(LONGEST_STEP);
-        let done = upgrade(link, settings);
+        let done = upgrade_at_last(link, settings);
         link.limit.set(limit);
-        if done.is_err() {
-            let _ = link.batch("ROLLBACK");
-        }
         done?;
     }
     let found = find(settings, alone)?;
@@ -75,6 +72,19 @@ pub(super) fn migrate(link: &Link, settings: &Settings) -> Result<u64, Failure> 
     }
     let seed = link.ask("SELECT seed FROM store", &[])?;
     Ok(seed.first().map_or(0, |row| row.get::<_, i64>(0)) as u64)
+}
+
+/// The nodes of an older version go on meanwhile, and lock tables in an order of their own.
+fn upgrade_at_last(link: &Link, settings: &Settings) -> Result<(), Failure> {
+    let mut tries = 0;
+    loop {
+        let Err(failure) = upgrade(link, settings) else { return Ok(()) };
+        let undone = link.batch("ROLLBACK");
+        tries += 1;
+        if failure.remedy != Remedy::Again || tries > TRIES || undone.is_err() {
+            return Err(failure);
+        }
+    }
 }
 
 fn upgrade(link: &Link, settings: &Settings) -> Result<(), Failure> {

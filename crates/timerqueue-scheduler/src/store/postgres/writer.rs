@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use super::aside::Aside;
-use super::error::{Failure, Remedy};
+use super::error::{Failure, Remedy, TRIES};
 use super::link::Link;
 use super::sleepers::{self, Told};
 use super::wire::{Step, run};
@@ -34,8 +34,6 @@ const BATCH: usize = 1_024;
 /// The waits before another connection: doubled each time, between these two.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// How often a transaction is run again because of others.
-const TRIES: u32 = 50;
 /// The commits with a name. Each leaves a version of the row behind, which may stay for long, and
 /// so it does in the rows of minutes.
 pub(super) const OF_A_NAME: i64 = 512;
