@@ -21,6 +21,7 @@ import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.function.IntToLongFunction;
 import java.util.stream.Stream;
@@ -225,6 +226,8 @@ public final class Timers {
 
     private void storm(int n, long spanNs, long patience, boolean measured) throws Exception {
         AtomicLongArray late = new AtomicLongArray(n);
+        boolean sharing = number("sharing", 0) == 1;
+        AtomicLong shared = new AtomicLong();
         long[] after = new long[n];
         for (int i = 0; i < n; i++) {
             late.set(i, NOT_FIRED);
@@ -240,6 +243,9 @@ public final class Timers {
                     long now = System.nanoTime();
                     check(late.get(index) == NOT_FIRED, "a timer fires twice");
                     late.setRelease(index, now - due);
+                    if (sharing) {
+                        shared.incrementAndGet();
+                    }
                 });
             }
             return 0;

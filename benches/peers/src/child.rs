@@ -167,7 +167,7 @@ pub(crate) fn be(args: &[String]) {
     let number = |text: &str| text.parse::<u64>().expect("a number");
     let n = number(n) as usize;
     let outcome = match what.as_str() {
-        storm::WHAT => storm::child(contender, n, number(span_us), number(patience)),
+        storm::WHAT | storm::SHARING => storm::child(contender, what, n, number(span_us), number(patience)),
         memory::WHAT => memory::child(contender, n),
         many_timers::TICKING | many_timers::PENDING => many_timers::child(contender, what, n),
         idle::WHAT => idle::child(contender, n),

@@ -79,6 +79,7 @@ impl Task {
         let (n, span) = (n as u64, many_timers::SPAN.as_millis() as u64);
         match what {
             storm::WHAT => Some(Self::new("W3", &[("n", n), ("span_us", span_us)])),
+            storm::SHARING => Some(Self::new("W3", &[("n", n), ("span_us", span_us), ("sharing", 1)])),
             many_timers::PENDING => Some(Self::new("W4", &[("pending", n), ("span_ms", span)])),
             many_timers::TICKING => Some(Self::new("W4", &[("periodic", n), ("span_ms", span)])),
             idle::WHAT => Some(Self::new("W6", &[("pending", n)])),
@@ -96,13 +97,14 @@ impl Task {
 impl Contender {
     /// Whether this contender can do the task. Java's library and Netty cannot change a timer, and
     /// ticks of 100 ms do not suit periods of 10 ms. Node has one thread, and can restart a timer
-    /// only with its previous delay.
+    /// only with its previous delay. Sharing storms are written for Java alone.
     fn can(&self, task: &Task) -> bool {
         if task.workload.starts_with('Q') || self.word == "delay-queue" {
             return task.workload.starts_with('Q') && self.word == "delay-queue";
         }
         let beyond_ticks = self.word == "netty-100ms" && ["W7", "W8"].contains(&task.workload);
         match self.language {
+            Language::Go | Language::Node if task.is("sharing") == 1 => false,
             Language::Java | Language::Netty => task.workload != "W2" && !beyond_ticks,
             Language::Node => task.is("threads") <= 1 && task.is("to_and_fro") == 0,
             Language::Go => true,

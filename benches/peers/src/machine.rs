@@ -1,6 +1,9 @@
 //! The origin of the figures: machine, kernel, load, and the versions of all contenders.
 
 use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::measure;
 
 /// The lock file, with the versions of this build.
 const LOCK: &str = include_str!("../../../Cargo.lock");
@@ -29,6 +32,37 @@ fn field(path: &str, key: &str) -> String {
 fn version(package: &str) -> &str {
     let name = format!("name = \"{package}\"\nversion = \"");
     LOCK.split_once(&name).and_then(|(_, rest)| rest.split_once('"')).map_or("unknown", |(version, _)| version)
+}
+
+/// The share of the machine's processor time that others take: other programs, and the host.
+pub(crate) struct Others {
+    since: Instant,
+    busy: Duration,
+    own: Duration,
+}
+
+impl Others {
+    pub(crate) fn watch() -> Self {
+        Self { since: Instant::now(), busy: busy(), own: measure::cpu_with_children() }
+    }
+
+    /// In percent, since the watch began.
+    pub(crate) fn percent(&self) -> f64 {
+        let now = Self::watch();
+        let others = (now.busy - self.busy).saturating_sub(now.own - self.own);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        100.0 * others.as_secs_f64() / (now.since - self.since).as_secs_f64() / cores
+    }
+}
+
+/// The time for which the machine's processors were not idle.
+fn busy() -> Duration {
+    let stat = line("/proc/stat");
+    let ticks: Vec<u64> =
+        stat.lines().next().unwrap_or_default().split_whitespace().skip(1).map_while(|n| n.parse().ok()).collect();
+    // user, nice, system, idle, iowait, irq, softirq, steal; then what user has already
+    let busy: u64 = ticks.iter().take(8).enumerate().filter(|&(i, _)| i != 3 && i != 4).map(|(_, ticks)| ticks).sum();
+    Duration::from_millis(busy * 10)
 }
 
 /// The current load averages.

@@ -72,9 +72,10 @@ mod tokens;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use self::drivers::Drivers;
+use self::machine::Others;
 use self::measure::Session;
 use self::place::{GlobalHeartbeats, HEARTBEAT};
 use self::sparse::Sparse;
@@ -155,7 +156,7 @@ impl Options {
 }
 
 /// Workloads that are run together.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Group {
     Futures,
     Tokens,
@@ -171,7 +172,10 @@ enum Group {
     Steady,
 }
 
-fn run(options: &Options, session: &mut Session) {
+/// Returns the greatest share of the machine's processor time, in percent, that others took in one
+/// group of workloads.
+fn run(options: &Options, session: &mut Session) -> f64 {
+    let mut most = 0.0_f64;
     let sparse = options.wants(sparse::ID).then(Sparse::start);
     let _heartbeats = GlobalHeartbeats::start(HEARTBEAT);
     let mut order = [
@@ -193,6 +197,7 @@ fn run(options: &Options, session: &mut Session) {
         session.random.shuffle(&mut order);
         for group in order {
             let wants = |id: &str| options.wants(id);
+            let (others, begun) = (Others::watch(), Instant::now());
             match group {
                 Group::Futures if futures::IDS.into_iter().any(wants) => futures::round(session, wants),
                 Group::Tokens if tokens::IDS.into_iter().any(wants) => tokens::round(session, wants),
@@ -212,9 +217,16 @@ fn run(options: &Options, session: &mut Session) {
                 }
                 _ => {}
             }
+            // Of a shorter time the ticks of the system's count tell nothing.
+            if begun.elapsed() > Duration::from_secs(2) {
+                let percent = others.percent();
+                most = most.max(percent);
+                eprintln!("{group:?}: {:.0} s, others {percent:.1} %", begun.elapsed().as_secs_f64());
+            }
         }
         eprintln!("round {} of {}: {:.1} s", round + 1, options.rounds, start.elapsed().as_secs_f64());
     }
+    most
 }
 
 fn main() {
@@ -238,9 +250,10 @@ fn main() {
     }
     println!("- rounds: {}, seed {}", options.rounds, options.seed);
     let mut session = Session::new(options.seed, options.contender.clone(), drivers);
-    run(&options, &mut session);
-    println!("- load average at the end: {}\n{}", machine::load(), session.report.markdown());
-    let lines = session.report.json(&machine, &versions);
+    let others = run(&options, &mut session);
+    println!("- load average at the end: {}", machine::load());
+    println!("- others took {others:.1} % of the processors at most\n{}", session.report.markdown());
+    let lines = session.report.json(&machine, &versions, options.rounds, others);
     or_exit("the results", options.keep(&lines));
 }
 

@@ -44,13 +44,26 @@ pub(crate) fn sleeps_of_others() -> i64 {
     sleeps_of(libc::RUSAGE_SELF) - sleeps_of(libc::RUSAGE_THREAD)
 }
 
-#[allow(unsafe_code)] // a system call
 fn sleeps_of(whom: libc::c_int) -> i64 {
+    usage_of(whom).ru_nvcsw
+}
+
+/// Processor time of this process and of its children that have ended.
+pub(crate) fn cpu_with_children() -> Duration {
+    let of = |whom| {
+        let libc::rusage { ru_utime, ru_stime, .. } = usage_of(whom);
+        [ru_utime, ru_stime].map(|time| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1_000))
+    };
+    [of(libc::RUSAGE_SELF), of(libc::RUSAGE_CHILDREN)].into_iter().flatten().sum()
+}
+
+#[allow(unsafe_code)] // a system call
+fn usage_of(whom: libc::c_int) -> libc::rusage {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: the buffer has the size of the result, and a successful call fills it completely.
     unsafe {
         assert_eq!(libc::getrusage(whom, usage.as_mut_ptr()), 0, "the usage can be asked for");
-        usage.assume_init().ru_nvcsw
+        usage.assume_init()
     }
 }
 

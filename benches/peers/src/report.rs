@@ -3,7 +3,8 @@
 //!
 //! Every line has a `kind`:
 //!
-//! - `run`: the `machine`, and the `versions` of the contenders.
+//! - `run`: the `machine`, the `versions` of the contenders, the `rounds`, and the most processor
+//!   time that others took while a group of workloads ran, `others_percent`.
 //! - `row`: a contender's samples of a metric.
 //! - `distribution`: `quantiles` is a list of pairs, a share of the samples (0 to 1) and its
 //!   quantile, the median of `rounds` rounds.
@@ -282,10 +283,13 @@ impl Report {
     }
 
     /// JSON lines: for the run, and for each row, distribution and curve.
-    pub(crate) fn json(&self, machine: &str, versions: &str) -> String {
+    pub(crate) fn json(&self, machine: &str, versions: &str, rounds: usize, others: f64) -> String {
         let mut out = String::new();
-        let run = format!("{{\"kind\":\"run\",\"machine\":{},\"versions\":{}}}", quoted(machine), quoted(versions));
-        let _ = writeln!(out, "{run}");
+        let (machine, versions) = (quoted(machine), quoted(versions));
+        let _ = writeln!(
+            out,
+            "{{\"kind\":\"run\",\"machine\":{machine},\"versions\":{versions},\"rounds\":{rounds},\"others_percent\":{others:.1}}}"
+        );
         for title in &self.titles {
             for series in &title.series {
                 let Some(Spread { median, min, max }) = Spread::of(&series.samples) else { continue };

@@ -60,8 +60,11 @@ const BLOCKING: [(&str, Blocking); 5] = [
 ];
 
 /// Contenders that call back, or wake a task.
-const CALLING: [&str; 6] = [
+const CALLING: [&str; 9] = [
     contenders::OURS,
+    contenders::OURS_BOOT,
+    contenders::OURS_PORTABLE,
+    contenders::OURS_PORTABLE_BOOT,
     contenders::TOKIO_MULTI,
     contenders::DELAY_QUEUE,
     contenders::PINGORA,

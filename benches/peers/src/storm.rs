@@ -36,6 +36,8 @@ use crate::sparse::early;
 
 pub(crate) const ID: &str = "W3";
 pub(crate) const WHAT: &str = "storm";
+/// The same, with callbacks that share something.
+pub(crate) const SHARING: &str = "sharing storm";
 
 const NOT_FIRED: i64 = i64::MIN;
 /// Within this time after the last callback, its timer is freed.
@@ -75,6 +77,13 @@ const WAKERS_EXECUTOR: &str = "baseline: sorted wakers, tasks of async-executor,
 /// The storms: number of timers, and the span of their due points in microseconds.
 const STORMS: [(usize, u64); 4] = [(10_000, 1_000_000), (100_000, 1_000_000), (1_000_000, 1_000_000), (1_000_000, 0)];
 
+/// What sharing callbacks share, laid out like the `Arc` of a counter: each adds to the counter,
+/// and drops its reference.
+struct Shared {
+    references: AtomicUsize,
+    counter: AtomicUsize,
+}
+
 /// The due points of all timers, and their lateness.
 struct Plan {
     first_due: u64,
@@ -84,6 +93,7 @@ struct Plan {
     wakers: Vec<Mutex<Option<Waker>>>,
     /// The number of inserted timers.
     placed: AtomicUsize,
+    shared: Option<Shared>,
     /// The same instant on both clocks.
     origin: (u64, Instant),
 }
@@ -91,7 +101,7 @@ struct Plan {
 impl Plan {
     /// A plan of `n` timers, due within `span_us`, after enough time to make them at `each_ns` per
     /// timer.
-    fn new(n: usize, span_us: u64, each_ns: u64) -> &'static Self {
+    fn new(n: usize, span_us: u64, each_ns: u64, is_sharing: bool) -> &'static Self {
         let mut random = Random::new(11);
         let first_due = clock_ns() + 100_000_000 + each_ns * n as u64;
         // The clock in nanoseconds is read first, so instants are never early.
@@ -102,6 +112,7 @@ impl Plan {
             late: (0..n).map(|_| AtomicI64::new(NOT_FIRED)).collect(),
             wakers: (0..n).map(|_| Mutex::default()).collect(),
             placed: AtomicUsize::new(0),
+            shared: is_sharing.then(|| Shared { references: AtomicUsize::new(n), counter: AtomicUsize::new(0) }),
             origin,
         };
         Box::leak(Box::new(plan))
@@ -118,6 +129,10 @@ impl Plan {
 
     fn fired(&self, i: usize, due: u64) {
         self.late[i].store(late_by(due), Ordering::Relaxed);
+        if let Some(Shared { references, counter }) = &self.shared {
+            counter.fetch_add(1, Ordering::Relaxed);
+            references.fetch_sub(1, Ordering::Release);
+        }
     }
 
     /// The timers that a maker makes.
@@ -380,13 +395,13 @@ fn make(contender: &str, plan: &'static Plan) {
 }
 
 /// A storm of a contender, in the child process.
-pub(crate) fn child(contender: &str, n: usize, span_us: u64, patience: u64) -> Outcome {
+pub(crate) fn child(contender: &str, what: &str, n: usize, span_us: u64, patience: u64) -> Outcome {
     let each_ns = match contender {
         OURS | OURS_LEEWAY | HEAP | bare::NAME | bare::NAME_LEEWAY | OURS_EMPTY | BARE_EMPTY => MAKE_CALLBACK_NS,
         THREADS => MAKE_THREAD_NS,
         _ => MAKE_TASK_NS,
     };
-    let plan = Plan::new(n, span_us, each_ns * patience);
+    let plan = Plan::new(n, span_us, each_ns * patience, what == SHARING);
     if [OURS_EMPTY, BARE_EMPTY].contains(&contender) {
         return empty(contender, plan);
     }
@@ -466,4 +481,18 @@ pub(crate) fn round(session: &mut Session) {
         };
         job.run(session, &contenders);
     }
+    let (n, span_us) = STORMS[STORMS.len() - 1];
+    let job = Job {
+        id: ID,
+        title: format!("storm of {n}, all due at one instant, callbacks that share a counter and a reference"),
+        note: "As above, but each callback also adds to one counter and drops a reference to it, which costs two threads more \
+               than one. In Java it adds to the counter.",
+        what: SHARING,
+        n,
+        span_us,
+        metrics: &METRICS,
+        unit: "",
+        together: false,
+    };
+    job.run(session, &[OURS, bare::NAME, TOKIO_MULTI, TOKIO_CURRENT, ASYNC_IO, WHEEL, HEAP]);
 }

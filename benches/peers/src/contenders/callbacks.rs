@@ -10,14 +10,19 @@ use std::time::{Duration, Instant};
 use hierarchical_hash_wheel_timer::thread_timer::{TimerRef, TimerWithThread};
 use hierarchical_hash_wheel_timer::{ClosureTimer, OneShotClosureState, PeriodicClosureState, TimerReturn};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use timerqueue::{OnceTimer, Runtime, Timer, TimerBuilder};
+use timerqueue::{OnceTimer, Runtime, RuntimeBuilder, Timer, TimerBuilder};
 
 use super::{Contender, LEEWAY, Once, Tick, small_thread};
 use crate::measure::clock_ns;
 
 /// A runtime that lasts as long as the process.
 pub(crate) fn our_runtime() -> &'static Runtime {
-    Box::leak(Box::new(Runtime::builder().start().expect("a runtime starts")))
+    kept(Runtime::builder())
+}
+
+/// The runtime of a builder, which lasts as long as the process.
+pub(super) fn kept(builder: RuntimeBuilder) -> &'static Runtime {
+    Box::leak(Box::new(builder.start().expect("a runtime starts")))
 }
 
 /// Timers of this crate.

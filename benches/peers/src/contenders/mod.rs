@@ -12,6 +12,8 @@ mod tasks;
 use std::process::exit;
 use std::time::Duration;
 
+use timerqueue::{Alarm, Runtime, RuntimeClock};
+
 pub(crate) use self::callbacks::{HeapThread, WheelRef, WheelThread, Work, our_runtime, settled, wheel_thread};
 pub(crate) use self::tasks::{executor, tokio_current, tokio_multi};
 use crate::child::UNABLE;
@@ -31,6 +33,9 @@ pub(crate) trait Contender: Send + Sync {
 
 pub(crate) const OURS: &str = "timerqueue callbacks";
 pub(crate) const OURS_LEEWAY: &str = "timerqueue callbacks, 1 ms of leeway";
+pub(crate) const OURS_BOOT: &str = "timerqueue callbacks, boot clock";
+pub(crate) const OURS_PORTABLE: &str = "timerqueue callbacks, portable alarm";
+pub(crate) const OURS_PORTABLE_BOOT: &str = "timerqueue callbacks, portable alarm, boot clock";
 pub(crate) const OUR_TASKS: &str = "timerqueue Delay and Interval, tasks of tokio multi_thread";
 pub(crate) const OUR_TASKS_CURRENT: &str = "timerqueue Delay, tasks of tokio current_thread";
 pub(crate) const OUR_TASKS_EXECUTOR: &str = "timerqueue Delay, tasks of async-executor, 2 threads";
@@ -71,10 +76,14 @@ pub(crate) fn never_early(contender: &str) -> bool {
 
 /// Starts a contender.
 pub(crate) fn start(contender: &str) -> Box<dyn Contender> {
-    use callbacks::{Leeway, OsThreads, Ours, Wheel};
+    use callbacks::{Leeway, OsThreads, Ours, Wheel, kept};
     use tasks::{AsyncIo, FuturesTimer, OurDelays, Owner, Pingora, Tasks, Tokio};
+    let ours = |alarm, clock| Box::new(Ours(kept(Runtime::builder().alarm(alarm).clock(clock))));
     match contender {
         OURS => Box::new(Ours(our_runtime())),
+        OURS_BOOT => ours(Alarm::Native, RuntimeClock::Boot),
+        OURS_PORTABLE => ours(Alarm::Portable, RuntimeClock::Monotonic),
+        OURS_PORTABLE_BOOT => ours(Alarm::Portable, RuntimeClock::Boot),
         OURS_LEEWAY => Box::new(Leeway(our_runtime())),
         OUR_TASKS => Box::new(Tasks::<OurDelays, _>::on(tokio_multi())),
         TOKIO_MULTI => Box::new(Tasks::<Tokio, _>::on(tokio_multi())),
