@@ -2,6 +2,8 @@
 //!
 //! Each rule is a function over text, and is also tested on a text that breaks the rule.
 
+#[path = "tidy/figures.rs"]
+mod figures;
 #[path = "tidy/jobs.rs"]
 mod jobs;
 
@@ -457,121 +459,6 @@ fn mutants_that_are_argued_are_of_code_that_exists() {
     let is_wrong = |line: &&str| argues_nothing(&format!("{line} -- x"), of).is_some();
     assert!(argues_nothing(right[0], of).is_some(), "without a reason");
     assert!(!right.iter().any(is_wrong) && wrong.iter().all(is_wrong));
-}
-
-/// The times in the prose of a text, such as `23 us` and `2 s`: outside of code and of tables.
-fn times_of(text: &str) -> BTreeSet<String> {
-    let prose = text.split("```").step_by(2).collect::<String>();
-    let lines = prose.lines().filter(|line| !line.starts_with('|'));
-    let words: Vec<&str> = lines
-        .flat_map(|line| line.split([' ', '(', ')', ';', ':', ',']))
-        .map(|word| word.trim_end_matches('.'))
-        .filter(|word| !word.is_empty())
-        .collect();
-    let is_time = |pair: &&[&str]| nanoseconds(&pair.join(" ")).is_some();
-    words.windows(2).filter(is_time).map(|pair| pair.join(" ")).collect()
-}
-
-/// The value of a text such as `1,095 us`.
-fn nanoseconds(time: &str) -> Option<f64> {
-    let (number, unit) = time.split_once(' ')?;
-    let unit = match unit {
-        "ns" => 1.0,
-        "us" => 1e3,
-        "ms" => 1e6,
-        "s" => 1e9,
-        _ => return None,
-    };
-    Some(number.replace(',', "").parse::<f64>().ok()? * unit)
-}
-
-/// Whether a figure is another one, rounded to the digits that it has.
-fn is_rounded(figure: &str, exact: &str) -> bool {
-    let (Some(value), Some(exact)) = (nanoseconds(figure), nanoseconds(exact)) else { return false };
-    let (number, unit) = figure.split_once(' ').expect("a number and a unit");
-    let digits = number.split_once('.').map_or(0, |(_, digits)| digits.len());
-    let grain = nanoseconds(&format!("1 {unit}")).expect("a unit") / 10_f64.powi(digits as i32);
-    (value - exact).abs() <= grain / 2.0
-}
-
-/// A cell of a table: of the section that begins with this heading, and of its only row that
-/// begins with these cells.
-fn cell<'a>(document: &'a str, heading: &str, row: &str, column: usize) -> &'a str {
-    let section = document.split("\n## ").find(|section| section.starts_with(heading));
-    let section = section.unwrap_or_else(|| panic!("no section {heading}"));
-    let found: Vec<&str> = section.lines().filter(|line| line.starts_with(&format!("| {row} |"))).collect();
-    assert_eq!(found.len(), 1, "rows `{row}` in {heading}");
-    found[0].split('|').nth(column + 1).unwrap_or_else(|| panic!("no column {column} in {row}")).trim()
-}
-
-const W1: &str = "Create, dispose, change";
-const W4: &str = "Lateness, rest, blocking";
-const BY_SYSTEM: &str = "Which alarm works where";
-
-/// Where each figure in the README's prose comes from: the section of docs/BENCHMARKS.md, row,
-/// column, which part of the cell, and its unit.
-const FIGURES: &[(&str, &str, &str, usize, usize, &str)] = &[
-    ("126 ns", W1, "timerqueue `Timer`", 1, 0, "ns"),
-    ("122 ns", W1, "timerqueue `Timer`", 1, 1, "ns"),
-    ("135 ns", W1, "timerqueue `Timer`", 2, 0, "ns"),
-    ("631 ns", W1, "tokio, multi_thread", 1, 1, "ns"),
-    ("23 us", W4, "timerqueue", 1, 0, "us"),
-    ("27 us", W4, "baseline: timerfd + epoll", 1, 0, "us"),
-    ("1.1 ms", W4, "tokio, multi_thread", 1, 0, "us"),
-    ("9.2 ms", W4, "timerqueue", 5, 0, "ms"),
-    ("2 s", W4, "tokio, multi_thread", 5, 0, "ms"),
-];
-
-/// The figures of a README that are not those of their source.
-fn wrong_figures(readme: &str, benchmarks: &str, platform: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    let mut told = times_of(readme);
-    for &(figure, heading, row, column, part, unit) in FIGURES {
-        let part = cell(benchmarks, heading, row, column).split('/').nth(part).unwrap_or_default().trim();
-        if !told.remove(figure) || !is_rounded(figure, &format!("{part} {unit}")) {
-            wrong.push(format!("{figure}: {row} has {part} {unit}"));
-        }
-    }
-    wrong.extend(told.into_iter().map(|time| format!("{time} has no source in `FIGURES`")));
-    let mut same = |row: &str, column, source: &str| {
-        let own = cell(readme, if source.ends_with("us") { "Platforms" } else { "Performance" }, row, column);
-        if own != source {
-            wrong.push(format!("{row}: {own}, not {source}"));
-        }
-    };
-    for (row, in_w1, in_w4) in [
-        ("**timerqueue**", "timerqueue `Timer`", "timerqueue"),
-        ("tokio, multi_thread", "tokio, multi_thread", "tokio, multi_thread"),
-        ("async-io", "async-io", "async-io"),
-        ("Go", "Go", "Go"),
-        ("Netty, 1 ms ticks", "Netty, 1 ms ticks", "Netty, 1 ms ticks"),
-    ] {
-        same(row, 1, cell(benchmarks, W1, in_w1, 1));
-        same(row, 2, cell(benchmarks, W4, in_w4, 5));
-    }
-    same("baseline: lock, clock, list", 1, cell(benchmarks, W1, "baseline: lock, clock, list", 1));
-    same("Linux", 2, cell(platform, BY_SYSTEM, "Linux", 3));
-    same("Linux, where timerfds are refused", 2, cell(platform, BY_SYSTEM, "| `Alarm::Portable`: timed waits", 3));
-    wrong
-}
-
-/// A figure is measured once, and stands in the document that says how. The README repeats some.
-#[test]
-fn figures_of_the_readme_are_those_of_the_documents() {
-    let (readme, benchmarks, platform) = (read("README.md"), read("docs/BENCHMARKS.md"), read("docs/PLATFORM.md"));
-    assert_eq!(wrong_figures(&readme, &benchmarks, &platform), [""; 0]);
-    // The rule finds each figure that is changed on either side, and one without a source.
-    for (from, to) in
-        [("135 ns", "136 ns"), ("| 126/122 |", "| 126/123 |"), ("| 72 us |", "| 71 us |"), ("9.2 ms", "9 ms")]
-    {
-        assert!(readme.contains(from), "{from}");
-        assert!(!wrong_figures(&readme.replacen(from, to, 1), &benchmarks, &platform).is_empty(), "{from}");
-    }
-    assert!(!wrong_figures(&readme, &benchmarks.replace("1,095/2,052", "1,195/2,052"), &platform).is_empty());
-    assert_eq!(wrong_figures(&format!("{readme}\nand 7 ms\n"), &benchmarks, &platform).len(), 1);
-    let example = times_of("late by 1.1 ms, or (23 us).\n```text\n5 ms\n```\n| 3 ms |\nand 7 tests");
-    assert_eq!(Vec::from_iter(example), ["1.1 ms", "23 us"]);
-    assert!(is_rounded("1.1 ms", "1,095 us") && is_rounded("2 s", "1,999.2 ms") && !is_rounded("23 us", "24 us"));
 }
 
 /// One of the ways through the code that DESIGN.md lists: `- **Name**, N in M:
