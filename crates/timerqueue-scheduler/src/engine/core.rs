@@ -352,6 +352,12 @@ impl Core {
     /// Sets the timer, if this instant is earlier.
     fn arm(&self, state: &mut State, at: Micros) {
         let set = state.handshake.wake(at);
+        // The clock may have been set ahead since the timers were set, and be set back before they
+        // fire: by the running clock this instant may come first.
+        let now = self.store_now();
+        if set.is_none() && at > now {
+            self.arm_behind(state, at, now);
+        }
         self.set(state, set);
     }
 

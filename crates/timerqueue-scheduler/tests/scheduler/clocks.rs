@@ -74,6 +74,20 @@ fn an_interval_goes_on_after_a_step_back() {
 }
 
 #[test]
+fn an_interval_goes_on_after_steps_forth_and_back() {
+    let bench = Bench::new();
+    let _ = bench.job("far").due(secs(3_603)).send().wait().unwrap();
+    bench.step(3_601);
+    // The timers wait for the job that is due two seconds from now, until an hour from now
+    // by the running clock.
+    let _ = bench.job("every").schedule(Schedule::every(secs(10)).build().unwrap()).send().wait().unwrap();
+    bench.step(-3_601);
+    bench.advance(100);
+    let instants: Vec<Duration> = bench.log.all().iter().map(|seen| seen.at).collect();
+    assert!(instants.len() >= 9 && instants[0] <= secs(20), "{instants:?}");
+}
+
+#[test]
 fn a_fixed_delay_and_a_retry_go_on_after_a_step_back() {
     let bench = Bench::with(|builder, runtime, log| {
         let (runtime, log) = (runtime.clone(), log.clone());
