@@ -35,9 +35,9 @@ const FEWEST: usize = 20;
 /// The threads of a sweep: most of a life is waiting.
 const THREADS: usize = 4;
 
-/// Calls `check` with all items in an order of chance, until the time is over.
+/// Calls `check` with all items in a random order, until the time is over.
 fn sweep<T: Send>(what: &str, mut items: Vec<T>, check: impl Fn(T, u64) + Sync) {
-    let mut random = Random(std::process::id().into());
+    let mut random = Random(ledger::seed("TIMERQUEUE_FAULTS"));
     for at in (1..items.len()).rev() {
         items.swap(at, random.below(at + 1));
     }

@@ -22,6 +22,12 @@ pub(crate) fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |number| number.parse().unwrap())
 }
 
+/// The seed of choices: the same in each run of the tests, and another one in a longer run, which
+/// this variable asks for.
+pub(crate) fn seed(variable: &str) -> u64 {
+    if std::env::var_os(variable).is_some() { std::process::id().into() } else { 1 }
+}
+
 /// A handler that says a line about each run: key, attempt, due time, start, process.
 pub(crate) fn handler(process: u64, say: impl Fn(String) + Send + Sync + 'static) -> Handler {
     let handler = move |_: u64, run: &Run| {

@@ -164,7 +164,7 @@ fn k1_every_accepted_job_runs_and_only_runs_under_way_are_repeated() {
     let folder = std::env::temp_dir().join(format!("timerqueue-kill-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let ledger = Arc::default();
-    let mut random = u64::from(std::process::id());
+    let mut random = ledger::seed("TIMERQUEUE_KILLS");
     // One is killed in each round, and the other one goes on.
     let mut other = start(&folder, &ledger);
     for _ in 0..rounds {
