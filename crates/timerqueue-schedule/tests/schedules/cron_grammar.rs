@@ -2,7 +2,7 @@
 //! texts are lines, what a line means, and how errors name the place.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant};
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -411,14 +411,15 @@ fn the_mark_stands_under_the_place_also_behind_control_characters_and_in_long_li
 #[test]
 fn a_line_whose_day_matches_no_month_is_refused_at_once() {
     let lines = ["0 0 30 2 *", "0 0 31 2,4,6,9,11 +MON", "0 0 L-30 2 *", "* * * 30 2 * *", "* * * 30 2 * 1970-4000"];
-    let start = SystemTime::now();
-    for _ in 0..100 {
-        for line in lines {
-            assert_eq!(Schedule::cron(line).build().unwrap_err(), ScheduleError::NeverFires, "{line}");
-        }
+    let refused = |line| {
+        let start = Instant::now();
+        assert_eq!(Schedule::cron(line).build().unwrap_err(), ScheduleError::NeverFires, "{line}");
+        start.elapsed()
+    };
+    for line in lines {
+        let best = (0..100).map(|_| refused(line)).min().unwrap();
+        assert!(best < Duration::from_millis(5), "{line}: {best:?}"); // 20 us without optimization
     }
-    let each = start.elapsed().unwrap_or_default() / 500;
-    assert!(each < Duration::from_millis(5), "{each:?}"); // 20 us without optimization
 }
 
 #[test]

@@ -177,15 +177,31 @@ fn many(folder: &Folder, jobs: u32) -> Scheduler {
 #[test]
 fn j14_a_long_list_holds_up_no_other_look_and_no_close() {
     let folder = Folder::new();
-    let scheduler = many(&folder, 150_000);
+    drop(many(&folder, 150_000));
     let is_ready =
         |list: &mut Pending<Vec<JobInfo>>| Pin::new(list).poll(&mut Context::from_waker(Waker::noop())).is_ready();
-    let mut list = scheduler.list(Query::new());
-    assert!(scheduler.get("first").wait().unwrap().is_some());
-    assert!(!is_ready(&mut list), "the look has passed the list");
-    assert!(scheduler.close(Duration::from_millis(1)).wait().unwrap().is_drained());
-    assert!(!is_ready(&mut list), "and so has the close");
-    assert_eq!(list.wait().unwrap().len(), 150_001);
+    let passes = |_| {
+        let scheduler = Scheduler::open(folder.file()).start().unwrap();
+        let mut list = scheduler.list(Query::new());
+        assert!(scheduler.get("first").wait().unwrap().is_some());
+        let passed_by_look = !is_ready(&mut list);
+        assert!(scheduler.close(Duration::from_millis(1)).wait().unwrap().is_drained());
+        let passed = passed_by_look && !is_ready(&mut list);
+        assert!(!passed || list.wait().unwrap().len() == 150_001);
+        passed
+    };
+    // This thread may lose its processor until the list is there.
+    assert!((0..5).any(passes), "a look and a close pass the list");
+}
+
+/// The shortest of several times.
+fn best(mut run: impl FnMut()) -> Duration {
+    let time = |_| {
+        let begun = Instant::now();
+        run();
+        begun.elapsed()
+    };
+    (0..3).map(time).min().unwrap()
 }
 
 #[test]
@@ -193,32 +209,31 @@ fn j13_a_look_that_nobody_waits_for_is_given_up() {
     let folder = Folder::new();
     let scheduler = many(&folder, 150_000);
     let walk = || scheduler.list(Query::new().key_prefix("none"));
-    let begun = Instant::now();
-    assert!(walk().wait().unwrap().is_empty());
-    let one = begun.elapsed();
-    let begun = Instant::now();
-    drop((0..100).map(|_| walk()).collect::<Vec<_>>());
-    assert!(scheduler.get("first").wait().unwrap().is_some());
-    assert!(begun.elapsed() < one * 10, "{one:?} for one, {:?} for a hundred", begun.elapsed());
+    let one = best(|| assert!(walk().wait().unwrap().is_empty()));
+    let hundred = best(|| {
+        drop((0..100).map(|_| walk()).collect::<Vec<_>>());
+        assert!(scheduler.get("first").wait().unwrap().is_some());
+    });
+    assert!(hundred < one * 10, "{one:?} for one, {hundred:?} for a hundred");
 }
 
 #[test]
 fn j13_the_first_jobs_of_a_long_list_are_those_that_are_due_first() {
     let folder = Folder::new();
     let scheduler = many(&folder, 150_000);
-    let begun = Instant::now();
-    let all = scheduler.list(Query::new().state(State::Waiting)).wait().unwrap();
-    let whole = begun.elapsed();
-    assert_eq!(all.len(), 150_001);
-    let begun = Instant::now();
-    let mut query = Query::new().soonest_first().limit(50);
+    let list = || scheduler.list(Query::new().state(State::Waiting)).wait().unwrap();
+    let whole = best(|| assert_eq!(list().len(), 150_001));
     let mut keys: Vec<String> = Vec::new();
-    for _ in 0..4 {
-        let page = scheduler.list(query.clone()).wait().unwrap();
-        query = query.after_due(page[49].due, page[49].id);
-        keys.extend(page.iter().map(|job| job.key.to_string()));
-    }
-    assert!(begun.elapsed() < whole / 2, "{:?} for four parts, {whole:?} for all", begun.elapsed());
+    let four = best(|| {
+        keys.clear();
+        let mut query = Query::new().soonest_first().limit(50);
+        for _ in 0..4 {
+            let page = scheduler.list(query.clone()).wait().unwrap();
+            query = query.after_due(page[49].due, page[49].id);
+            keys.extend(page.iter().map(|job| job.key.to_string()));
+        }
+    });
+    assert!(four < whole / 2, "{four:?} for four parts, {whole:?} for all");
     let expected = ["first".to_owned()].into_iter().chain((0..199).map(|n| format!("k{}", 150_000 - n)));
     assert_eq!(keys, expected.collect::<Vec<_>>());
 }

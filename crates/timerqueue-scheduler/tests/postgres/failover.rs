@@ -153,7 +153,7 @@ fn l16_a_server_that_does_not_answer_takes_its_share_of_the_time_and_is_not_aske
 fn l16_a_server_that_is_set_to_read_only_is_a_fault_until_it_takes_writes_again() {
     let Some(server) = Server::new() else { return };
     let schema = new_schema();
-    let impatient = options(&schema).patience(Duration::from_millis(500));
+    let impatient = options(&schema).patience(Duration::from_secs(3));
     let store = connect(&server, &impatient);
     let _ = put_raw(&store, "a");
     let read_only = |on: &str| {

@@ -16,7 +16,7 @@ use crate::{HOUR, LONG, options};
 /// Of the node whose operations are not to be answered before the transaction ends, and of the one
 /// whose operations are.
 const PATIENT: Duration = Duration::from_secs(60);
-const HASTY: Duration = Duration::from_secs(1);
+const HASTY: Duration = Duration::from_secs(2);
 
 /// A transaction that stays open until it is told to end.
 pub(crate) struct Open {

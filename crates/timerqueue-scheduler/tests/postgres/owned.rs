@@ -43,7 +43,7 @@ fn l1_long_runs_write_nothing_to_their_rows() {
 fn l4_the_runs_of_a_member_that_has_ended_wait_again_and_their_tokens_fire() {
     let Some(server) = Server::shared() else { return };
     let (schema, begun) = (new_schema(), Arc::default());
-    let node = holding(server, &schema, Duration::from_millis(900), &begun);
+    let node = holding(server, &schema, Duration::from_secs(5), &begun);
     let put = node.put_to("hold", &1).key("a").group("x");
     assert!(put.send().wait().unwrap().added().is_some());
     until("it runs", || begun.load(Ordering::SeqCst) == 1);
@@ -60,7 +60,7 @@ fn l4_the_runs_of_a_member_that_has_ended_wait_again_and_their_tokens_fire() {
 fn m1_a_node_that_closes_keeps_its_runs_for_longer_than_a_lease() {
     let Some(server) = Server::shared() else { return };
     let (schema, log, ends) = (new_schema(), Log::default(), Arc::new(AtomicUsize::new(0)));
-    let short = options(&schema).lease(Duration::from_millis(900));
+    let short = options(&schema).lease(Duration::from_secs(3));
     let (may_end, begun) = (Arc::clone(&ends), Arc::new(AtomicUsize::new(0)));
     let count = Arc::clone(&begun);
     let ignores = move |_: u32, _: &Run| {
@@ -80,7 +80,7 @@ fn m1_a_node_that_closes_keeps_its_runs_for_longer_than_a_lease() {
     let nodes: Vec<_> = other.nodes().wait().unwrap().iter().map(|node| node.name.to_string()).collect();
     assert!(!nodes.contains(&"closes".to_owned()), "{nodes:?}");
     let _ = other.put_to("log", &1).key("b").group("x").send().wait().unwrap();
-    std::thread::sleep(Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(4));
     assert_eq!((state("leaving AND NOT dead"), log.lock().unwrap().len()), ("t".to_owned(), 0));
     assert_eq!(other.get("a").wait().unwrap().map(|job| (job.state, job.attempt)), Some((State::Running, 1)));
     ends.store(1, Ordering::SeqCst);

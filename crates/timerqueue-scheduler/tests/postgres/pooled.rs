@@ -46,7 +46,7 @@ fn l14_a_node_behind_a_pooler_hears_of_others_at_its_looks_and_tells_them_at_onc
     let Some(pooler) = Pooler::new(server) else { return };
     let (schema, log) = (new_schema(), Log::default());
     let look = Duration::from_millis(400);
-    let pooled = PostgresOptions::new().schema(&schema).pooled().lease(Duration::from_millis(900));
+    let pooled = PostgresOptions::new().schema(&schema).pooled().lease(Duration::from_secs(3));
     let behind = pooled.safety_look(look).connect(Runtime::global(), &pooler.address()).unwrap();
     let (send, begun) = std::sync::mpsc::channel();
     let handler = move |_: serde_json::Value, run: &Run| {

@@ -83,7 +83,7 @@ impl Secured {
 
     fn options(&self, authority: &str) -> PostgresOptions {
         let file = self.file(&format!("{authority}-ca.crt"));
-        options(&new_schema()).authorities(file).patience(Duration::from_millis(800))
+        options(&new_schema()).authorities(file).patience(Duration::from_secs(5))
     }
 
     /// Why the store does not connect.
