@@ -174,7 +174,8 @@ fn a_client_that_answers_no_ping_is_closed_at_the_keep_alive_timeout() {
 /// Real time: 50 clients over loopback, some quick, some idle, some slow, on the default runtime.
 #[test]
 fn a_server_over_loopback_closes_those_clients_that_send_no_headers_in_time() {
-    const LIMIT: Duration = Duration::from_millis(100);
+    // Longer than a busy machine holds up a client that is quick.
+    const LIMIT: Duration = Duration::from_secs(2);
     let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_io().build().expect("threads");
     let timeouts = Arc::new(AtomicUsize::new(0));
     tokio.block_on(async {

@@ -168,7 +168,7 @@ fn a_stopped_worker_finishes_its_runs(folder: Folder) {
     let worker = folder.worker(&["h"], "echo $$ >> begun; while [ ! -e go ]; do sleep 0.01; done");
     folder.lines("begun", 1);
     worker.signal(Signal::INT);
-    std::thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(500)); // until the signal is handled
     assert_eq!(folder.job("k")["state"], "running");
     std::fs::write(folder.path("go"), "").unwrap();
     let ended = worker.ended();
