@@ -13,6 +13,7 @@ mod looks;
 mod members;
 mod notices;
 mod owned;
+mod plans;
 mod pooled;
 mod pooler;
 mod rows;

@@ -15,9 +15,9 @@
 //! with one snapshot, to the earlier of two instants:
 //!
 //! - The first wake instant in the index. Of the rows that the snapshot has, none is before it.
-//! - An instant that this connection has read before its transaction had the number `x`, less
-//!   twice the slack. `x` is below each number under way ([`Cursors::found`]). So a row that the
-//!   snapshot has not is of a transaction whose number came after that instant.
+//! - An instant that this connection has read before a transaction of its own had the number `x`,
+//!   less twice the slack. `x` is below each number under way ([`Cursors::found`]). So a row that
+//!   the snapshot has not is of a transaction whose number came after that instant.
 //!
 //! The snapshot of a session that only reads has no number and holds no cursor up. A transaction
 //! that has written does, for as long as it is open.
@@ -91,16 +91,20 @@ impl Cursors {
         self.lows.get(&(Arc::clone(name), recurs)).copied()
     }
 
-    /// What one statement has found at `now`: the first wake instant from the cursor on, the first
-    /// number under way, and that of this transaction.
-    pub(super) fn found(&mut self, name: &Arc<str>, recurs: bool, now: i64, (first, under_way, own): (i64, i64, i64)) {
+    /// A transaction has read the instant `at`, and then got its number.
+    pub(super) fn mark(&mut self, at: i64, number: i64) {
+        let is_apart = self.marks.back().is_none_or(|&(last, _)| at >= last.saturating_add(APART));
+        if is_apart && self.marks.len() < MARKS {
+            self.marks.push_back((at, number));
+        }
+    }
+
+    /// What one statement has found: the first wake instant from the cursor on, and the first
+    /// number under way.
+    pub(super) fn found(&mut self, name: &Arc<str>, recurs: bool, first: i64, under_way: i64) {
         while let Some(&(at, _)) = self.marks.front().filter(|&&(_, number)| number < under_way) {
             self.reached = at;
             self.marks.pop_front();
-        }
-        let is_apart = self.marks.back().is_none_or(|&(at, _)| now >= at.saturating_add(APART));
-        if is_apart && self.marks.len() < MARKS {
-            self.marks.push_back((now, own));
         }
         if self.reached > BEGIN {
             let low = first.min(self.reached - 2 * SLACK);

@@ -78,7 +78,7 @@ impl Work<'_> {
         // With the recurring jobs of the runs, in the order of all transactions.
         let sql = with_columns!(
             "WITH ended AS (SELECT id, parent FROM jobs WHERE ended IS NOT NULL AND owner = 0 ORDER BY id LIMIT 256) SELECT ",
-            " FROM jobs WHERE id IN (SELECT id FROM ended UNION SELECT parent FROM ended) ORDER BY id FOR UPDATE SKIP LOCKED"
+            " FROM jobs WHERE id = ANY(ARRAY(SELECT id FROM ended UNION ALL SELECT parent FROM ended)) ORDER BY id FOR UPDATE SKIP LOCKED"
         );
         let read: Vec<Read> = self.query(sql, &[]).iter().map(rows::read).collect();
         let ended = read.iter().filter(|read| read.row.ended.is_some() && read.row.owner == 0);
@@ -231,7 +231,7 @@ impl Work<'_> {
                 self.query(sql, &[&kinds])
             }
             Some((member, now)) => {
-                let sql = "SELECT min((SELECT min(head) FROM affinities WHERE handler = k AND member = m AND head > $3)) \
+                let sql = "SELECT min((SELECT head FROM affinities WHERE handler = k AND member = m AND head > $3 ORDER BY head LIMIT 1)) \
                            FROM unnest($1::bigint[]) AS kinds (k), unnest(ARRAY[0, $2::bigint]) AS members (m)";
                 self.query(sql, &[&kinds, &(member as i64), &now.as_i64()])
             }

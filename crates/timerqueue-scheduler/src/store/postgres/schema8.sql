@@ -47,6 +47,10 @@ ALTER TABLE jobs ADD COLUMN IF NOT EXISTS ended text;
 -- Those of members that have ended. They belong to no member, and the next claim ends them.
 CREATE INDEX IF NOT EXISTS jobs_ended ON jobs (id) WHERE ended IS NOT NULL AND owner = 0;
 
+-- A session of the user's keeps the plans of a function. One that reads the whole table, made when that had few pages, would read all rows that have
+-- left since. So functions that read `jobs` and its likes for the user do without, by `enable_seqscan`, whatever the session has. And those that look
+-- for a run by its number write `owner + 0` and `state + 0`: the index of running rows has all runs that have left.
+
 -- The runs that open transactions of the user's have ended. No row outlives its transaction.
 CREATE UNLOGGED TABLE IF NOT EXISTS done_runs (
     job bigint NOT NULL,
@@ -58,10 +62,11 @@ CREATE UNLOGGED TABLE IF NOT EXISTS done_runs (
 CREATE INDEX IF NOT EXISTS done_runs_jobs ON done_runs (job);
 
 -- The fence stands at the commit: until then the transaction holds no lock on the job, however long it stays open.
-CREATE OR REPLACE FUNCTION run_ends() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION run_ends() RETURNS trigger LANGUAGE plpgsql
+SET search_path = $SCHEMA$ SET enable_seqscan = off AS $$
 BEGIN
     UPDATE jobs SET ended = NEW.ended
-    WHERE id = NEW.job AND owner = NEW.owner AND claims = NEW.claim AND state = 2 AND jobs.ended IS NULL;
+    WHERE id = NEW.job AND owner + 0 = NEW.owner AND claims = NEW.claim AND state + 0 = 2 AND jobs.ended IS NULL;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'TQ001', MESSAGE = 'the run is not the job''s any more';
     END IF;
@@ -74,12 +79,13 @@ CREATE CONSTRAINT TRIGGER done_runs_fence AFTER INSERT ON done_runs DEFERRABLE I
 
 -- Ends a run as done in the caller's own transaction. `fence` is the run (`TIMERQUEUE_FENCE`, `Run::fence`), and `lasted` the time since its begin in
 -- microseconds; `keep`, if the job is to be kept, is what the scheduler says. If the run is not the job's any more, this or the commit fails with `TQ001`.
-CREATE OR REPLACE FUNCTION done(fence text, lasted bigint DEFAULT 0, keep json DEFAULT NULL) RETURNS void LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION done(fence text, lasted bigint DEFAULT 0, keep json DEFAULT NULL) RETURNS void LANGUAGE plpgsql
+SET search_path = $SCHEMA$ SET enable_seqscan = off AS $$
 DECLARE
     run jobs%ROWTYPE;
     parts text[] := string_to_array(fence, '/');
 BEGIN
-    SELECT * INTO run FROM jobs j WHERE j.id = parts[1]::bigint AND j.owner = parts[2]::bigint AND j.claims = parts[3]::bigint AND j.state = 2
+    SELECT * INTO run FROM jobs j WHERE j.id = parts[1]::bigint AND j.owner + 0 = parts[2]::bigint AND j.claims = parts[3]::bigint AND j.state + 0 = 2
     AND j.ended IS NULL;
     IF NOT FOUND OR EXISTS (SELECT FROM done_runs e WHERE e.job = run.id AND e.claim = run.claims) THEN
         RAISE EXCEPTION USING ERRCODE = 'TQ001', MESSAGE = 'the run is not the job''s any more';
@@ -123,7 +129,8 @@ CREATE UNLOGGED TABLE IF NOT EXISTS told (
 -- A node that sleeps longer is told, however late the job is due: its safety look may come later; and one that is about to look, since it may look before
 -- the commit can be seen. At the commit, since a node may go to sleep while the transaction is open. A notice takes a lock over the whole server. One node
 -- that has a place is named, and the others look a little later. A job with a group is told to all: one of them alone may run it.
-CREATE OR REPLACE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql
+SET search_path = $SCHEMA$ SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     soon bigint := clock() + 1000000;
     first bigint;
@@ -212,7 +219,7 @@ CREATE OR REPLACE FUNCTION place(
     time_limit bigint,
     unique_for bigint,
     trace text
-) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$ SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     kind bigint;
@@ -343,7 +350,8 @@ END $$;
 
 -- Cancels the job with the key in the caller's own transaction: once it has committed, no attempt starts any more. Returns `cancelled`; `running` if a
 -- run goes on, whose token fires and after which no attempt follows; or `absent`.
-CREATE OR REPLACE FUNCTION cancel(key text) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION cancel(key text) RETURNS text LANGUAGE plpgsql
+SET search_path = $SCHEMA$ SET enable_seqscan = off AS $$
 DECLARE
     job bigint;
 BEGIN
@@ -352,7 +360,8 @@ BEGIN
 END $$;
 
 -- As `move`, with an instant in microseconds, or else a time from now.
-CREATE OR REPLACE FUNCTION move_to(key text, due bigint, after bigint) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION move_to(key text, due bigint, after bigint) RETURNS text LANGUAGE plpgsql
+SET search_path = $SCHEMA$ SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     old jobs%ROWTYPE;

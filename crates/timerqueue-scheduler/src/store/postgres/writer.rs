@@ -110,22 +110,24 @@ type Done<R> = (R, Committed);
 /// What a transaction has found, its rows, and what is asked along with its commit.
 type Found<'l, R> = (R, Work<'l>, Asked);
 
-/// Rows come as arrays, and each is found by an index: with numbers of rows that are out of date,
-/// another join could read a whole table.
+/// Rows come as arrays, and each is found by an index. The first ones of many stand in the order of
+/// an index. The statistics may be out of date: with those of an empty table the server would join
+/// with a whole table, or fetch and sort all rows of a handler, by a bitmap, for the first one.
 pub(super) fn open(settings: &Settings) -> Result<Link, Failure> {
     open_within(settings, settings.patience)
 }
 
 fn open_within(settings: &Settings, within: Duration) -> Result<Link, Failure> {
-    Link::open_with(settings, within, &[("enable_hashjoin", "off".to_owned()), ("enable_mergejoin", "off".to_owned())])
+    let off = ["enable_hashjoin", "enable_mergejoin", "enable_bitmapscan"].map(|name| (name, "off".to_owned()));
+    Link::open_with(settings, within, &off)
 }
 
 /// Whether a row is due earlier than the one that a scheduler waits for.
-const LOOK_AGAIN: &str = "SELECT least((SELECT min(least((SELECT min(wake) FROM jobs WHERE handler = h.id AND recurs = walk.recurs \
-     AND wake >= walk.low AND wake < $2), \
-     (SELECT min(wake) FROM jobs WHERE early AND handler = h.id AND recurs = walk.recurs AND wake < least(walk.low, $2)))) \
+const LOOK_AGAIN: &str = "SELECT least((SELECT min(least((SELECT wake FROM jobs WHERE handler = h.id AND recurs = walk.recurs \
+     AND wake >= walk.low AND wake < $2 ORDER BY wake LIMIT 1), \
+     (SELECT wake FROM jobs WHERE early AND handler = h.id AND recurs = walk.recurs AND wake < least(walk.low, $2) ORDER BY wake LIMIT 1))) \
      FROM unnest($1::text[], $4::boolean[], $5::bigint[]) AS walk (name, recurs, low) JOIN handlers h ON h.name = walk.name WHERE NOT h.paused), \
-     (SELECT min((SELECT min(head) FROM affinities WHERE handler = h.id AND member = m.id AND head < $2)) \
+     (SELECT min((SELECT head FROM affinities WHERE handler = h.id AND member = m.id AND head < $2 ORDER BY head LIMIT 1)) \
      FROM handlers h, (SELECT 0 AS id UNION ALL SELECT id FROM members WHERE owner = $3 AND NOT dead) AS m \
      WHERE h.name = ANY($1) AND NOT h.paused))";
 

@@ -39,9 +39,9 @@ fn step<'v>((sql, values): (&'static str, Vec<Value<'v>>)) -> Step<'v> {
 }
 
 /// This writer commits with this number. The row is locked before the `COMMIT` is sent, so the
-/// question whether the commit was done waits for it.
+/// question whether the commit was done waits for it. Returns the number of the transaction.
 const MARK: &str = "INSERT INTO writers (writer, number, at) VALUES ($1, $2, clock()) \
-     ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at";
+     ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at RETURNING pg_current_xact_id()::text::bigint";
 
 /// The claimer keeps its member, so no other node ends it before this commit; and for half a lease
 /// from now at least.
@@ -54,12 +54,12 @@ const MARK_IF_WRITTEN: &str = "INSERT INTO writers (writer, number, at) SELECT $
      WHERE pg_current_xact_id_if_assigned() IS NOT NULL \
      ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at RETURNING writer";
 
-/// The rows that operations name, with the recurring jobs of runs.
+/// The rows that operations name, with the recurring jobs of runs. One array, since no plan reads
+/// more of an index than its elements.
 const NAMED: &str = with_columns!(
     "SELECT ",
-    " FROM jobs WHERE id IN (SELECT unnest($1::bigint[]) \
-     UNION SELECT parent FROM jobs WHERE id = ANY($1) AND parent IS NOT NULL \
-     UNION SELECT id FROM jobs WHERE key = ANY($2::text[]) AND holds_key) ORDER BY id FOR UPDATE"
+    " FROM jobs WHERE id = ANY(ARRAY(SELECT unnest($1::bigint[]) UNION ALL SELECT parent FROM jobs WHERE id = ANY($1) \
+     UNION ALL SELECT id FROM jobs WHERE key = ANY($2::text[]) AND holds_key)) ORDER BY id FOR UPDATE"
 );
 
 /// Keys that done jobs still have.
@@ -80,9 +80,9 @@ macro_rules! low {
 const DUE: &str = joined!([
     "SELECT ",
     read_names!(Server, ""),
-    ", (SELECT min(wake) FROM jobs WHERE handler = (SELECT id FROM handlers WHERE name = $1) AND recurs = $2 AND wake >= ",
+    ", (SELECT wake FROM jobs WHERE handler = (SELECT id FROM handlers WHERE name = $1) AND recurs = $2 AND wake >= ",
     low!(),
-    "), pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_current_xact_id()::text::bigint \
+    " ORDER BY wake LIMIT 1) AS first, pg_snapshot_xmin(pg_current_snapshot())::text::bigint \
      FROM jobs WHERE handler = (SELECT id FROM handlers WHERE name = $1 AND NOT paused) AND recurs = $2 AND wake >= ",
     low!(),
     " AND wake <= current_setting('timerqueue.now')::bigint ORDER BY wake, id LIMIT $3 FOR UPDATE SKIP LOCKED"
@@ -97,11 +97,11 @@ const EARLY: &str = joined!([
     " AND wake <= current_setting('timerqueue.now')::bigint ORDER BY wake, id LIMIT $3 FOR UPDATE SKIP LOCKED"
 ]);
 
-/// The first wake instant of the others, and how many are due; and the priorities of those that
-/// have one.
+/// The first wake instant of the others, and how many are due; the priorities of those that have
+/// one; and what sets the cursor if none is due.
 const NEXT: &str = joined!([
-    "SELECT (SELECT min(wake) FROM jobs WHERE handler = h.id AND recurs = $2 \
-     AND wake > current_setting('timerqueue.now')::bigint), \
+    "SELECT (SELECT wake FROM jobs WHERE handler = h.id AND recurs = $2 \
+     AND wake > current_setting('timerqueue.now')::bigint ORDER BY wake LIMIT 1), \
      (SELECT count(*) FROM (SELECT FROM jobs WHERE handler = h.id AND recurs = $2 AND wake >= ",
     low!(),
     " AND wake <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due) + (SELECT count(*) FROM (SELECT FROM jobs \
@@ -109,8 +109,8 @@ const NEXT: &str = joined!([
     low!(),
     " AND wake <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due), \
      CASE WHEN NOT $2 AND EXISTS (SELECT FROM jobs AS j WHERE j.handler = h.id AND j.priority <> 0 AND j.state = 0 \
-     AND j.affinity_id IS NULL AND j.apart IS NOT NULL) THEN ARRAY(SELECT priorities_of(h.id)) END \
-     FROM handlers AS h WHERE name = $1 AND NOT paused"
+     AND j.affinity_id IS NULL AND j.apart IS NOT NULL) THEN ARRAY(SELECT priorities_of(h.id)) END, \
+     pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM handlers AS h WHERE name = $1 AND NOT paused"
 ]);
 
 /// As [`DUE`], of a handler's jobs with a priority.
@@ -121,8 +121,8 @@ const DUE_OF: &str = with_columns!(
 );
 
 /// As [`NEXT`], of a handler's jobs with a priority.
-const NEXT_OF: &str = "SELECT (SELECT min(apart) FROM jobs WHERE handler = $1 AND priority = $2 AND priority <> 0 AND state = 0 \
-     AND affinity_id IS NULL AND apart > current_setting('timerqueue.now')::bigint), \
+const NEXT_OF: &str = "SELECT (SELECT apart FROM jobs WHERE handler = $1 AND priority = $2 AND priority <> 0 AND state = 0 \
+     AND affinity_id IS NULL AND apart > current_setting('timerqueue.now')::bigint ORDER BY apart LIMIT 1), \
      (SELECT count(*) FROM (SELECT FROM jobs WHERE handler = $1 AND priority = $2 AND priority <> 0 AND state = 0 \
      AND affinity_id IS NULL AND apart <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due)";
 
@@ -161,15 +161,12 @@ impl<'l> Walks<'l> {
         answers: &mut impl Iterator<Item = Vec<tokio_postgres::Row>>,
         name: &Arc<str>,
         recurs: bool,
-        now: Micros,
     ) -> Vec<tokio_postgres::Row> {
         let mut rows = answers.next().unwrap_or_default();
-        let found = rows.first().and_then(|row| {
-            let number = |from_end: usize| row.get::<_, Option<i64>>(row.len() - from_end);
-            Some((number(3)?, number(2)?, number(1)?))
-        });
-        if let Some(found) = found {
-            self.link.cursors.borrow_mut().found(name, recurs, now.as_i64(), found);
+        let found =
+            rows.first().and_then(|row| Some((row.get::<_, Option<i64>>(row.len() - 2)?, row.get(row.len() - 1))));
+        if let Some((first, under_way)) = found {
+            self.link.cursors.borrow_mut().found(name, recurs, first, under_way);
         }
         if self.early.pop_front() == Some(true) {
             rows.extend(answers.next().unwrap_or_default());
@@ -359,8 +356,10 @@ impl<'a> Work<'a> {
         for room in places.iter().flat_map(|place| &place.rooms) {
             walks.due(&mut further, &room.name, false, room.places as i64);
         }
-        let (mut work, answers) = Self::open(link, Self::new_rows(ops), further)?;
-        let mut answers = answers.skip(1);
+        let (mut work, mut answers) = Self::open(link, Self::new_rows(ops), further)?;
+        if let Some(own) = answers.next().unwrap_or_default().first() {
+            link.cursors.borrow_mut().mark(work.up.as_i64(), own.get(0));
+        }
         work.dialect.is_marked = true;
         let outlooks: Vec<Outlook> = answers.by_ref().take(places.len()).map(|rows| Outlook::of(&rows)).collect();
         if is_named {
@@ -374,7 +373,7 @@ impl<'a> Work<'a> {
             work.dialect.remembered.insert(row.get::<_, &str>(0).into(), JobId(row.get::<_, i64>(1) as u64));
         }
         for (place, outlook) in places.iter().zip(outlooks) {
-            let due = place.rooms.iter().flat_map(|room| walks.take(&mut answers, &room.name, false, work.up));
+            let due = place.rooms.iter().flat_map(|room| walks.take(&mut answers, &room.name, false));
             let due: Vec<_> = due.map(|row| rows::read(&row)).collect();
             work.dialect.due.insert(place.owner, (outlook, due.iter().map(|read| read.row.id).collect()));
             work.take_in(due);
@@ -412,8 +411,12 @@ impl<'a> Work<'a> {
         work.dialect.any_behind = !answers.next().unwrap_or_default().is_empty();
         let mut indexes = Vec::new();
         for (name, recurs, limit) in asked {
-            let rows = walks.take(&mut answers, name, recurs, work.up);
+            let rows = walks.take(&mut answers, name, recurs);
             let next = answers.next().unwrap_or_default();
+            if let Some(next) = next.first().filter(|next| next.get::<_, i64>(1) == 0) {
+                let first = next.get::<_, Option<i64>>(0).unwrap_or(i64::MAX);
+                link.cursors.borrow_mut().found(name, recurs, first, next.get(3));
+            }
             let (Some(kind), Some(next)) = (work.known(name), next.first()) else { continue };
             if let Some(priorities) = next.get::<_, Option<Vec<i64>>>(2) {
                 let priorities = priorities.into_iter().filter_map(|priority| i8::try_from(priority).ok());

@@ -1,0 +1,174 @@
+//! Plans that statistics lead to, and what they read of rows that have left while a snapshot keeps
+//! these.
+
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
+
+use timerqueue_scheduler::{Run, Scheduler};
+
+use crate::locks::Open;
+use crate::server::{Server, new_schema, until};
+use crate::{Log, connect, options};
+
+/// A server that writes down the plan of each statement, with the pages that it has read. Its
+/// statistics change when a test says so.
+const EXPLAINS: &str = "-c autovacuum=off -c session_preload_libraries=auto_explain -c auto_explain.log_min_duration=0 \
+     -c auto_explain.log_analyze=on -c auto_explain.log_buffers=on -c auto_explain.log_timing=off \
+     -c auto_explain.log_nested_statements=on -c auto_explain.log_format=json";
+/// The most pages that a statement reads for one job.
+const MOST: u64 = 60;
+
+/// A node beside rows that have left, and what keeps these.
+struct Left {
+    server: Server,
+    schema: String,
+    node: Scheduler,
+    log: Log,
+    report: Open,
+    /// Each ends a run of the handler `held`, which writes its fence into the log.
+    ends: mpsc::Sender<()>,
+}
+
+impl Left {
+    fn new() -> Option<Self> {
+        let server = Server::with(EXPLAINS, |_| {})?;
+        let (schema, log) = (new_schema(), Log::default());
+        let (ends, ended) = mpsc::channel::<()>();
+        let ended = Mutex::new(ended);
+        let noted = Log::clone(&log);
+        let logs = move |_: serde_json::Value, run: &Run| noted.lock().unwrap().push(run.key().to_owned());
+        let noted = Log::clone(&log);
+        let held = move |_: serde_json::Value, run: &Run| {
+            noted.lock().unwrap().push(run.fence());
+            ended.lock().unwrap().recv().unwrap();
+        };
+        let store = connect(&server, &options(&schema));
+        let node = Scheduler::builder().store(store).handler("log", logs).handler("held", held).start().unwrap();
+        let mut report = Open::new(&server, &schema);
+        report.run("ROLLBACK; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM jobs");
+        Some(Self { server, schema, node, log, report, ends })
+    }
+
+    fn run(&self, name: &str, jobs: usize) {
+        let put = |n: usize| self.node.put_to("log", &n).key(&format!("{name}/{n}"));
+        self.ran(jobs, || {
+            assert!(self.node.put_many((0..jobs).map(put)).wait().unwrap().iter().all(Result::is_ok));
+        });
+    }
+
+    /// Jobs that run and leave. A node's transaction that takes long writes rows that are early.
+    fn leave(&self, name: &str, jobs: usize) {
+        (0..jobs / 50).for_each(|n| self.run(&format!("{name}, {n}"), 50));
+    }
+
+    fn ran(&self, jobs: usize, puts: impl FnOnce()) {
+        let before = self.log.lock().unwrap().len();
+        puts();
+        until("all have run", || self.log.lock().unwrap().len() == before + jobs);
+    }
+
+    /// The statement that reads the most pages while `act` goes on, at the best of some times: a
+    /// stall of the machine costs the cursor, which follows half a second behind.
+    fn reads(&self, mut act: impl FnMut(usize)) -> (u64, String) {
+        let mut least = (u64::MAX, String::new());
+        for time in 0..5 {
+            std::thread::sleep(Duration::from_millis(600));
+            let before = self.written().len();
+            act(time);
+            least = most_read(&self.written()[before..]).min(least);
+            if least.0 < MOST {
+                break;
+            }
+        }
+        least
+    }
+
+    fn written(&self) -> String {
+        std::fs::read_to_string(self.server.folder().join("log")).unwrap()
+    }
+
+    /// Runs one by one, by each kind of plan.
+    #[track_caller]
+    fn check(&self, is_analyzed: bool, run: &mut dyn FnMut(&str)) {
+        for mode in ["auto", "force_generic_plan", "force_custom_plan"] {
+            self.server.psql(&format!("ALTER SYSTEM SET plan_cache_mode = {mode}"));
+            self.server.psql("SELECT pg_reload_conf()");
+            if is_analyzed {
+                self.server.psql("ANALYZE");
+            }
+            let begun = self.written().len();
+            (0..6).for_each(|n| run(&format!("{mode}/{begun}/{n}")));
+            let (pages, statement) = self.reads(|time| (0..3).for_each(|n| run(&format!("{mode}/{begun}/{time}/{n}"))));
+            println!("{mode}: {pages} pages");
+            assert!(pages < MOST, "{mode}: {pages} pages: {statement}");
+        }
+    }
+}
+
+/// The pages and the text of the statement that has read the most, of those that the server has
+/// written down.
+fn most_read(log: &str) -> (u64, String) {
+    let statements = log.split("\"Query Text\": ").skip(1);
+    let number = |statement: &str, name: &str| {
+        let rest = statement.split_once(name)?.1;
+        rest.split(',').next()?.trim().parse::<u64>().ok()
+    };
+    // The first node of a plan has the pages of all.
+    let read = |statement: &str| {
+        let pages = ["\"Shared Hit Blocks\":", "\"Shared Read Blocks\":"].map(|name| number(statement, name));
+        pages.into_iter().flatten().sum::<u64>()
+    };
+    let text = |statement: &str| statement.lines().next().unwrap_or_default().to_owned();
+    statements.map(|statement| (read(statement), text(statement))).max().unwrap_or_default()
+}
+
+#[test]
+fn l23_no_statistics_lead_a_statement_to_rows_that_have_left() {
+    let Some(left) = Left::new() else { return };
+    let mut run = |name: &str| left.run(name, 1);
+    left.leave("left", 1_000);
+    left.check(true, &mut run);
+    // The statistics are those of an empty table.
+    let schema = &left.schema;
+    left.server.psql(&format!(
+        "INSERT INTO {schema}.jobs (id, key, handler, payload, due, wake) SELECT nextval('{schema}.ids'), n, h.id, \
+         'null', 9000000000000000 + n, 9000000000000000 + n FROM generate_series(1, 20000) AS n, {schema}.handlers AS h"
+    ));
+    left.check(false, &mut run);
+    left.check(true, &mut run);
+    left.report.end("COMMIT");
+}
+
+/// A session keeps the plans of the function, made when the table had few pages.
+#[test]
+fn l23_a_put_by_sql_reads_no_rows_that_have_left() {
+    let Some(left) = Left::new() else { return };
+    let mut user = Open::new(&left.server, &left.schema);
+    user.run("ROLLBACK; ANALYZE");
+    let mut put = |name: &str| left.ran(1, || user.run(&format!("SELECT put('log', '{name}')")));
+    (0..10).for_each(|n| put(&format!("few/{n}")));
+    left.leave("left", 3_000);
+    let (pages, statement) = left.reads(|time| (0..3).for_each(|n| put(&format!("many/{time}/{n}"))));
+    println!("{pages} pages");
+    assert!(pages < MOST, "{pages} pages: {statement}");
+    user.end("SELECT 1");
+    left.report.end("COMMIT");
+}
+
+/// The handler `log`, for which no job comes any more, is in no claim's way.
+#[test]
+fn l23_a_run_that_a_transaction_ends_reads_no_rows_that_have_left() {
+    let Some(left) = Left::new() else { return };
+    let mut user = Open::new(&left.server, &left.schema);
+    user.run("ROLLBACK");
+    left.leave("left", 3_000);
+    let mut run = |key: &str| {
+        left.ran(1, || assert!(left.node.put_to("held", &0).key(key).send().wait().unwrap().added().is_some()));
+        let fence = left.log.lock().unwrap().last().unwrap().clone();
+        user.run(&format!("SELECT done('{fence}')"));
+        left.ends.send(()).unwrap();
+    };
+    left.check(true, &mut run);
+    user.end("SELECT 1");
+    left.report.end("COMMIT");
+}
