@@ -32,6 +32,8 @@ TABLES = {
     "pg-boss": "pgboss.job",
     "pgqueuer": "public.pgqueuer",
     "procrastinate": "public.procrastinate_jobs",
+    "River, as shipped": "public.river_job",
+    "River, as in its benchmark": "public.river_job",
 }
 
 
@@ -40,7 +42,7 @@ class Contender:
 
     def __init__(self, name, place, command, needs, version, works="put run late idle"):
         self.name, self.place, self.command, self.version, self.works = name, place, [str(part) for part in command], version, works.split()
-        self.missing = [str(path.relative_to(HERE)) for path in needs if not path.exists()]
+        self.missing = [os.path.relpath(path, HERE) for path in needs if not path.exists()]
 
 
 def locked(package, of):
@@ -75,6 +77,10 @@ def contenders(where):
             rust("apalis, as shipped", "file", "apalis", "apalis", "apalis-sqlite"),
             rust("apalis, FULL", "file", "apalis", "apalis-full", "apalis-sqlite"),
             rust("effectum", "file", "effectum", "effectum", "effectum"),
+            rust("River, as shipped", "file", "river", "river", "riverqueue"),
+            rust("River, as in its benchmark", "file", "river", "river-bench", "riverqueue"),
+            rust("durare, as shipped", "file", "durare", "durare", "durare"),
+            rust("durare, FULL", "file", "durare", "durare-full", "durare"),
             python("APScheduler", "file", "late idle"),
             node("BullMQ", "redis", "bullmq.mjs", "late idle"),
             node("pg-boss", "server", "pgboss.mjs", "late idle"),
@@ -90,6 +96,10 @@ def contenders(where):
         python("pgqueuer", "server", every),
         rust("apalis-postgres", "server", "apalis", "apalis", "apalis-postgres"),
         rust("underway", "server", "underway", "underway", "underway"),
+        rust("River, as shipped", "server", "river", "river", "riverqueue", every),
+        rust("River, as in its benchmark", "server", "river", "river-bench", "riverqueue", every),
+        rust("awa", "server", "awa", "awa", "awa", every),
+        rust("durare", "server", "durare", "durare", "durare", every),
     ]
 
 
@@ -210,8 +220,8 @@ class Bench:
         for contender in (all := contenders(self.options.where)):
             if contender.missing and work == self.options.works[0]:
                 print(f"{contender.name} is left out: no {', '.join(contender.missing)}", file=sys.stderr)
-        only = self.options.only.split(",") if self.options.only else [contender.name for contender in all]
-        found = [c for c in all if not c.missing and work in c.works and c.name in only]
+        only = self.options.only.split(",") if self.options.only else None
+        found = [c for c in all if not c.missing and work in c.works and (not only or c.name.split(",")[0] in only)]
         return random.sample(found, len(found))
 
     def puts_and_runs(self, work):
@@ -397,7 +407,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=2, help="of each put and run")
     parser.add_argument("--idle", type=int, default=10, help="the seconds of rest")
     parser.add_argument("--waiting", type=int, default=WAITING)
-    parser.add_argument("--only", default="", help="names of contenders, with commas")
+    parser.add_argument("--only", default="", help="names of contenders up to their first comma, with commas")
     parser.add_argument("--data", default=str(HERE / "data"), help="a folder on the disk to be measured")
     options = parser.parse_args()
     if options.where != "table":
