@@ -120,6 +120,17 @@ pub(crate) fn j30_done_jobs_leave_after_their_time<R: Rig>() {
     assert_eq!(store.past_keys(HistoryQuery::new()), ["y", "x", "long 2", "long 1", "long 0"]);
 }
 
+pub(crate) fn j30_a_done_job_whose_time_is_over_is_none_of_the_last_ones<R: Rig>() {
+    let store = Bench::<R>::new();
+    let long = History::new(HOUR).rows(3);
+    store.done(job("long 0"), long);
+    store.done(job("long 1"), long);
+    store.done(job("short"), History::new(secs(10)).rows(3));
+    store.clock(10);
+    store.done(job("long 2"), long);
+    assert_eq!(store.past_keys(HistoryQuery::new()), ["long 2", "long 1", "long 0"]);
+}
+
 pub(crate) fn j30_the_last_done_jobs_of_a_handler_are_kept<R: Rig>() {
     let store = Bench::<R>::new();
     for n in 0..5 {

@@ -373,6 +373,7 @@ macro_rules! conformance {
             j30_a_job_is_kept_only_where_it_is_asked_for
             j30_done_jobs_are_listed_by_handler_key_and_number
             j30_done_jobs_leave_after_their_time
+            j30_a_done_job_whose_time_is_over_is_none_of_the_last_ones
             j30_the_last_done_jobs_of_a_handler_are_kept
             j30_keys_of_done_jobs_are_taken_for_a_time
             j30_a_key_is_taken_in_the_commit_of_its_end

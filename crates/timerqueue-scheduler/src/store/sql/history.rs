@@ -33,14 +33,15 @@ pub(in crate::store) fn statements<'v>(
         let row = values![*id, &**key, *kind, &**payload, *ended, last, node, result, keep, taken];
         statements.push((texts.finish, row.to_vec()));
     }
+    // First, since those whose time is over are none of the most that are kept.
+    if !done.is_empty() {
+        statements.push((texts.finished_over, values![now, OVER_AT_ONCE * done.len()].to_vec()));
+    }
     for one in done {
         if let Some(most) = one.surplus_at_once() {
             let kept = i64::try_from(one.most).unwrap_or(i64::MAX);
             statements.push((texts.finished_surplus, values![one.kind, kept, most, now].to_vec()));
         }
-    }
-    if !done.is_empty() {
-        statements.push((texts.finished_over, values![now, OVER_AT_ONCE * done.len()].to_vec()));
     }
     statements
 }
