@@ -102,7 +102,7 @@ impl Folder {
     /// A worker with these options before `--exec`, and this shell script as its command.
     pub(crate) fn worker(&self, options: &[&str], script: &str) -> Worker {
         // On a server, the jobs of a killed worker are free when its lease has ended.
-        let lease: &[&str] = if self.is_server() { &["--lease", "3s"] } else { &[] };
+        let lease: &[&str] = if self.is_server() { &["--lease", "1s"] } else { &[] };
         let mut command = self.command([&["worker"], options, lease, &["--exec", "sh", "-c", script]].concat());
         Worker(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
