@@ -46,16 +46,6 @@ pub(crate) struct Each {
 
 impl CalendarUnit {
     const NAMES: [(Self, &'static str); 3] = [(Self::Day, "days"), (Self::Week, "weeks"), (Self::Month, "months")];
-
-    /// The number of the unit that contains a date.
-    fn index(self, date: i64, year: i64, month: i64) -> i64 {
-        match self {
-            Self::Day => date,
-            // 1970-01-01 was a Thursday.
-            Self::Week => (date + 3).div_euclid(7),
-            Self::Month => year * 12 + month,
-        }
-    }
 }
 
 impl fmt::Display for Each {
@@ -111,62 +101,151 @@ impl FromStr for Day {
 /// Which dates count.
 #[derive(Debug, Default)]
 pub(super) struct Dates {
-    /// With the number of a unit that counts.
-    pub(super) each: Option<(Each, i64)>,
+    each: Option<Cycle>,
     /// In order.
     except: Vec<Day>,
+}
+
+/// The units that count, among all days or all months.
+#[derive(Clone, Copy, Debug)]
+struct Cycle {
+    is_month: bool,
+    /// The first day, or the month, of a unit that counts.
+    begin: i64,
+    /// The days of a unit; one month.
+    unit: i64,
+    /// The distance between two units that count.
+    length: i64,
+    /// The first 64 days from the begin: those of units that count.
+    days: u64,
+}
+
+impl Cycle {
+    fn new(each: Each, (year, month, day): (i64, i64, i64)) -> Self {
+        let date = first_of_month(year, month) + day - 1;
+        let (is_month, begin, unit) = match each.unit {
+            CalendarUnit::Day => (false, date, 1),
+            // 1970-01-01 was a Thursday.
+            CalendarUnit::Week => (false, date - (date + 3).rem_euclid(7), 7),
+            CalendarUnit::Month => (true, year * 12 + month, 1),
+        };
+        let length = unit * i64::from(each.n);
+        let days = (0..64).filter(|day| day % length < unit).fold(0, |days, day| days | 1 << day);
+        Self { is_month, begin, unit, length, days }
+    }
+
+    /// The days or months from the begin of the last unit that counts.
+    fn phase(&self, at: i64) -> i64 {
+        (at - self.begin).rem_euclid(self.length)
+    }
+
+    /// The nearest day or month of a unit that counts.
+    fn nearest(&self, at: i64, forward: bool) -> i64 {
+        match (self.phase(at), forward) {
+            (phase, _) if phase < self.unit => at,
+            (phase, true) => at + self.length - phase,
+            (phase, false) => at - phase + self.unit - 1,
+        }
+    }
+
+    /// The days of a month that count: bit n is the day n.
+    fn of(&self, year: i64, month: i64) -> u64 {
+        if self.is_month {
+            return if self.phase(year * 12 + month) == 0 { u64::MAX } else { 0 };
+        }
+        // From the last unit that counts on, and from the next one on. A unit has 7 days at most.
+        let phase = self.phase(first_of_month(year, month));
+        let last = self.days.checked_shr(phase as u32).unwrap_or(0);
+        let next = self.days.checked_shl((self.length - phase) as u32).unwrap_or(0);
+        (last | next) << 1
+    }
 }
 
 impl Dates {
     /// The date of `from` is in a unit that counts. `Err`: the text is no date.
     pub(super) fn new(each: Option<(Each, (i64, i64, i64))>, except: &[String]) -> Result<Self, String> {
-        let each = each.map(|(each, (year, month, day))| {
-            (each, each.unit.index(first_of_month(year, month) + day - 1, year, month))
-        });
+        let each = each.map(|(each, from)| Cycle::new(each, from));
         let days = except.iter().map(|text| text.parse().map_err(|()| text.clone()));
         let mut except: Vec<Day> = days.collect::<Result<_, _>>()?;
         except.sort_unstable();
         Ok(Self { each, except })
     }
 
-    /// The nearest date of a unit that counts, before the dates left out.
-    pub(super) fn counted(&self, date: i64, (year, month): (i64, i64), forward: bool) -> i64 {
-        let Some((each, counts)) = self.each else { return date };
-        let index = each.unit.index(date, year, month);
-        let n = i64::from(each.n);
-        let to_next = (counts - index).rem_euclid(n);
-        let found = match (to_next, forward) {
-            (0, _) => return date,
-            (_, true) => index + to_next,
-            (_, false) => index + to_next - n,
-        };
-        // Forward to the first day of the unit, back to the last one.
-        match (each.unit, i64::from(!forward)) {
-            (CalendarUnit::Day, _) => found,
-            (CalendarUnit::Week, last) => (found + last) * 7 - 3 - last,
-            (CalendarUnit::Month, last) => {
-                let month = found - 1 + last; // months from January of the year zero
-                first_of_month(month.div_euclid(12), month.rem_euclid(12) + 1) - last
-            }
+    /// The nearest date of a unit that counts, before the dates left out. `None`: the month of the
+    /// date may have one.
+    pub(super) fn beyond(&self, date: i64, (year, month): (i64, i64), forward: bool) -> Option<i64> {
+        let cycle = self.each?;
+        if !cycle.is_month {
+            return (cycle.length > 31).then(|| cycle.nearest(date, forward));
         }
+        let at = year * 12 + month;
+        let found = cycle.nearest(at, forward);
+        // Forward to the first day of the month, back to the last one.
+        let last = i64::from(!forward);
+        let after = found - 1 + last; // months from January of the year zero
+        (found != at).then(|| first_of_month(after.div_euclid(12), after.rem_euclid(12) + 1) - last)
     }
 
     /// The days of a month that count: bit n is the day n.
     pub(super) fn of(&self, year: i64, month: i64) -> u64 {
-        let mut days = u64::MAX;
-        if let Some((each, counts)) = self.each {
-            let first = first_of_month(year, month);
-            let is_one = |day: &i64| {
-                let index = each.unit.index(first + day - 1, year, month);
-                (index - counts).rem_euclid(i64::from(each.n)) == 0
-            };
-            days = (1..=month_length(year, month)).filter(is_one).fold(0, |days, day| days | 1 << day);
-        }
+        let mut days = self.each.map_or(u64::MAX, |cycle| cycle.of(year, month));
         for year in [0, year] {
             let begin = self.except.partition_point(|day| (day.year, day.month) < (year, month));
             let of_month = self.except[begin..].iter().take_while(|day| (day.year, day.month) == (year, month));
             days = of_month.fold(days, |days, day| days & !(1 << day.day));
         }
         days
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Walks over each date of some years, forward and back.
+    #[test]
+    fn each_nth_unit_has_the_days_found_by_walking() {
+        let (first, last) = (first_of_month(2023, 1), first_of_month(2029, 1) - 1);
+        let months: Vec<(i64, i64)> = (2023..2029).flat_map(|year| (1..=12).map(move |month| (year, month))).collect();
+        let (mut long, mut short) = (0, 0);
+        for (unit, days) in [(CalendarUnit::Day, 1), (CalendarUnit::Week, 7), (CalendarUnit::Month, 0)] {
+            for n in [1, 2, 3, 4, 5, 6, 7, 9, 13, 30, 31, 32, 33, 63, 64, 65, 100, 365, 1_000] {
+                // 2026-03-05 was a Thursday; the Monday of its week was March 2.
+                let dates = Dates::new(Some((Each { n, unit }, (2026, 3, 5))), &[]).unwrap();
+                let counts = |date: i64, (year, month): (i64, i64)| {
+                    let distance = match unit {
+                        CalendarUnit::Day => date - (first_of_month(2026, 3) + 4),
+                        CalendarUnit::Week => (date - (first_of_month(2026, 3) + 1)).div_euclid(days),
+                        CalendarUnit::Month => (year - 2026) * 12 + month - 3,
+                    };
+                    distance % i64::from(n) == 0
+                };
+                let walked = |month: (i64, i64)| {
+                    let dates = first_of_month(month.0, month.1)..;
+                    let dates = dates.take(month_length(month.0, month.1) as usize);
+                    dates.map(move |date| (date, counts(date, month)))
+                };
+                let all: Vec<(i64, bool)> = months.iter().flat_map(|&month| walked(month)).collect();
+                for &(year, month) in &months {
+                    let begin = first_of_month(year, month);
+                    for (date, counts) in walked((year, month)) {
+                        let day = date - begin + 1;
+                        assert_eq!(dates.of(year, month) >> day & 1 == 1, counts, "{n} {unit:?}: {year}-{month}-{day}");
+                        let index = (date - first) as usize;
+                        let next = all[index..].iter().find(|day| day.1).map_or(last + 1, |day| day.0);
+                        let previous = all[..=index].iter().rfind(|day| day.1).map_or(first - 1, |day| day.0);
+                        let forward = dates.beyond(date, (year, month), true);
+                        let back = dates.beyond(date, (year, month), false);
+                        // A leap passes no date that counts, and comes to one.
+                        let next_is_right = forward.is_none_or(|date| date.min(last + 1) == next);
+                        let previous_is_right = back.is_none_or(|date| date.max(first - 1) == previous);
+                        assert!(next_is_right && previous_is_right, "{n} {unit:?}: {year}-{month}-{day}");
+                        long += usize::from(forward.is_some());
+                        short += usize::from(forward.is_none());
+                    }
+                }
+            }
+        }
+        assert!(long > 50_000 && short > 20_000, "{long} leaps, {short} without");
     }
 }

@@ -15,11 +15,11 @@ pub(super) const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI"
 
 /// The value `first`, and each `step`-th one up to `last`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Values {
-    pub(super) first: u16,
+struct Values {
+    first: u16,
     /// Above the last value of the field: the values go on with the first one of the field.
-    pub(super) last: u16,
-    pub(super) step: u16,
+    last: u16,
+    step: u16,
 }
 
 /// The days of the month by number: bit n is the day n, or the day n days before the last one.
@@ -37,6 +37,12 @@ pub(super) struct MonthDays {
 pub(super) type Weekdays = [u8; 7];
 pub(super) const LAST: usize = 6;
 
+/// No line has an occurrence in a later year.
+pub(super) const LAST_YEAR: u16 = 4999;
+
+/// The years as bits: the year n is the bit n % 64 of the word n / 64.
+pub(super) type Years = [u64; LAST_YEAR as usize / 64 + 1];
+
 /// Vixie's star: a field that begins with one.
 pub(super) fn begins_with_star(text: &str) -> bool {
     text.starts_with(['*', '?'])
@@ -47,8 +53,15 @@ pub(super) fn set(field: CronField, text: &str) -> Result<u64, Wrong<'_>> {
     text.split(',').try_fold(0, |set, item| Ok(set | bits(field, values(field, item)?)))
 }
 
-pub(super) fn years(text: &str) -> Result<Vec<Values>, Wrong<'_>> {
-    text.split(',').map(|item| values(CronField::Year, item)).collect()
+pub(super) fn years(text: &str) -> Result<Box<Years>, Wrong<'_>> {
+    let mut found: Box<Years> = Box::new([0; LAST_YEAR as usize / 64 + 1]);
+    for item in text.split(',') {
+        let Values { first, last, step } = values(CronField::Year, item)?;
+        for year in (first.into()..usize::from(last.min(LAST_YEAR)) + 1).step_by(step.into()) {
+            found[year / 64] |= 1 << (year % 64);
+        }
+    }
+    Ok(found)
 }
 
 pub(super) fn month_days(text: &str) -> Result<MonthDays, Wrong<'_>> {

@@ -12,7 +12,7 @@
 
 use super::dates::Dates;
 use super::error::{CronError, CronField, Wrong};
-use super::field::{self, LAST as LAST_WEEKDAY, MonthDays, Values, Weekdays};
+use super::field::{self, LAST as LAST_WEEKDAY, MonthDays, Weekdays, Years};
 use crate::ScheduleError;
 
 const DAY: i64 = 86_400;
@@ -20,7 +20,7 @@ const DAY: i64 = 86_400;
 const FIRST: i64 = -62_135_596_800;
 /// 4999-12-31 23:59:59.
 const LAST: i64 = 95_617_583_999;
-const YEARS: std::ops::RangeInclusive<i64> = 1..=4999;
+const YEARS: std::ops::RangeInclusive<i64> = 1..=field::LAST_YEAR as i64;
 
 /// 28 years in a row without a year such as 1900: each calendar (seven first weekdays, leap year or
 /// not) is among them.
@@ -49,8 +49,8 @@ pub(super) struct Line {
     weekdays: Weekdays,
     /// A day has to match both fields of days.
     both: bool,
-    /// Empty: each year.
-    years: Vec<Values>,
+    /// `None`: each year.
+    years: Option<Box<Years>>,
     /// The calendars with a day of the line, as [`calendar`] numbers them.
     calendars: u16,
     wildcard: bool,
@@ -98,8 +98,8 @@ impl Line {
             months: set(CronField::Month, months)?,
             weekdays: field::weekdays(of_week).map_err(wrong(CronField::DayOfWeek))?,
             years: match years {
-                None | Some("*") => Vec::new(),
-                Some(years) => field::years(years).map_err(wrong(CronField::Year))?,
+                None | Some("*") => None,
+                Some(years) => Some(field::years(years).map_err(wrong(CronField::Year))?),
             },
             both,
             wildcard: star(minutes) || star(hours) || seconds.is_some_and(star),
@@ -118,11 +118,6 @@ impl Line {
     /// time. All other lines name fixed times of day.
     pub(super) fn is_wildcard(&self) -> bool {
         self.wildcard
-    }
-
-    /// Whether the days that match are the same ones in each 400 years, apart from days left out.
-    pub(super) fn repeats(&self) -> bool {
-        self.years.is_empty() && self.dates.as_ref().is_none_or(|dates| dates.each.is_none())
     }
 
     /// Takes some dates alone.
@@ -193,9 +188,9 @@ impl Line {
                     }
                     if let Some(dates) = &self.dates {
                         let date = first_of_month(year, month) + day.min(month_length(year, month)) - 1;
-                        let counted = civil(dates.counted(date, (year, month), way == Way::Forward));
-                        if (counted.0, counted.1) != (year, month) {
-                            (year, month, day) = counted;
+                        let beyond = dates.beyond(date, (year, month), way == Way::Forward).map(civil);
+                        if let Some(date) = beyond.filter(|date| (date.0, date.1) != (year, month)) {
+                            (year, month, day) = date;
                             continue;
                         }
                     }
@@ -216,22 +211,15 @@ impl Line {
 
     /// The nearest year.
     fn year(&self, year: i64, way: Way) -> Option<i64> {
-        let nearest = |values: &Values| {
-            let (first, last, step) = (i64::from(values.first), i64::from(values.last), i64::from(values.step));
-            let last = first + (last - first) / step * step;
-            match way {
-                Way::Forward if year > last => None,
-                Way::Forward => Some(first + ((year - first).max(0) + step - 1) / step * step),
-                Way::Back if year < first => None,
-                Way::Back => Some(first + (year.min(last) - first) / step * step),
+        let Some(years) = &self.years else { return Some(year).filter(|year| YEARS.contains(year)) };
+        let (mut word, mut from) = (year / 64, year % 64);
+        loop {
+            let set = *years.get(usize::try_from(word).ok()?)?;
+            if let Some(bit) = way.nearest(set, from) {
+                return Some(word * 64 + bit);
             }
-        };
-        let found = match (self.years.is_empty(), way) {
-            (true, _) => Some(year),
-            (false, Way::Forward) => self.years.iter().filter_map(nearest).min(),
-            (false, Way::Back) => self.years.iter().filter_map(nearest).max(),
-        };
-        found.filter(|year| YEARS.contains(year))
+            (word, from) = (word + way.one(), way.first_of(0, 63));
+        }
     }
 
     /// The days of a month that match: bit n is the day n.
@@ -337,17 +325,19 @@ pub(super) fn first_of_month(year: i64, month: i64) -> i64 {
     before * 365 + leap_days + BEFORE[month as usize - 1] + i64::from(month > 2 && is_leap(year)) - 719_162
 }
 
-/// Year, month and day of a date from 0001-01-01 on, or of the day before.
+/// Year, month and day of a date.
 fn civil(date: i64) -> (i64, i64, i64) {
-    // 400 years have 146,097 days. The estimate is right, or one year too late.
-    let year = (date + 719_162) * 400 / 146_097 + 1;
-    let year = if first_of_month(year, 1) > date { year - 1 } else { year };
-    let year = if first_of_month(year + 1, 1) <= date { year + 1 } else { year };
-    let of_year = date - first_of_month(year, 1);
-    // No month is longer than 31 days.
-    let month = (of_year / 31 + 1).min(12);
-    let month = if month < 12 && first_of_month(year, month + 1) <= date { month + 1 } else { month };
-    (year, month, date - first_of_month(year, month) + 1)
+    // Here a year begins in March, so that its leap day is its last one. 400 years, which have
+    // 146,097 days, begin on 0000-03-01. All lengths of months from March on are those of
+    // 153 days in 5 months.
+    let since = date + 719_468;
+    let (cycle, of_cycle) = (since.div_euclid(146_097), since.rem_euclid(146_097));
+    let year = (of_cycle - of_cycle / 1_460 + of_cycle / 36_524 - of_cycle / 146_096) / 365;
+    let of_year = of_cycle - (year * 365 + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let next = i64::from(month >= 10);
+    (cycle * 400 + year + next, month + 3 - 12 * next, day)
 }
 
 /// The texts of the fields.

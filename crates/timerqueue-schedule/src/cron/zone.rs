@@ -2,9 +2,10 @@
 //!
 //! # Segments
 //!
-//! The transitions of a zone cut time into segments of one offset. Instants are seconds since the
-//! Unix epoch; the civil time of an instant is the instant plus the offset. Let a segment begin at
-//! the instant T, with the offset `before` up to T and `offset` from T on:
+//! The transitions of a zone cut time into segments of one offset. A transition that changes the
+//! abbreviation alone leaves the offset as it is. Instants are seconds since the Unix epoch; the
+//! civil time of an instant is the instant plus the offset. Let a segment begin at the instant T,
+//! with the offset `before` up to T and `offset` from T on:
 //!
 //! ```text
 //!   gap (offset > before): civil times T+before .. T+offset do not exist
@@ -24,9 +25,8 @@
 //! time in the range of the first segment, then of the next. It leaps over segments that a civil
 //! time far away makes useless.
 //!
-//! A line may have all its civil times in gaps, such as `* 2 * 3 SUNL` in Berlin. Dates, days of
-//! the week and the rules of zones repeat every 400 years. So the search for a line that repeats as
-//! well ends 400 years after the last rule of the data.
+//! A line may have all its civil times in gaps, such as `* 2 * 3 SUNL` in Berlin. The search for
+//! the next one then asks for each gap up to the last year.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -39,19 +39,16 @@ const DAY: i64 = 86_400;
 /// 26 h.
 const ORDERED: i64 = 3 * DAY;
 
-/// 2100-01-01: no zone data has a rule of its own for later years.
-const RULES_END: i64 = 4_102_444_800;
-
-/// Dates and days of the week repeat after 400 years.
-const REPEAT: i64 = 146_097 * DAY;
+/// A leap asks the zone twice, as much as the two segments of a usual year do.
+const LEAP: i64 = 366 * DAY;
 
 /// A span of time with one offset.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     /// The first instant. `None`: since ever.
     start: Option<i64>,
-    /// The first instant of the next segment. `None`: for ever.
-    end: Option<i64>,
+    /// The first instant of the next segment, and the offset there. `None`: for ever.
+    end: Option<(i64, i64)>,
     /// Seconds east of Greenwich.
     offset: i64,
     /// The offset of the segment before.
@@ -59,28 +56,30 @@ struct Segment {
 }
 
 impl Segment {
-    /// The segment that contains the instant.
-    fn at(zone: &TimeZone, instant: i64) -> Self {
-        let here = timestamp(instant);
-        let offset = offset_at(zone, here);
-        let start = zone.preceding(timestamp(instant + 1)).map(|change| change.timestamp());
-        // The database also lists changes of the abbreviation alone.
-        let start = start.map(|at| (at.as_second(), offset_at(zone, timestamp(at.as_second() - 1))));
-        let start = start.into_iter().find(|&(_, before)| before != offset);
-        Self {
-            start: start.map(|(at, _)| at),
-            end: end_of(zone, here, offset),
-            offset,
-            before: start.map_or(offset, |(_, before)| before),
+    /// The segment that contains the second before the instant, without its part more than
+    /// [`ORDERED`] before the instant.
+    fn from(zone: &TimeZone, instant: i64) -> Self {
+        let start = instant - ORDERED;
+        let offset = offset_at(zone, start);
+        let mut segment = Self { start: Some(start), end: end_of(zone, start), offset, before: offset };
+        while segment.end.is_some_and(|(end, _)| end < instant) {
+            segment = segment.next(zone).unwrap_or(segment);
         }
+        segment
+    }
+
+    /// The segment that contains the instant, without its part after the instant.
+    fn upto(zone: &TimeZone, instant: i64) -> Self {
+        let offset = offset_at(zone, instant);
+        let start = zone.preceding(timestamp(instant + 1)).next().map(|change| change.timestamp().as_second());
+        let before = start.map_or(offset, |start| offset_at(zone, start - 1));
+        Self { start, end: Some((instant + 1, offset)), offset, before }
     }
 
     /// The segment behind this one.
     fn next(&self, zone: &TimeZone) -> Option<Self> {
-        let start = self.end?;
-        let here = timestamp(start);
-        let offset = offset_at(zone, here);
-        Some(Self { start: Some(start), end: end_of(zone, here, offset), offset, before: self.offset })
+        let (start, offset) = self.end?;
+        Some(Self { start: Some(start), end: end_of(zone, start), offset, before: self.offset })
     }
 
     /// The first civil time that the segment owns.
@@ -92,7 +91,7 @@ impl Segment {
 
     /// The last civil time that the segment owns.
     fn last(&self) -> i64 {
-        self.end.map_or(i64::MAX, |end| end + self.offset - 1)
+        self.end.map_or(i64::MAX, |(end, _)| end + self.offset - 1)
     }
 
     /// The instant of a civil time that the segment owns.
@@ -101,14 +100,14 @@ impl Segment {
     }
 }
 
-/// The first instant from here on with another offset.
-fn end_of(zone: &TimeZone, here: Timestamp, offset: i64) -> Option<i64> {
-    let end = zone.following(here).find(|change| i64::from(change.offset().seconds()) != offset);
-    end.map(|change| change.timestamp().as_second())
+/// The first transition after the instant, and the offset from there on.
+fn end_of(zone: &TimeZone, instant: i64) -> Option<(i64, i64)> {
+    let change = zone.following(timestamp(instant)).next()?;
+    Some((change.timestamp().as_second(), change.offset().seconds().into()))
 }
 
-fn offset_at(zone: &TimeZone, at: Timestamp) -> i64 {
-    i64::from(zone.to_offset(at).seconds())
+fn offset_at(zone: &TimeZone, instant: i64) -> i64 {
+    zone.to_offset(timestamp(instant)).seconds().into()
 }
 
 /// The nearest instant that the zone library represents. Cron lines have no occurrences beyond
@@ -120,20 +119,15 @@ pub(super) fn timestamp(second: i64) -> Timestamp {
 /// The first instant of the line at or after `instant`.
 pub(super) fn at_or_after(line: &Line, zone: &TimeZone, instant: i64) -> Option<i64> {
     let (wildcard, instant) = (line.is_wildcard(), timestamp(instant).as_second());
-    let mut segment = Segment::at(zone, instant);
-    // The search for civil times begins at `from`; `found` is the first one. Civil times in a gap
-    // have the instant of the segment's start.
-    let first = segment.first(wildcard);
-    let mut from = if segment.start == Some(instant) { first } else { first.max(instant + segment.offset) };
+    let mut segment = Segment::from(zone, instant);
+    // The search for civil times begins at `from`; `found` is the first one. At a transition,
+    // `from` is the end of the segment before, and so the begin of a gap.
+    let mut from = segment.first(wildcard).max(instant + segment.offset);
     let mut found = line.at_or_after(from)?;
-    let end = if line.repeats() { instant.max(RULES_END) + REPEAT } else { i64::MAX };
     while found > segment.last() {
-        if found > end {
-            return None;
-        }
-        let ordered = segment.last() - from > ORDERED && found - segment.last() > 2 * ORDERED;
-        // No segment between here and there owns the civil time.
-        segment = if ordered { Segment::at(zone, found - ORDERED) } else { segment.next(zone)? };
+        // A leap is over segments that do not own the civil time.
+        let leaps = segment.last() - from > ORDERED && found - segment.last() > LEAP;
+        segment = if leaps { Segment::from(zone, found - ORDERED) } else { segment.next(zone)? };
         let first = segment.first(wildcard);
         if first < from || first > found {
             found = line.at_or_after(first)?;
@@ -146,15 +140,15 @@ pub(super) fn at_or_after(line: &Line, zone: &TimeZone, instant: i64) -> Option<
 /// The last instant of the line at or before `instant`.
 pub(super) fn at_or_before(line: &Line, zone: &TimeZone, instant: i64) -> Option<i64> {
     let (wildcard, instant) = (line.is_wildcard(), timestamp(instant).as_second());
-    let mut segment = Segment::at(zone, instant);
+    let mut segment = Segment::upto(zone, instant);
     // The search for civil times ends at `upto`; `found` is the last one.
-    let mut upto = segment.last().min(instant + segment.offset);
+    let mut upto = segment.last();
     let mut found = line.at_or_before(upto)?;
     while found < segment.first(wildcard) {
         let first = segment.first(wildcard);
         let ordered = upto - first > ORDERED && first - found > 2 * ORDERED;
         let previous = if ordered { found + ORDERED } else { segment.start? - 1 };
-        segment = Segment::at(zone, previous);
+        segment = Segment::upto(zone, previous);
         let last = segment.last();
         if last > upto || last < found {
             found = line.at_or_before(last)?;

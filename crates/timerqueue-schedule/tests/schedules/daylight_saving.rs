@@ -162,6 +162,16 @@ fn a_line_whose_civil_times_are_all_skipped_ends() {
     assert_eq!(with_years.unwrap_err(), ScheduleError::NeverFires);
 }
 
+/// In both lines the day is a Sunday in 2026, and then in 2037.
+#[test]
+fn a_search_does_not_leap_over_what_a_transition_is_near_to() {
+    let next = |line: &str, from: &str| second(cron(line, "Europe/Berlin").next_after(at(from)).unwrap().nominal());
+    // The clock goes back at 03:00: 02:00 comes again a quarter of an hour after 02:45.
+    assert_eq!(next("*/30 2 25 10 +SUN", "2026-10-25T00:45:00Z"), second(at("2026-10-25T01:00:00Z")));
+    // The clock goes forward at 02:00, which is half an hour after the occurrence.
+    assert_eq!(next("30 1 29 3 +SUN", "2021-01-01T00:00:00Z"), second(at("2026-03-29T00:30:00Z")));
+}
+
 #[test]
 fn sparse_occurrences_are_those_of_utc_moved_by_the_offset() {
     // At noon, when no zone changes its clock. Searches leap over hundreds of transitions.
