@@ -15,7 +15,7 @@ const SRC: &str = "crates/timerqueue-scheduler/src/";
 const LAYERS: &[&[&str]] = &[
     &["unwind", "histogram"],
     // Vocabulary: what scheduler and stores say to each other.
-    &["store::fault", "store::form", "store::invalid"],
+    &["store::fault", "store::follow", "store::form", "store::invalid"],
     &["store::error", "store::micros", "store::node", "store::times"],
     &["store::reply", "store::row"],
     &["store::history"],

@@ -224,7 +224,7 @@ pub(crate) enum Each {
     Json,
     /// A text as payload
     Text,
-    /// A JSON object with any of `payload`, `key`, `in` and `at`
+    /// A JSON object with any of `payload`, `key`, `in`, `at` and `after` (a list of keys)
     Job,
 }
 
@@ -240,6 +240,7 @@ Examples:
   make-payload | timerqueue put report --stdin --key report --replace
   timerqueue put sum '[1, 2, 3]' --wait 1m
   timerqueue put mail --each text --in 5m < addresses
+  timerqueue put report --after import/a --after import/b --until all-ended
   echo '{\"payload\":\"ann\",\"key\":\"welcome/ann\",\"at\":\"noon tomorrow\"}' | timerqueue put mail --each job")]
 pub(crate) struct Put {
     /// The name of the handler: workers with this name run the job
@@ -263,6 +264,15 @@ pub(crate) struct Put {
     /// Begins no later than at this time, in the zone of --at, and is dead then
     #[arg(long, value_name = "TIME", conflicts_with = "expires_after")]
     pub(crate) expires_at: Option<String>,
+
+    /// Waits for the job with this key, which waits or runs; may be given several times. Of --each,
+    /// each job does
+    #[arg(long = "after", value_name = "KEY")]
+    pub(crate) predecessors: Vec<String>,
+
+    /// Until when a job waits for others
+    #[arg(long, value_enum, default_value_t = Until::AllDone, hide_default_value = true)]
+    pub(crate) until: Until,
 
     /// Waits for the end of the job, for this time at most, and writes its result
     ///
@@ -408,6 +418,18 @@ pub(crate) struct ImportCrontab {
     /// Only shows what would be put; needs no store
     #[arg(long, conflicts_with = "prune")]
     pub(crate) dry_run: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Until {
+    /// All are done; dead, if one was cancelled or discarded (the default)
+    AllDone,
+    /// All are done; dead, if one is dead, was cancelled or discarded
+    AllDoneOrDead,
+    /// All have ended, in whatever way
+    AllEnded,
+    /// One is dead, was cancelled or discarded; leaves, if all are done
+    AnyDead,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use timerqueue_scheduler::{
-    Catchup, Counts, FinishedJob, HistoryQuery, JobId, JobInfo, LastRun, Node, Overlap, Query, RunEnd, State,
+    Catchup, Counts, FinishedJob, HistoryQuery, JobId, JobInfo, LastRun, Node, Overlap, PredecessorEnd, Query, RunEnd,
+    State, Until,
 };
 
 use crate::args;
@@ -37,7 +38,27 @@ pub(crate) fn end_name(end: RunEnd) -> &'static str {
         RunEnd::Dead => "dead",
         RunEnd::Expired => "expired",
         RunEnd::CutOff => "cut off",
+        RunEnd::Blocked => "blocked",
         _ => "unknown",
+    }
+}
+
+fn until_name(until: Until) -> &'static str {
+    match until {
+        Until::AllDone => "all are done",
+        Until::AllDoneOrDead => "all are done, or dead with one",
+        Until::AllEnded => "all have ended",
+        Until::AnyDead => "any is dead",
+        _ => "an end",
+    }
+}
+
+fn predecessor_end(end: PredecessorEnd) -> &'static str {
+    match end {
+        PredecessorEnd::Done => "done",
+        PredecessorEnd::Dead => "dead",
+        PredecessorEnd::Cancelled => "cancelled",
+        _ => "ended",
     }
 }
 
@@ -256,6 +277,20 @@ fn described(job: &JobInfo, is_served: bool) -> String {
     }
     if let Some(parent) = job.parent {
         field("run of", format!("job {}", parent.0));
+    }
+    if let Some(until) = job.until {
+        field("waits", format!("until {} of these", until_name(until)));
+    }
+    for before in &job.predecessors {
+        field(
+            "after",
+            format!(
+                "{}, job {}: {}",
+                text::tame(&before.key),
+                before.id.0,
+                before.end.map_or("has not ended", predecessor_end)
+            ),
+        );
     }
     if let Some(group) = &job.group {
         field("group", text::tame(group));

@@ -7,7 +7,9 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use timerqueue_scheduler::store::{MAX_PAYLOAD_BYTES, Micros};
-use timerqueue_scheduler::{Catchup, Clash, Due, JobEnd, JobId, Overlap, Placed, Put, Schedule, Scheduler};
+use timerqueue_scheduler::{
+    Catchup, Clash, Due, JobEnd, JobId, Overlap, Placed, Put, Schedule, Scheduler, Unfollowed, Until,
+};
 
 use crate::args;
 use crate::exit::{DONE, Fail, note};
@@ -86,6 +88,15 @@ impl args::Put {
         let last = self.expires_at.as_deref().map(|last| text::instant(last, zone, SystemTime::now()));
         last.transpose().map_err(Fail::Usage)
     }
+
+    fn until(&self) -> Until {
+        match self.until {
+            args::Until::AllDone => Until::AllDone,
+            args::Until::AllDoneOrDead => Until::AllDoneOrDead,
+            args::Until::AllEnded => Until::AllEnded,
+            args::Until::AnyDead => Until::AnyDead,
+        }
+    }
 }
 
 /// A key that no other job has.
@@ -117,6 +128,15 @@ pub(crate) fn accepted(placed: Placed, key: &str) -> Result<Accepted<'_>, Fail> 
             return Err(Fail::Refused(format!("job {} has the key {key} (--replace or --keep?)", id.0)));
         }
         Placed::Overdue => return Err(Fail::Refused("the due time has passed".to_owned())),
+        Placed::Unfollowed { nth, why } => {
+            let why = match why {
+                Unfollowed::Absent => "no job that waits or runs has this key",
+                Unfollowed::Recurring => "it is a schedule, which does not end",
+                Unfollowed::Full => "too many jobs wait for it",
+                _ => "it cannot be waited for",
+            };
+            return Err(Fail::Refused(format!("of the jobs to wait for, number {}: {why}", nth + 1)));
+        }
         _ => return Err(Fail::Refused("the job was not accepted".to_owned())),
     };
     Ok(Accepted { id: id.0, key, outcome, due: None, next: None })
@@ -170,6 +190,7 @@ pub(crate) fn put(place: &Place, mut put: args::Put, out: &mut Out) -> Result<()
     if let Some(last) = put.last()? {
         job = job.expires(last);
     }
+    job = job.after(&put.predecessors, put.until());
     let placed = put.job.with(job.key(&key)).send().wait()?;
     let mut accepted = accepted(placed, &key)?;
     // The due time of a job that stays is its own.
@@ -224,6 +245,8 @@ struct Line {
     #[serde(rename = "in")]
     after: Option<String>,
     at: Option<String>,
+    #[serde(rename = "after", default)]
+    predecessors: Vec<String>,
 }
 
 /// A job that is to be put.
@@ -233,11 +256,13 @@ struct ToPut {
     payload: Box<RawValue>,
     key: String,
     when: When,
+    predecessors: Vec<String>,
 }
 
 impl ToPut {
     fn of(line: u64, text: &str, put: &args::Put, form: args::Each) -> Result<Self, Fail> {
-        let bare = |payload| Line { payload: Some(payload), key: None, after: None, at: None };
+        let bare =
+            |payload| Line { payload: Some(payload), key: None, after: None, at: None, predecessors: Vec::new() };
         let read = match form {
             args::Each::Json => bare(json(text.to_owned())?),
             args::Each::Text => bare(json(serde_json::Value::from(text).to_string())?),
@@ -251,7 +276,8 @@ impl ToPut {
             _ => When::new(put.due.after, put.due.at.as_deref(), put.due.zone.as_deref())?,
         };
         let key = read.key.unwrap_or_else(|| format!("{}-{line}", made_up()));
-        Ok(Self { line, payload: read.payload.map_or_else(|| json("null".to_owned()), Ok)?, key, when })
+        let payload = read.payload.map_or_else(|| json("null".to_owned()), Ok)?;
+        Ok(Self { line, payload, key, when, predecessors: read.predecessors })
     }
 }
 
@@ -296,7 +322,7 @@ fn put_each(place: &Place, put: &args::Put, form: args::Each, out: &mut Out) -> 
         let last = put.last()?;
         let puts = jobs.iter().map(|job| {
             let new = put.job.with(scheduler.put_to(&put.handler, &*job.payload).key(&job.key));
-            let new = new.due(job.when.due());
+            let new = new.due(job.when.due()).after(put.predecessors.iter().chain(&job.predecessors), put.until());
             let new = if let Some(last) = last { new.expires(last) } else { new };
             if put.refuse_overdue { new.refuse_overdue() } else { new }
         });

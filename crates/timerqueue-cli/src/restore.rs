@@ -74,7 +74,9 @@ struct Restored<'a> {
 fn is_overdue(job: &JobInfo, now: SystemTime, hold: Option<&Hold>) -> bool {
     // A run that is under way has no due time ahead; after a restore it is none.
     let is_due = job.state == State::Running || job.due.is_some_and(|due| due <= now);
-    is_due && job.state != State::Dead && hold.is_none_or(|hold| job.id <= hold.last)
+    // What waits for other jobs would not run yet.
+    let is_behind = job.state == State::Queued && job.until.is_some();
+    is_due && job.state != State::Dead && !is_behind && hold.is_none_or(|hold| job.id <= hold.last)
 }
 
 /// The instant up to which jobs are overdue: by the clock of the store.

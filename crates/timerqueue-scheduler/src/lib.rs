@@ -82,8 +82,8 @@ pub use scheduler::Sql;
 pub use scheduler::{Builder, ById, EditJob, Figure, FigureKind, Figures, Put, Scheduler, StartError};
 pub use store::{
     Activity, Cancel, Candidate, Catchup, Change, Clash, Counts, Error, FinishedJob, History, HistoryQuery, JobId,
-    JobInfo, KindCounts, LastRun, Node, NodeHandler, NodeId, Overlap, Placed, Query, Recurrence, Revive, RunEnd, State,
-    Tally, Terms,
+    JobInfo, KindCounts, LastRun, Node, NodeHandler, NodeId, Overlap, Placed, Predecessor, PredecessorEnd, Query,
+    Recurrence, Revive, RunEnd, State, Tally, Terms, Unfollowed, Until,
 };
 pub use timerqueue::Due;
 #[doc(inline)]

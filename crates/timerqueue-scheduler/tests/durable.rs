@@ -10,6 +10,8 @@ mod support;
 mod bound;
 #[path = "durable/faults.rs"]
 mod faults;
+#[path = "durable/follow.rs"]
+mod follow;
 #[path = "durable/moved.rs"]
 mod moved;
 #[path = "durable/places.rs"]

@@ -229,6 +229,15 @@ mod postgres {
 
     crate::conformance::conformance!(Postgres);
 
+    /// What becomes of followers is written twice: in the rules, and in the schema.
+    #[test]
+    fn j36_random_programs_without_schedules_get_the_same_answers_of_memory_and_server() {
+        let seeds = std::env::var("TIMERQUEUE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(3);
+        if Server::shared().is_some() {
+            crate::conformance::random_jobs::<crate::memory::Memory, Postgres>(0..seeds, 80);
+        }
+    }
+
     /// Puts, cancels, moves and ends of runs mean the same in transactions of the user's.
     #[test]
     fn l21_random_programs_get_the_same_answers_in_transactions_of_the_users() {

@@ -28,7 +28,13 @@ pub(crate) async fn find(page: &Inner, id: JobId) -> Result<Option<JobInfo>, Err
         None => return Ok(None),
     };
     let jobs = page.scheduler.list(query).await?;
-    Ok(jobs.into_iter().find(|job| job.id == id))
+    let Some(job) = jobs.into_iter().find(|job| job.id == id) else { return Ok(None) };
+    if job.until.is_none() {
+        return Ok(Some(job));
+    }
+    // A list leaves out what it waits for.
+    let whole = page.scheduler.get(&job.key).await?.filter(|whole| whole.id == id);
+    Ok(Some(whole.unwrap_or(job)))
 }
 
 /// Does what a form asks for.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode, header};
 use timerqueue::{ManualClock, Runtime};
 use timerqueue_scheduler::store::SqliteOptions;
-use timerqueue_scheduler::{Handler, History, JobInfo, Query, Retry, Run, Schedule, Scheduler, State};
+use timerqueue_scheduler::{Handler, History, JobInfo, Query, Retry, Run, Schedule, Scheduler, State, Until};
 use timerqueue_web::{Body, BuildError, Page, PageBuilder, Peer};
 
 /// On a store in memory, each answer is there at once.
@@ -304,6 +304,25 @@ fn a_job_has_its_payload_attempts_and_errors() {
     assert_eq!(ask(&page, get("/job/0")).status(), StatusCode::NOT_FOUND);
     assert_eq!(ask(&page, get("/job/-1")).status(), StatusCode::NOT_FOUND);
     assert_eq!(ask(&page, get("/job/18446744073709551615")).status(), StatusCode::NOT_FOUND);
+}
+
+#[test]
+fn a_job_shows_what_it_waits_for() {
+    let rig = Rig::new();
+    let (a, _) = (rig.put("dies", "a & b", 0), rig.put("mail", "later", 60));
+    let put = |key: &str, until| rig.scheduler.put_to("mail", &()).key(key).after(["a & b", "later"], until);
+    let puts = [put("end", Until::AllEnded), put("strict", Until::AllDoneOrDead)];
+    assert!(rig.scheduler.put_many(puts).wait().unwrap().into_iter().all(|placed| placed.is_ok()));
+    rig.run();
+    let page = rig.page();
+    let shown = |key: &str| show(&page, &format!("/job/{}", rig.job(key).unwrap().id.0));
+    let html = shown("end");
+    assert!(html.contains("all of these have ended") && html.contains("queued"), "{html}");
+    assert!(html.contains(&format!("/job/{}\"><bdi>a &amp; b</bdi></a>, dead", a.id.0)), "{html}");
+    assert!(html.contains("<bdi>later</bdi></a>, has not ended"), "{html}");
+    assert!(shown("strict").contains("blocked"));
+    let data = json(&page, &format!("/job/{}", rig.job("end").unwrap().id.0));
+    assert_eq!(data["predecessors"][0]["id"], a.id.0);
 }
 
 #[test]

@@ -40,6 +40,9 @@ fn many_jobs_are_put_in_one_call(folder: Folder) {
     let again = with_input(&folder, &["--json", "put", "h", "--each", "job", "--keep"], "{\"key\":\"a\"}\n");
     assert!(again.code == 0 && again.out.contains("\"kept\""), "{again:?}");
     assert_eq!(with_input(&folder, &["put", "h", "--each", "json"], "").out, "0 jobs put\n");
+    let batch = "{\"key\":\"m\"}\n{\"key\":\"n\"}\n{\"key\":\"end\",\"after\":[\"m\",\"n\"]}\n";
+    let said = with_input(&folder, &["put", "h", "--each", "job", "--until", "all-ended"], batch);
+    assert_eq!((said.code, &folder.job("end")["predecessors"][1]["key"]), (0, &json!("n")), "{}", said.err);
 }
 
 fn times_are_told_as_for_at(folder: Folder) {

@@ -81,6 +81,29 @@ fn due_times_are_of_their_zone(folder: Folder) {
     }
 }
 
+fn a_job_waits_for_others(folder: Folder) {
+    folder.ok(["put", "h", "--key", "a", "--in", "1h"]);
+    folder.ok(["put", "h", "--key", "b", "--in", "1h"]);
+    folder.ok(["put", "h", "--key", "end", "--after", "a", "--after", "b", "--until", "all-ended"]);
+    let job = folder.job("end");
+    assert_eq!((&job["state"], &job["until"]), (&json!("queued"), &json!("all_ended")));
+    assert_eq!((&job["predecessors"][0]["key"], &job["predecessors"][1]["end"]), (&json!("a"), &Value::Null));
+    folder.ok(["cancel", "a"]);
+    let shown = folder.ok(["show", "end"]);
+    assert!(
+        shown.contains("all have ended") && shown.contains(": cancelled") && shown.contains(": has not ended"),
+        "{shown}"
+    );
+    folder.ok(["cancel", "b"]);
+    assert_eq!(folder.job("end")["state"], "waiting");
+    for (key, why) in [("nobody", "no job"), ("a", "no job")] {
+        let (code, said) = folder.fails(["put", "h", "--after", "end", "--after", key]);
+        assert!(code == 3 && said.contains("number 2") && said.contains(why), "{said}");
+    }
+    let (code, said) = folder.fails(["put", "h", "--key", "x", "--after", "x"]);
+    assert!(code != 0 && said.contains("its own key"), "{said}");
+}
+
 fn a_cron_line_is_shown_with_its_next_five_runs(folder: Folder) {
     let said = folder.ok(["cron", "backup", "30 2 * * *", "--zone", "Europe/Berlin", "--key", "b"]);
     let runs: Vec<&str> = said.lines().skip(1).collect();
@@ -510,6 +533,7 @@ on_each_store! {
     payloads_are_json_text_or_standard_input
     a_taken_key_is_refused_kept_or_replaced
     due_times_are_of_their_zone
+    a_job_waits_for_others
     a_cron_line_is_shown_with_its_next_five_runs
     next_runs_are_those_that_come
     a_schedule_that_is_stated_again_goes_on

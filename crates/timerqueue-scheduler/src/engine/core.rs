@@ -624,7 +624,7 @@ impl Core {
     /// The error: it does not begin.
     fn enter(&self, job: &ClaimedJob, now: Timestamp) -> Result<Option<(u64, Duration)>, Op> {
         // One that is dead is not begun by its handler.
-        if job.expired || job.cut_off || !(SUSPECT..MOST_CRASHES).contains(&job.suspicion) {
+        if job.expired || job.cut_off || job.blocked || !(SUSPECT..MOST_CRASHES).contains(&job.suspicion) {
             return if self.gate.enter() { Ok(None) } else { Err(runs::unrun(job.held)) };
         }
         match self.gate.enter_alone(job.held.id, now) {

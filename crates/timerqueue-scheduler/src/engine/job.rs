@@ -394,6 +394,8 @@ pub(crate) enum Failure {
     Expired,
     /// The run did not begin, since the job is begun at most once, and has begun before.
     CutOff,
+    /// The run did not begin, since what the job waited for cannot come.
+    Blocked,
 }
 
 /// What the code of a run has ended with.

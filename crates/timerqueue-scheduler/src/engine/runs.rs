@@ -202,6 +202,10 @@ impl Core {
             self.runtime.execute(move || guard.finish(Err(Failure::Expired)));
             return;
         }
+        if job.blocked {
+            self.runtime.execute(move || guard.finish(Err(Failure::Blocked)));
+            return;
+        }
         if job.cut_off {
             self.runtime.execute(move || guard.finish(Err(Failure::CutOff)));
             return;
@@ -362,6 +366,10 @@ impl Guard {
                 let error = "the run was cut off, and the job is begun at most once".to_owned();
                 return (Verdict::Dead, Some(RunEnd::CutOff), Some(error));
             }
+            Err(Failure::Blocked) => {
+                let error = "a job that this one was put after was not done".to_owned();
+                return (Verdict::Dead, Some(RunEnd::Blocked), Some(error));
+            }
             Err(Failure::Interrupted) => {
                 let error = "the executor ended during the run".to_owned();
                 if self.terms.at_most_once {
@@ -390,6 +398,7 @@ impl Guard {
             RunEnd::Dead => stats.died += 1,
             RunEnd::Expired => stats.expired += 1,
             RunEnd::CutOff => stats.cut_off += 1,
+            RunEnd::Blocked => stats.blocked += 1,
         }
         stats.panics += u64::from(panicked);
         stats.durations.add(record.duration);
@@ -592,6 +601,7 @@ impl Guard {
             RunEnd::Dead => tracing::error!(?duration, error, "job is dead"),
             RunEnd::Expired => tracing::warn!(error, "job has expired"),
             RunEnd::CutOff => tracing::error!(error, "run was cut off, and the job is dead"),
+            RunEnd::Blocked => tracing::error!(error, "job is dead"),
         }
     }
 }

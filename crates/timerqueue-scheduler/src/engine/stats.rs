@@ -28,6 +28,9 @@ pub struct Stats {
     /// Jobs that died without another run, since they are begun at most once and their run was cut
     /// off: [`Put::at_most_once`](crate::Put::at_most_once).
     pub cut_off: u64,
+    /// Jobs that died without a run, since a job that they were put [after](crate::Put::after) was
+    /// not done.
+    pub blocked: u64,
     /// Panics among the failed attempts.
     pub panics: u64,
     /// Settles that were refused, since the run was another scheduler's by then.

@@ -303,7 +303,7 @@ impl Figures {
             add(LATE_COUNT, &[handler], ends.lateness.count() as f64);
         }
         let own = ENDS.into_iter().zip([stats.done, stats.again, stats.retried, stats.died, stats.expired]);
-        for (end, runs) in own.chain([("cut_off", stats.cut_off)]) {
+        for (end, runs) in own.chain([("cut_off", stats.cut_off), ("blocked", stats.blocked)]) {
             add(OWN_RUNS, &[("end", end)], runs as f64);
         }
         add(OWN_PANICS, &[], stats.panics as f64);
@@ -393,9 +393,10 @@ mod tests {
         assert_eq!((bucket("0.004096"), bucket("0.016384"), bucket("+Inf")), (14.0, 28.0, 28.0));
         assert_eq!(value(&read, "timerqueue_scheduler_runs_total{end=\"dead\"}"), 28.0);
         assert_eq!(value(&read, "timerqueue_scheduler_run_seconds_count"), 56.0);
-        let cut_off = Stats { cut_off: 3, ..scheduler.stats().wait().unwrap() };
+        let cut_off = Stats { cut_off: 3, blocked: 2, ..scheduler.stats().wait().unwrap() };
         let told = figures.made(&cut_off, Duration::ZERO, &[], &[]);
         assert_eq!(value(&told, "timerqueue_scheduler_runs_total{end=\"cut_off\"}"), 3.0);
+        assert_eq!(value(&told, "timerqueue_scheduler_runs_total{end=\"blocked\"}"), 2.0);
         let mut many = KindCounts::new("mail".into(), false, [50_000, 0, 0, 0, 0]);
         many.estimate = Some(1_000_000);
         let jobs = Counts::new(vec![many], None, SystemTime::now());

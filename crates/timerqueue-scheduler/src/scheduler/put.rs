@@ -10,7 +10,9 @@ use super::Scheduler;
 use crate::Schedule;
 use crate::engine::{Core, Pending, wrong_answer};
 use crate::store::rules::first_occurrence;
-use crate::store::{Applied, Catchup, Clash, Error, Expiry, NewJob, Op, Overlap, Placed, Recurrence, Terms, When};
+use crate::store::{
+    After, Applied, Catchup, Clash, Error, Expiry, NewJob, Op, Overlap, Placed, Recurrence, Terms, Until, When,
+};
 
 /// The last instant of a job, before the engine has read its clock.
 #[derive(Clone, Copy)]
@@ -63,6 +65,7 @@ pub struct Put<'a> {
     priority: i8,
     expires: Option<PutExpiry>,
     terms: Terms,
+    after: Option<Box<After>>,
     due: Due,
     schedule: Option<Schedule>,
     catchup: Catchup,
@@ -85,6 +88,7 @@ impl<'a> Put<'a> {
             priority: 0,
             expires: None,
             terms: Terms::default(),
+            after: None,
             due: Due::After(Duration::ZERO),
             schedule: None,
             catchup: Catchup::default(),
@@ -341,6 +345,55 @@ impl<'a> Put<'a> {
         self
     }
 
+    /// The job waits for others, its predecessors: at most [`MAX_LINKS`](crate::store::MAX_LINKS)
+    /// keys of jobs that wait or run, or are done and [kept](crate::History), by the commit of
+    /// this put. [`Until`] says for which ends. So a job follows those alone that were put before
+    /// it, or [in the same commit](Scheduler::put_many) and before it, and none waits for itself.
+    /// If one of the jobs is not there, nothing is put, and the answer is [`Placed::Unfollowed`].
+    /// The last one called counts, and no key means no predecessor.
+    ///
+    /// The job is [queued](crate::State::Queued) until the commit in which the last of these ends
+    /// takes place. Then it waits for its due time, if that has not passed.
+    /// [`run_now`](Scheduler::run_now) lets it begin before. A recurring job, which does not end,
+    /// is neither followed nor put after others, and a transaction of the user's on a server puts
+    /// no such job. On a server, ends that nodes of version 0.1.0 and before bring about count as
+    /// well; in a file they are seen as soon as a process of this version looks.
+    ///
+    /// # Examples
+    ///
+    /// A batch with an end, which asks what has become of the members:
+    ///
+    /// ```
+    /// # use std::sync::{Arc, Mutex};
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::{Outcome, PredecessorEnd, Run, Scheduler, Until};
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let mail = |to: String, _: &Run| if to.contains('@') { Outcome::Done } else { Outcome::Dead("no address".into()) };
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", mail).handler("end", |_: (), _: &Run| {}).start()?;
+    /// # let _ = scheduler.pause_handler("end").wait()?;
+    /// let users = ["ann@example.org", "bob"];
+    /// let puts = users.iter().map(|user| scheduler.put_to("mail", user).key(user));
+    /// let end = scheduler.put_to("end", &()).key("end").after(users, Until::AllEnded);
+    /// for placed in scheduler.put_many(puts.chain([end])).wait()? {
+    ///     assert!(placed?.added().is_some());
+    /// }
+    /// clock.advance(Duration::ZERO);
+    /// let end = scheduler.get("end").wait()?.unwrap(); // the handler can ask so, too
+    /// let dead = end.predecessors.iter().filter(|job| job.end == Some(PredecessorEnd::Dead));
+    /// assert_eq!(dead.map(|job| &*job.key).collect::<Vec<_>>(), ["bob"]);
+    /// # let _ = scheduler.resume_handler("end").wait()?;
+    /// # clock.advance(Duration::ZERO);
+    /// # assert_eq!(scheduler.stats().wait()?.done, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn after<K: AsRef<str>>(mut self, keys: impl IntoIterator<Item = K>, until: Until) -> Self {
+        let keys = keys.into_iter().map(|key| key.as_ref().into()).collect();
+        self.after = Some(Box::new(After { keys, until }));
+        self
+    }
+
     /// When the job is due. A `Duration`, and the time until a
     /// [`Timestamp`](timerqueue::Timestamp), are added to the store's wall clock; a `SystemTime` is
     /// a time of that clock. Due times follow the clock when it is set. They are rounded up to
@@ -497,6 +550,7 @@ impl<'a> Put<'a> {
                 Some(PutExpiry::AfterDue(after)) => Some(Expiry::AfterDue(after)),
             },
             terms: self.terms,
+            after: self.after.filter(|after| !after.keys.is_empty()),
             when,
             // An occurrence that is due is not overdue.
             refuse_overdue: self.refuse_overdue && recurrence.is_none(),

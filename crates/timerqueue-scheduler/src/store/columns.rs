@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use self::Written::{Always, Begin, Change, Once};
 use super::rules::{Lane, Row, Tie};
-use super::{JobId, Micros, State, text};
+use super::{JobId, Micros, State, Until, text};
 
 /// All columns, the number of the row first.
 const COLUMNS: &[Column] = &[
@@ -123,7 +123,28 @@ const COLUMNS: &[Column] = &[
         |row| row.terms.unique_for.map(super::rules::span_of),
         |read, n| read.row.terms.unique_for = Some(Duration::from_micros(count(n))),
     ),
+    // None of these has a value in a row of a plain job.
+    number("until", Once, |row| Some(row.until? as i64 + 1), |read, n| read.row.until = until(n)).only(Store::Server),
+    number("followed", Change, |row| row.followed.then_some(1), |read, is| read.row.followed = is != 0)
+        .only(Store::Server),
+    number("blocked", Change, |row| row.blocked.then_some(1), |read, is| read.row.blocked = is != 0)
+        .only(Store::Server),
+    // The same three in one: each column costs a run on a file most of a hundredth.
+    number("links", Change, links, |read, n| {
+        (read.row.until, read.row.followed, read.row.blocked) = (until(n & 7), n & 8 != 0, n & 16 != 0)
+    })
+    .only(Store::File),
 ];
+
+fn until(number: i64) -> Option<Until> {
+    Until::ALL.into_iter().find(|&until| until as i64 + 1 == number)
+}
+
+fn links(row: &Row) -> Option<i64> {
+    let until = row.until.map_or(0, |until| until as i64 + 1);
+    let number = until | i64::from(row.followed) << 3 | i64::from(row.blocked) << 4;
+    (number != 0).then_some(number)
+}
 
 fn micros(at: Option<Micros>) -> Option<i64> {
     at.map(Micros::as_i64)

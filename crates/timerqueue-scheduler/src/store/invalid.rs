@@ -15,6 +15,9 @@ pub const MAX_ERROR_BYTES: usize = 64 * 1024;
 /// The greatest priority of a job. The least one is as far below zero.
 pub const MAX_PRIORITY: i8 = 9;
 
+/// The most jobs that a job is put [after](crate::Put::after), and the most that are put after one.
+pub const MAX_LINKS: usize = 1_000;
+
 /// A value that no store accepts, and why.
 ///
 /// # Examples
@@ -70,6 +73,15 @@ pub enum Invalid {
     },
     /// A recurring job with a last instant: each of its runs has one, by a time after its due time.
     ExpiresWithSchedule,
+    /// A recurring job that is put after others.
+    AfterWithSchedule,
+    /// A job that is put after the job with its own key.
+    AfterItself,
+    /// A job that is put after more than [`MAX_LINKS`] others.
+    TooManyPredecessors {
+        /// The number of keys.
+        keys: usize,
+    },
     /// The payload has more than [`MAX_PAYLOAD_BYTES`] of JSON text.
     PayloadTooLong {
         /// The length in bytes.
@@ -112,6 +124,11 @@ impl fmt::Display for Invalid {
                     f,
                     "the priority is {priority}, and the least and the greatest are -{MAX_PRIORITY} and {MAX_PRIORITY}"
                 )
+            }
+            Self::AfterWithSchedule => f.write_str("a recurring job is put after no other job"),
+            Self::AfterItself => f.write_str("a job cannot be put after the job with its own key"),
+            Self::TooManyPredecessors { keys } => {
+                write!(f, "the job is put after {keys} others, and the most is {MAX_LINKS}")
             }
             Self::ExpiresWithSchedule => {
                 f.write_str("a recurring job expires a time after each due time, at no instant")

@@ -5,7 +5,8 @@
 //! index of PostgreSQL takes no long key.
 
 use super::{
-    Expiry, Invalid, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_TRACE_BYTES, Micros, Mutation, Op, When,
+    After, Expiry, Invalid, MAX_KEY_BYTES, MAX_LINKS, MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_TRACE_BYTES, Micros,
+    Mutation, NewJob, Op, When,
 };
 
 /// Whether a store accepts the key of a job.
@@ -102,6 +103,7 @@ pub(crate) fn check(op: &Op) -> Result<(), Invalid> {
             new.group.as_deref().map_or(Ok(()), check_group)?;
             new.trace.as_deref().map_or(Ok(()), check_trace)?;
             check_priority(new.priority)?;
+            new.after.as_ref().map_or(Ok(()), |after| check_after(after, new))?;
             match new.expires {
                 Some(Expiry::At(_)) if new.recurrence.is_some() => return Err(Invalid::ExpiresWithSchedule),
                 Some(Expiry::At(when)) => check_when(when)?,
@@ -118,6 +120,16 @@ pub(crate) fn check(op: &Op) -> Result<(), Invalid> {
         Op::Progress { progress, .. } => check_payload(progress),
         Op::Settle(_) | Op::Advance(_) | Op::Revive(_) | Op::Discard(_) | Op::Doubt(_) | Op::Bind(_) => Ok(()),
     }
+}
+
+fn check_after(after: &After, new: &NewJob) -> Result<(), Invalid> {
+    match after.keys.len() {
+        _ if new.recurrence.is_some() => return Err(Invalid::AfterWithSchedule),
+        keys if keys > MAX_LINKS => return Err(Invalid::TooManyPredecessors { keys }),
+        _ if after.keys.contains(&new.key) => return Err(Invalid::AfterItself),
+        _ => {}
+    }
+    after.keys.iter().try_for_each(|key| check_key(key))
 }
 
 fn check_mutation(mutation: &Mutation) -> Result<(), Invalid> {

@@ -38,7 +38,8 @@ pub struct Activity {
     pub again: u64,
     /// Attempts that ended with [`RunEnd::Failed`].
     pub failed: u64,
-    /// Attempts that ended with [`RunEnd::Dead`], and jobs that ended with [`RunEnd::CutOff`].
+    /// Attempts that ended with [`RunEnd::Dead`], and jobs that ended with [`RunEnd::CutOff`] or
+    /// [`RunEnd::Blocked`].
     pub died: u64,
     /// Jobs that ended with [`RunEnd::Expired`], without a run. Nodes of version 0.1.0 and before
     /// count them as dead.
@@ -81,7 +82,7 @@ impl Ends {
             RunEnd::Done => &mut self.done,
             RunEnd::Again => &mut self.again,
             RunEnd::Failed => &mut self.failed,
-            RunEnd::Dead | RunEnd::CutOff => &mut self.died,
+            RunEnd::Dead | RunEnd::CutOff | RunEnd::Blocked => &mut self.died,
             RunEnd::Expired => &mut self.expired,
         };
         *count = count.saturating_add(1);

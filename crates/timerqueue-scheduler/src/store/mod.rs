@@ -15,6 +15,7 @@
 mod columns;
 mod error;
 mod fault;
+mod follow;
 mod form;
 pub(crate) mod gate;
 mod history;
@@ -53,10 +54,15 @@ use std::time::Duration;
 #[doc(hidden)]
 pub use self::error::Error;
 pub use self::fault::Fault;
+#[doc(hidden)]
+pub use self::follow::{After, PredecessorEnd, Unfollowed, Until};
+pub(crate) use self::follow::{Fate, LinkEnds};
 pub(crate) use self::history::Finished;
 #[doc(hidden)]
 pub use self::history::{FinishedJob, History, HistoryQuery, Keep};
-pub use self::invalid::{Invalid, MAX_ERROR_BYTES, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_TRACE_BYTES};
+pub use self::invalid::{
+    Invalid, MAX_ERROR_BYTES, MAX_KEY_BYTES, MAX_LINKS, MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_TRACE_BYTES,
+};
 pub use self::limits::{check_group, check_key, check_name, check_payload, check_trace};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use self::look::{CheckStep, Hold};
@@ -84,7 +90,7 @@ pub use self::reply::Reply;
 #[doc(hidden)]
 pub use self::row::{
     Catchup, ClaimedJob, ClaimedSchedule, Counts, Held, JobId, JobInfo, KindCounts, LastRun, Occurrence, Overlap,
-    Query, Recurrence, RunEnd, State, Tally, Term, Terms,
+    Predecessor, Query, Recurrence, RunEnd, State, Tally, Term, Terms,
 };
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::{SqliteOptions, SqliteReader, SqliteStore};

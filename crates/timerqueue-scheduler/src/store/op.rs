@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    GroupId, Held, Invalid, JobId, Keep, LastRun, Micros, NodeId, Occurrence, Recurrence, StoreCallKind, Term, Terms,
+    After, GroupId, Held, Invalid, JobId, Keep, LastRun, Micros, NodeId, Occurrence, Recurrence, StoreCallKind, Term,
+    Terms, Unfollowed,
 };
 
 /// When a job is due: an instant, or a time that the store adds to its clock.
@@ -87,6 +88,8 @@ pub struct NewJob {
     pub priority: i8,
     /// The context of the trace in which the job is put: a text, of which a store knows no more.
     pub trace: Option<Arc<str>>,
+    /// The jobs that it is put after.
+    pub after: Option<Box<After>>,
     /// The last instant at which a run of the job begins.
     pub expires: Option<Expiry>,
     /// What the job asks for its runs; a recurring job, for each of them.
@@ -306,6 +309,13 @@ pub enum Placed {
     Refused(JobId),
     /// The due time had passed, and the put asked for [refusal](crate::Put::refuse_overdue).
     Overdue,
+    /// The job was to be put [after](crate::Put::after) another one which cannot be followed.
+    Unfollowed {
+        /// The place of that job among the keys, from 0.
+        nth: usize,
+        /// Why.
+        why: Unfollowed,
+    },
 }
 
 impl Placed {
@@ -314,14 +324,15 @@ impl Placed {
     pub fn added(self) -> Option<JobId> {
         match self {
             Self::Added(id) | Self::Replaced { id, .. } => Some(id),
-            Self::Kept(_) | Self::Updated(_) | Self::Refused(_) | Self::Overdue => None,
+            Self::Kept(_) | Self::Updated(_) | Self::Refused(_) | Self::Overdue | Self::Unfollowed { .. } => None,
         }
     }
 
-    /// Whether the put was refused: the key was taken, or the job overdue.
+    /// Whether the put was refused: the key was taken, the job overdue, or another one cannot be
+    /// followed.
     #[must_use]
     pub fn is_refused(self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Overdue)
+        matches!(self, Self::Refused(_) | Self::Overdue | Self::Unfollowed { .. })
     }
 }
 

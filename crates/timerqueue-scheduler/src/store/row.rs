@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{Invalid, Micros, NodeId, form};
+use super::{Invalid, Micros, NodeId, PredecessorEnd, Until, form};
 use crate::{Occurrence as Exact, Schedule};
 
 /// A job in its store. Numbers grow in the order of the puts, are not used again, and some are
@@ -158,6 +158,9 @@ pub enum RunEnd {
     /// the end of its process, of its lease or of its executor. The job is dead, and may have done
     /// all of its work, a part or none.
     CutOff,
+    /// The job was put [after](crate::Put::after) another one that was not done: the handler was
+    /// not called, and the job is dead.
+    Blocked,
 }
 
 /// What a job asks for its runs and its end, beside the settings of its handler:
@@ -282,7 +285,8 @@ impl LastRun {
 pub enum State {
     /// Waits for its due time, or for a place to run.
     Waiting,
-    /// Waits for the end of a run of the same recurring job.
+    /// Waits for the end of other jobs: of a run of the same recurring job, or of those that it was
+    /// put [after](crate::Put::after).
     Queued,
     /// A handler runs.
     Running,
@@ -300,6 +304,18 @@ impl State {
     pub(crate) fn index(self) -> usize {
         self as usize
     }
+}
+
+/// A job that another one was put after.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Predecessor {
+    /// The number of the job.
+    pub id: JobId,
+    /// Its key.
+    pub key: Arc<str>,
+    /// How it has ended. `None`: it has not.
+    pub end: Option<PredecessorEnd>,
 }
 
 /// A job, as it was at a moment. Made by [`Scheduler::get`](crate::Scheduler::get) and
@@ -339,6 +355,13 @@ pub struct JobInfo {
     /// The context of the trace in which the job was put: [`Put::trace`](crate::Put::trace).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Arc<str>>,
+    /// Of a job that was put [after](crate::Put::after) others: until when it waits for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Until>,
+    /// The jobs that it was put after, in the order of their numbers, without those that were done
+    /// then. Lists leave them out: [`Scheduler::get`](crate::Scheduler::get) has them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub predecessors: Vec<Predecessor>,
     /// The payload, as JSON text.
     #[serde(serialize_with = "form::json")]
     pub payload: Arc<str>,
@@ -594,6 +617,9 @@ pub struct ClaimedJob {
     /// The job is to be begun at most once, and has begun: the caller calls no handler, and ends
     /// the run by [`RunEnd::CutOff`]. The attempt does not count.
     pub cut_off: bool,
+    /// The job was put after another one that was not done: the caller calls no handler, and ends
+    /// the run by [`RunEnd::Blocked`]. The attempt does not count.
+    pub blocked: bool,
     /// What the job asks for the run.
     pub terms: Terms,
     /// What the attempts before have left, as JSON text.

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 
-use timerqueue_scheduler::store::{Claimed, ClaimedSchedule, Edit, Expiry, Keep, LastRun, Term};
-use timerqueue_scheduler::{Catchup, History, HistoryQuery, RunEnd};
+use timerqueue_scheduler::store::{After, Claimed, ClaimedSchedule, Edit, Expiry, Keep, LastRun, Term};
+use timerqueue_scheduler::{Catchup, History, HistoryQuery, RunEnd, Until};
 
 use super::*;
 
@@ -59,10 +59,12 @@ struct Twins<A: Rig, B: Rig> {
     schedules: Both<ClaimedSchedule>,
     dead: Both<JobId>,
     program: Vec<String>,
+    /// No schedules, and no instants of the next claim: a server ends looks by leases.
+    jobs_alone: bool,
 }
 
 impl<A: Rig, B: Rig> Twins<A, B> {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, jobs_alone: bool) -> Self {
         Self {
             a: Bench::on(A::still()),
             b: Bench::on(B::still()),
@@ -73,6 +75,7 @@ impl<A: Rig, B: Rig> Twins<A, B> {
             schedules: Vec::new(),
             dead: Vec::new(),
             program: Vec::new(),
+            jobs_alone,
         }
     }
 
@@ -116,7 +119,12 @@ impl<A: Rig, B: Rig> Twins<A, B> {
         new.terms.at_most_once = self.random.chance(15);
         new.terms.attempts = self.random.chance(15).then_some(2);
         new.terms.unique_for = if self.random.chance(15) { Some(secs(self.random.below(9))) } else { None };
-        if self.random.chance(25) {
+        if self.random.chance(30) {
+            let keys = (0..1 + self.random.below(2)).map(|_| self.key()).collect();
+            let until = [Until::AllDone, Until::AllDoneOrDead, Until::AllEnded, Until::AnyDead];
+            new.after = Some(Box::new(After { keys, until: until[self.random.below(4) as usize] }));
+        }
+        if !self.jobs_alone && self.random.chance(25) {
             let overlap = [Overlap::Skip, Overlap::QueueOne, Overlap::Allow][self.random.below(3) as usize];
             let schedule = Schedule::every(secs(10)).build().unwrap();
             new.recurrence = Some(Box::new(Recurrence { schedule, catchup: Catchup::default(), grace: None, overlap }));
@@ -168,6 +176,9 @@ impl<A: Rig, B: Rig> Twins<A, B> {
             if late.is_some_and(|late| late <= B::APART) { than } else { at }
         };
         (b.next_job, b.next_schedule) = (apart(b.next_job, a.next_job), apart(b.next_schedule, a.next_schedule));
+        if self.jobs_alone {
+            (a.next_job, a.next_schedule, b.next_job, b.next_schedule) = (None, None, None, None);
+        }
         self.same(&format!("claim {owner} {rooms:?} {at_most}"), &a, &b);
         self.jobs.extend(a.jobs.into_iter().zip(b.jobs).map(|(a, b)| [a, b]));
         self.schedules.extend(a.schedules.into_iter().zip(b.schedules).map(|(a, b)| [a, b]));
@@ -198,7 +209,7 @@ impl<A: Rig, B: Rig> Twins<A, B> {
         let op = |job: &ClaimedJob| {
             let mut record = LastRun::new(job.due.to_system(), now, RunEnd::Done);
             record.nominal = job.nominal.map(|at| at.to_system());
-            record.attempt = job.attempt + u32::from(job.expired || job.cut_off); // its claim counts one
+            record.attempt = job.attempt + u32::from(job.expired || job.cut_off || job.blocked); // its claim counts one
             let record = is_done.then(|| Box::new(record));
             Op::Settle(Box::new(Settle { held: job.held, verdict: verdict.clone(), record }))
         };
@@ -268,6 +279,9 @@ impl<A: Rig, B: Rig> Twins<A, B> {
         }
         let lists = (self.a.list(Query::new()), self.b.list(Query::new()));
         self.same("list", &lists.0, &lists.1);
+        let key = self.key();
+        let jobs = (self.a.get(&key), self.b.get(&key));
+        self.same("get", &jobs.0, &jobs.1);
         let past = (self.a.past(HistoryQuery::new()), self.b.past(HistoryQuery::new()));
         self.same("history", &past.0, &past.1);
         let counts = (self.a.counts(), self.b.counts());
@@ -276,8 +290,18 @@ impl<A: Rig, B: Rig> Twins<A, B> {
 }
 
 pub(crate) fn random_programs<A: Rig, B: Rig>(seeds: std::ops::Range<u64>, steps: usize) {
+    run::<A, B>(seeds, steps, false);
+}
+
+/// Without schedules.
+#[cfg(all(feature = "postgres", unix))]
+pub(crate) fn random_jobs<A: Rig, B: Rig>(seeds: std::ops::Range<u64>, steps: usize) {
+    run::<A, B>(seeds, steps, true);
+}
+
+fn run<A: Rig, B: Rig>(seeds: std::ops::Range<u64>, steps: usize, jobs_alone: bool) {
     for seed in seeds {
-        let mut twins = Twins::<A, B>::new(seed);
+        let mut twins = Twins::<A, B>::new(seed, jobs_alone);
         twins.program.push(format!("seed {seed}"));
         for _ in 0..steps {
             twins.step();

@@ -1,7 +1,7 @@
 //! Groups: which member runs their jobs, and how many at a time.
 
-use timerqueue_scheduler::NodeId;
-use timerqueue_scheduler::store::{Bind, Bound, GroupId, Limits, Unbound};
+use timerqueue_scheduler::store::{After, Bind, Bound, GroupId, Limits, Unbound};
+use timerqueue_scheduler::{NodeId, Until};
 
 use super::*;
 
@@ -439,4 +439,18 @@ pub(crate) fn limits_of_groups<R: Rig>() {
     assert_eq!(refused(&long), Applied::Invalid(Invalid::GroupTooLong { bytes: MAX_KEY_BYTES + 1 }));
     let _ = ADDED(store.one(job("a", &long[1..], When::At(at(0)))));
     assert_eq!(store.get("a").unwrap().group.as_deref(), Some(&long[1..]));
+}
+
+pub(crate) fn j36_a_follower_of_a_group_goes_to_its_member<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter(1);
+    let _ = store.put("a", When::At(at(0)));
+    let after = After { keys: vec!["a".into()], until: Until::AllDone };
+    let new = NewJob { group: Some("g".into()), after: Some(Box::new(after)), ..new_job("end", When::At(at(0))) };
+    let _ = ADDED(store.one(Op::Put(Box::new(new))));
+    let claimed = store.take(1);
+    assert!(claimed.unbound.is_empty());
+    let _ = store.settle(&claimed.jobs[0], Verdict::Done);
+    store.bind_due(1);
+    assert_eq!(store.taken(1), ["end"]);
 }

@@ -187,6 +187,7 @@ fn new_job(key: &str, when: When) -> NewJob {
         group: None,
         priority: 0,
         trace: None,
+        after: None,
         expires: None,
         terms: Default::default(),
         when,
@@ -234,6 +235,7 @@ mod claims;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod differential;
 mod edits;
+mod follow;
 mod groups;
 mod history;
 mod keys;
@@ -245,9 +247,12 @@ mod terms;
 
 pub(crate) use activity::*;
 pub(crate) use claims::*;
+#[cfg(all(feature = "postgres", unix))]
+pub(crate) use differential::random_jobs;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use differential::random_programs;
 pub(crate) use edits::*;
+pub(crate) use follow::*;
 pub(crate) use groups::*;
 pub(crate) use history::*;
 pub(crate) use keys::*;
@@ -380,6 +385,19 @@ macro_rules! conformance {
             j31_a_run_leaves_its_progress_to_the_next_attempt
             j31_another_run_begins_without_progress
             j32_the_end_of_a_job_that_is_kept_is_told
+            j36_a_job_begins_once_all_that_it_was_put_after_are_done
+            j36_a_follower_waits_for_its_due_time_as_well
+            j36_a_claim_is_told_of_a_follower_that_may_begin
+            j36_each_end_counts_as_the_put_says
+            j36_a_revived_predecessor_is_waited_for_again
+            j36_a_blocked_job_is_dead_and_its_followers_with_it
+            j36_a_follower_that_leaves_is_an_end_for_its_followers
+            j36_nothing_is_put_after_a_job_that_is_not_there
+            j36_jobs_of_one_commit_follow_each_other
+            j36_a_follower_can_be_changed_while_it_waits
+            j36_links_are_bounded
+            j36_a_job_is_followed_while_thousands_run
+            j36_a_follower_of_a_group_goes_to_its_member
             two_schedulers_never_get_the_same_job
         );
     };

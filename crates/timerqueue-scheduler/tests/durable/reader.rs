@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use timerqueue::Runtime;
 use timerqueue_scheduler::rusqlite::Connection;
 use timerqueue_scheduler::store::{Fault, SqliteOptions, SqliteReader};
-use timerqueue_scheduler::{Error, JobId, JobInfo, Pending, Query, Scheduler, State};
+use timerqueue_scheduler::{Error, JobId, JobInfo, Pending, Query, Scheduler, State, Until};
 
 use crate::support::{Folder, Log, until};
 
@@ -91,7 +91,7 @@ fn k8_a_check_from_outside_tells_its_parts() {
     let reader = SqliteReader::open(folder.file()).unwrap();
     let mut parts = Vec::new();
     reader.check(|step| parts.push((step.number, step.of))).unwrap();
-    assert_eq!(parts, (1..=13).map(|number| (number, 13)).collect::<Vec<_>>());
+    assert_eq!(parts, (1..=14).map(|number| (number, 14)).collect::<Vec<_>>());
     let db = Connection::open(folder.file()).unwrap();
     db.execute("UPDATE timerqueue_jobs SET process = 99", []).unwrap();
     assert_eq!(fault(reader.check(|_| {})), Fault::Damaged);
@@ -108,6 +108,7 @@ fn k8_a_check_finds_what_is_wrong_in_rows_members_and_groups() {
         let put = if let Some(group) = group { put.group(group) } else { put };
         let _ = put.send().wait().unwrap();
     }
+    let _ = scheduler.put_to("log", &()).key("c").after(["b"], Until::AllDone).send().wait().unwrap();
     let file = Connection::open(folder.file()).unwrap();
     let copy = folder.file().with_file_name("copy.db");
     for wrong in [
@@ -126,6 +127,9 @@ fn k8_a_check_finds_what_is_wrong_in_rows_members_and_groups() {
         "UPDATE timerqueue_affinities SET head = NULL",
         "UPDATE timerqueue_affinities SET head = head + 1",
         "UPDATE timerqueue_affinities SET handler = 77",
+        "DELETE FROM timerqueue_links",
+        "UPDATE timerqueue_links SET ended = 1, seen = 1",
+        "UPDATE timerqueue_jobs SET links = links & 7",
         "INSERT INTO timerqueue_finished (id, key, handler, payload, ended, last, keep_until, key_until) VALUES (9, 'k', 77, 'null', 0, NULL, 0, 0)",
     ] {
         file.execute("VACUUM INTO ?1", [copy.to_str()]).unwrap();

@@ -5,6 +5,7 @@
 mod bound;
 mod cursor;
 mod failover;
+mod follow;
 mod herd;
 mod joint;
 mod locks;
@@ -91,6 +92,7 @@ fn try_put(store: &PostgresStore, key: &str) -> Result<Applied, Error> {
         group: None,
         priority: 0,
         trace: None,
+        after: None,
         expires: None,
         terms: Default::default(),
         when: When::After(Duration::ZERO),

@@ -15,6 +15,7 @@ mod close;
 mod codec;
 mod executors;
 mod faulty;
+mod follow;
 mod hostile;
 mod limits;
 mod model;

@@ -1,7 +1,9 @@
 //! One job.
 
 use maud::{Markup, html};
-use timerqueue_scheduler::{Catchup, Error, FinishedJob, JobId, JobInfo, LastRun, Overlap, Recurrence, State};
+use timerqueue_scheduler::{
+    Catchup, Error, FinishedJob, JobId, JobInfo, LastRun, Overlap, PredecessorEnd, Recurrence, State, Until,
+};
 
 use super::form::takes_edits;
 use super::{Frame, Place, actions, end, schedules, state};
@@ -181,6 +183,21 @@ fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
                 dt { "Attempts begun" }
                 dd { (job.attempt) @if job.crashes > 0 { ", of which the end of their process has cut off " (job.crashes) } }
             }
+            @if let Some(until) = job.until {
+                dt { "Waits until" }
+                dd { (until_name(until)) }
+            }
+            @if !job.predecessors.is_empty() {
+                dt { "After" }
+                dd { ul {
+                    @for one in &job.predecessors {
+                        li {
+                            a href=(frame.link(&format!("/job/{}", one.id.0))) { bdi { (text::visible(&one.key)) } }
+                            ", " (one.end.map_or("has not ended", predecessor_end))
+                        }
+                    }
+                } }
+            }
             @if let Some(group) = &job.group {
                 dt { "Group" }
                 dd { bdi { (text::visible(group)) } }
@@ -193,6 +210,25 @@ fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
             dt { "Number" }
             dd { (job.id.0) }
         }
+    }
+}
+
+fn until_name(until: Until) -> &'static str {
+    match until {
+        Until::AllDone => "all of these are done",
+        Until::AllDoneOrDead => "all of these are done, or dead with one",
+        Until::AllEnded => "all of these have ended",
+        Until::AnyDead => "any of these is dead",
+        _ => "?",
+    }
+}
+
+fn predecessor_end(end: PredecessorEnd) -> &'static str {
+    match end {
+        PredecessorEnd::Done => "done",
+        PredecessorEnd::Dead => "dead",
+        PredecessorEnd::Cancelled => "cancelled",
+        _ => "ended",
     }
 }
 

@@ -328,6 +328,7 @@ fn end(run: &LastRun) -> Markup {
         RunEnd::Dead => ("dead", "dead"),
         RunEnd::Expired => ("dead", "expired"),
         RunEnd::CutOff => ("dead", "cut off"),
+        RunEnd::Blocked => ("dead", "blocked"),
         _ => ("waiting", "ended"),
     };
     html! { span class=(format!("state {class}")) { (word) } }

@@ -5,6 +5,7 @@
 //! Replies and watchers are called, and rows dropped, after unlocking.
 
 mod faulty;
+mod links;
 mod members;
 mod past;
 mod table;
@@ -26,10 +27,10 @@ use self::table::Table;
 use super::gate::Gate;
 #[cfg(test)]
 use super::rules::Bindings;
-use super::rules::{Changes, Claims, Effects, Row};
+use super::rules::{Changes, Claims, Effects, Follows, Row};
 use super::{
-    Applied, Claim, Claimed, Counts, Entry, JobId, JobInfo, KindCounts, Micros, Op, Query, Reply, Scan, Scanned,
-    Settled, Store, Watcher, sealed,
+    Applied, Claim, Claimed, Counts, Entry, JobInfo, KindCounts, Micros, Op, Query, Reply, Scan, Scanned, Settled,
+    Store, Watcher, sealed,
 };
 use crate::Error;
 
@@ -115,6 +116,7 @@ impl MemoryStore {
         let now = Micros::floor(wall);
         table.up = Micros::ceil(wall).unwrap_or(now);
         let result = work(&mut table, now);
+        table.follow_up();
         (result, std::mem::take(&mut table.effects))
     }
 
@@ -196,9 +198,8 @@ impl MemoryStore {
 
     fn get(&self, key: &str) -> Option<JobInfo> {
         let table = self.inner.table.lock();
-        let id: &JobId = table.keys.get(key).or_else(|| table.dead_keys.get(key))?;
-        let row = table.rows.get(id)?;
-        Some(table.info(row))
+        let id = table.keys.get(key).copied().or_else(|| table.dead_with(key).next_back())?;
+        table.one(id)
     }
 
     fn counts(&self) -> Counts {
@@ -234,7 +235,7 @@ impl MemoryStore {
     pub(crate) fn end_member(&self, owner: u64) {
         let ((), effects) = self.section(|table, now| {
             let is_run = |row: &Row| row.state == super::State::Running && row.owner == owner;
-            let runs: Vec<JobId> = table.rows.values().filter(|row| is_run(row)).map(|row| row.id).collect();
+            let runs: Vec<_> = table.rows.values().filter(|row| is_run(row)).map(|row| row.id).collect();
             table.take_back_runs(&runs, true, now);
             table.members.leave(owner);
             table.effects.wake(Some(now));
@@ -281,8 +282,7 @@ impl Store for MemoryStore {
             Scan::Get(key) => Scanned::Jobs(self.get(&key).into_iter().collect()),
             Scan::Job(id) => {
                 let table = self.inner.table.lock();
-                let job = table.rows.get(&id).map(|row| row.info(&table.kinds[row.kind].name));
-                Scanned::Jobs(job.into_iter().collect())
+                Scanned::Jobs(table.one(id).into_iter().collect())
             }
             Scan::Finished(id) => {
                 let table = self.inner.table.lock();

@@ -68,6 +68,14 @@ impl Past {
         taken.next().map(|done| done.id)
     }
 
+    /// The last one with this key.
+    pub(super) fn last(&self, key: &str) -> Option<JobId> {
+        if self.jobs.is_empty() {
+            return None;
+        }
+        Some(self.jobs.get(&self.with_key(key).next_back()?)?.id)
+    }
+
     fn with_key(&self, key: &str) -> impl DoubleEndedIterator<Item = u64> + use<'_> {
         let key: Arc<str> = key.into();
         self.by_key.range((Arc::clone(&key), 0)..=(key, u64::MAX)).map(|&(_, seq)| seq)

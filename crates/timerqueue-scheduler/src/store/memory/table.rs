@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::links::Links;
 use super::members::{Groups, Members};
 use super::past::Past;
 use crate::store::minutes::{Activity, Ends, KEPT, minute_of, minutes_of};
-use crate::store::rules::{Effects, Group, Lane, MOST_DEAD, Member, Row, Rows, Tie, WRONG_BY, span_of};
-use crate::store::{Finished, JobId, JobInfo, LastRun, Micros, NodeId, State};
+use crate::store::rules::{Effects, Group, Lane, MOST_DEAD, Member, Row, Rows, Tie, WRONG_BY, end_of_leaving, span_of};
+use crate::store::{Finished, JobId, JobInfo, LastRun, LinkEnds, Micros, NodeId, Predecessor, PredecessorEnd, State};
 
 /// The rows of a handler that have a wake instant, in its order.
 #[derive(Debug)]
@@ -88,13 +89,14 @@ pub(super) struct Table {
     pub(super) spans: BTreeSet<(i64, JobId)>,
     /// By the order of dying.
     dead: BTreeMap<u64, JobId>,
-    /// The last dead job of each key.
-    pub(super) dead_keys: HashMap<Arc<str>, JobId>,
+    /// Dead jobs by key, in the order of dying.
+    dead_keys: BTreeSet<(Arc<str>, u64, JobId)>,
     deaths: u64,
     last_id: u64,
     /// The ends of runs, by minute and handler.
     minutes: BTreeMap<(i64, usize), Ends>,
     pub(super) history: Past,
+    pub(super) links: Links,
     pub(super) members: Members,
     pub(super) groups: Groups,
     /// How long a look at a recurring job may take before another scheduler looks.
@@ -164,11 +166,12 @@ impl Table {
             by_name: HashMap::new(),
             spans: BTreeSet::new(),
             dead: BTreeMap::new(),
-            dead_keys: HashMap::new(),
+            dead_keys: BTreeSet::new(),
             deaths: 0,
             last_id: 0,
             minutes: BTreeMap::new(),
             history: Past::default(),
+            links: Links::default(),
             members: Members::default(),
             groups: Groups::default(),
             look_time: None,
@@ -181,6 +184,12 @@ impl Table {
     pub(super) fn info(&self, row: &Row) -> JobInfo {
         let node = (row.state == State::Running).then(|| self.members.of(row.owner)).flatten();
         JobInfo { node: node.map(|(id, _)| NodeId(id)), ..row.info(&self.kinds[row.kind].name) }
+    }
+
+    /// A job by itself, with its predecessors.
+    pub(super) fn one(&self, id: JobId) -> Option<JobInfo> {
+        let row = self.rows.get(&id)?;
+        Some(JobInfo { predecessors: self.links.of(id).collect(), ..self.info(row) })
     }
 
     fn settle_tied(&mut self, group: Option<u64>) {
@@ -198,9 +207,14 @@ impl Table {
 
     fn unbury(&mut self, died: u64, key: &Arc<str>, id: JobId) {
         self.dead.remove(&died);
-        if self.dead_keys.get(key) == Some(&id) {
-            self.dead_keys.remove(key);
-        }
+        self.dead_keys.remove(&(Arc::clone(key), died, id));
+    }
+
+    /// The dead jobs with a key, in the order of dying.
+    pub(super) fn dead_with(&self, key: &str) -> impl DoubleEndedIterator<Item = JobId> + use<'_> {
+        let key: Arc<str> = key.into();
+        let all = (Arc::clone(&key), 0, JobId(0))..=(key, u64::MAX, JobId(u64::MAX));
+        self.dead_keys.range(all).map(|&(.., id)| id)
     }
 
     /// How many recurring jobs wait behind a clock that was ahead. No other row is read than those
@@ -295,6 +309,9 @@ impl Rows for Table {
         self.effects.notice_step(row, self.up);
         let (holds, dies, death) = (row.holds_key, row.state == State::Dead, row.died);
         let group = row.tie.as_ref().map(|tie| tie.group);
+        if row.followed && dead != dies {
+            self.links.ends(id, dies.then_some(PredecessorEnd::Dead));
+        }
         if (held, dead) != (holds, dies) {
             let key = Arc::clone(&row.key);
             match (held, holds) {
@@ -305,7 +322,7 @@ impl Rows for Table {
             match (dead, dies) {
                 (true, false) => self.unbury(died, &key, id),
                 (false, true) => {
-                    self.dead_keys.insert(key, id);
+                    self.dead_keys.insert((key, death, id));
                     self.dead.insert(death, id);
                 }
                 _ => {}
@@ -331,6 +348,12 @@ impl Rows for Table {
         }
         if row.state == State::Dead {
             self.unbury(row.died, &row.key, id);
+        }
+        if row.followed {
+            self.links.leaves(id, end_of_leaving(&row));
+        }
+        if row.until.is_some() {
+            self.links.forget(id);
         }
         self.settle_tied(row.tie.as_ref().map(|tie| tie.group));
         self.effects.drop_row_later(row);
@@ -400,6 +423,26 @@ impl Rows for Table {
 
     fn keep(&mut self, done: Finished) {
         self.history.add(done, self.up);
+    }
+
+    fn last_done(&mut self, key: &str) -> Option<JobId> {
+        self.history.last(key).filter(|&done| self.dead_with(key).all(|dead| dead < done))
+    }
+
+    fn link(&mut self, follower: JobId, links: &[Predecessor]) {
+        self.links.add(follower, links);
+    }
+
+    fn followers_of(&mut self, id: JobId) -> u64 {
+        self.links.followers_of(id).count() as u64
+    }
+
+    fn with_new_ends(&mut self) -> Vec<JobId> {
+        self.links.with_new_ends()
+    }
+
+    fn ends_of(&mut self, follower: JobId) -> LinkEnds {
+        self.links.ends_of(follower)
     }
 
     fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId> {

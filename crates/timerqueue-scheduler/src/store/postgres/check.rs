@@ -101,17 +101,24 @@ const WRONG: &[(&str, &str)] = &[
          AND NOT EXISTS (SELECT FROM members m WHERE m.owner = j.owner AND NOT m.dead) LIMIT 1",
     ),
     (
+        "a job waits for another one that is not there or has ended",
+        "SELECT 1 FROM jobs j WHERE state = 1 AND until IS NOT NULL AND (NOT EXISTS (SELECT FROM links l WHERE l.follower = j.id \
+         AND (l.ended IS NULL OR (l.ended = 2 AND j.until = 1))) OR EXISTS (SELECT FROM links l WHERE l.follower = j.id AND l.ended IS NULL \
+         AND NOT EXISTS (SELECT FROM jobs o WHERE o.id = l.predecessor AND o.followed = 1 AND o.state <> 3))) LIMIT 1",
+    ),
+    (
         "an index is not valid",
         "SELECT 1 FROM pg_index WHERE indrelid = 'jobs'::regclass AND NOT (indisvalid AND indisready) LIMIT 1",
     ),
 ];
 
 /// What the parts of a check read: each of [`WRONG`], the rows, and the server.
-const PARTS: [&str; 7] = [
+const PARTS: [&str; 8] = [
     "the handlers of the jobs",
     "the keys of dead jobs",
     "the numbers of the jobs",
     "the members of runs",
+    "the jobs that wait for others",
     "the indexes",
     "all rows",
     "clock, sizes and replication of the server",

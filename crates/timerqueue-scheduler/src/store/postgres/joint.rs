@@ -62,7 +62,11 @@ impl PostgresStore {
             clash,
             refuse_overdue,
             trace,
+            after,
         } = new;
+        if after.is_some() {
+            return Err(refused("a job that is put after others is none for a transaction of the user's"));
+        }
         let clash = match clash {
             Clash::Refuse => "refuse",
             Clash::Keep => "keep",

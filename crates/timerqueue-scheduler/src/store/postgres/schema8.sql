@@ -375,6 +375,9 @@ BEGIN
     SELECT * INTO old FROM jobs j WHERE j.key = move_to.key AND j.holds_key FOR UPDATE;
     IF NOT FOUND THEN
         RETURN 'absent';
+    ELSIF old.state = 1 AND old.until IS NOT NULL THEN -- it waits for other jobs as well
+        UPDATE jobs SET due = at, span = NULL WHERE id = old.id;
+        RETURN 'changed';
     ELSIF old.state <> 0 THEN
         RETURN CASE WHEN old.state = 2 THEN 'running' ELSE 'other_kind' END;
     END IF;
@@ -428,3 +431,115 @@ BEGIN
     EXECUTE format('EXPLAIN (FORMAT JSON) SELECT FROM jobs WHERE handler = %s AND NOT recurs AND wake IS NOT NULL', kind) INTO plan;
     RETURN (plan -> 0 -> 'Plan' ->> 'Plan Rows')::numeric::bigint;
 END $$;
+
+-- Jobs that wait for the ends of others.
+ALTER TABLE jobs
+    ADD COLUMN IF NOT EXISTS until bigint, -- of a job that was put after others: 1 all are done, 2 the same or it is dead, 3 all have ended, 4 one is dead
+    ADD COLUMN IF NOT EXISTS followed bigint, -- 1: jobs were put after it
+    ADD COLUMN IF NOT EXISTS blocked bigint; -- 1: what it waited for cannot come
+
+CREATE TABLE IF NOT EXISTS links (
+    follower bigint NOT NULL,
+    predecessor bigint NOT NULL,
+    key text COLLATE "C" NOT NULL,     -- of the predecessor
+    ended bigint,                      -- 1 done, 2 dead, 3 it has left undone
+    PRIMARY KEY (predecessor, follower)
+);
+
+CREATE INDEX IF NOT EXISTS links_ends ON links (follower, ended);
+
+-- The ends of jobs that others follow, in open transactions. No row outlives its transaction.
+CREATE UNLOGGED TABLE IF NOT EXISTS new_ends (
+    tx bigint NOT NULL,
+    job bigint NOT NULL,
+    ended bigint,                      -- as in `links`; none: it is dead no more
+    PRIMARY KEY (tx, job)
+);
+
+-- What becomes of a follower: it waits, begins, dies or leaves. `Until::fate` says the same.
+CREATE OR REPLACE FUNCTION fate(job bigint, until bigint) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+DECLARE
+    open boolean := EXISTS (SELECT FROM links l WHERE l.follower = job AND l.ended IS NULL);
+    dead boolean := EXISTS (SELECT FROM links l WHERE l.follower = job AND l.ended = 2);
+    gone boolean := EXISTS (SELECT FROM links l WHERE l.follower = job AND l.ended = 3);
+BEGIN
+    RETURN CASE
+        WHEN until = 1 AND gone THEN 'dies'
+        WHEN until = 1 AND (open OR dead) THEN 'waits'
+        WHEN until = 2 AND (dead OR gone) THEN 'dies'
+        WHEN until = 4 AND (dead OR gone) THEN 'begins'
+        WHEN until <> 1 AND open THEN 'waits'
+        WHEN until = 4 THEN 'leaves'
+        ELSE 'begins' END;
+END $$;
+
+-- A job that others follow has ended, or is dead no more.
+CREATE OR REPLACE FUNCTION note_end() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+BEGIN
+    INSERT INTO new_ends (tx, job, ended) VALUES (txid_current(), OLD.id, CASE
+        WHEN TG_OP = 'UPDATE' THEN CASE WHEN OLD.state <> 3 THEN 2 END
+        WHEN OLD.state = 2 AND NOT OLD.cancelled THEN 1
+        ELSE 3 END)
+    ON CONFLICT (tx, job) DO UPDATE SET ended = excluded.ended;
+    RETURN NULL;
+END $$;
+
+DROP TRIGGER IF EXISTS jobs_leave ON jobs;
+CREATE TRIGGER jobs_leave AFTER DELETE ON jobs FOR EACH ROW WHEN (OLD.followed IS NOT NULL) EXECUTE FUNCTION note_end();
+DROP TRIGGER IF EXISTS jobs_die ON jobs;
+CREATE TRIGGER jobs_die AFTER UPDATE OF state ON jobs FOR EACH ROW WHEN (NEW.followed IS NOT NULL AND (NEW.state = 3) <> (OLD.state = 3))
+EXECUTE FUNCTION note_end();
+
+-- A follower has left.
+CREATE OR REPLACE FUNCTION unlink() RETURNS trigger LANGUAGE plpgsql
+SET search_path = $SCHEMA$ SET enable_seqscan = off AS $$
+BEGIN
+    DELETE FROM links WHERE follower = OLD.id;
+    RETURN NULL;
+END $$;
+
+DROP TRIGGER IF EXISTS jobs_unlink ON jobs;
+CREATE TRIGGER jobs_unlink AFTER DELETE ON jobs FOR EACH ROW WHEN (OLD.until IS NOT NULL) EXECUTE FUNCTION unlink();
+
+-- Followers are decided on at the commit: each of them once, however many of its predecessors have ended, and with all that the transaction has written.
+CREATE OR REPLACE FUNCTION follow_up() RETURNS trigger LANGUAGE plpgsql
+SET search_path = $SCHEMA$ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    now bigint := clock();
+    followers bigint[];
+    waiting bigint[];
+    free bigint[];
+    dying bigint[];
+    leaving bigint[];
+BEGIN
+    IF NOT EXISTS (SELECT FROM new_ends e WHERE e.tx = NEW.tx AND e.job = NEW.job) THEN
+        RETURN NULL; -- the first end has stood for all
+    END IF;
+    followers := ARRAY(SELECT DISTINCT l.follower FROM new_ends e JOIN links l ON l.predecessor = e.job WHERE e.tx = NEW.tx);
+    -- Before their links, as where a follower leaves. The last one of several transactions to get the lock sees the ends of all.
+    PERFORM FROM jobs j WHERE j.id = ANY(followers) ORDER BY j.id FOR UPDATE;
+    UPDATE links l SET ended = e.ended FROM new_ends e WHERE e.tx = NEW.tx AND l.predecessor = e.job;
+    DELETE FROM new_ends e WHERE e.tx = NEW.tx;
+    SELECT array_agg(f.id) FILTER (WHERE f.fate = 'waits'), array_agg(f.id) FILTER (WHERE f.fate IN ('begins', 'dies')),
+        array_agg(f.id) FILTER (WHERE f.fate = 'dies'), array_agg(f.id) FILTER (WHERE f.fate = 'leaves')
+    INTO waiting, free, dying, leaving
+    FROM (SELECT j.id, fate(j.id, j.until) FROM jobs j WHERE j.id = ANY(followers) AND j.state + 0 = 1) AS f;
+    -- Written, not only locked: a transaction with a snapshot from before this end must not decide by it.
+    UPDATE jobs SET until = until WHERE id = ANY(waiting);
+    -- With its claim; for nodes of older versions its last instant has passed.
+    UPDATE jobs SET blocked = 1, expires = 0 WHERE id = ANY(dying);
+    -- One that is due stays so if the clock is set back.
+    UPDATE jobs SET state = 0, due = greatest(due, now), span = CASE WHEN due <= now THEN 0 ELSE span END,
+        wake = CASE WHEN NOT paused THEN greatest(due, now) END,
+        earliest = CASE WHEN paused THEN NULL WHEN due <= now THEN now ELSE due - span END
+    WHERE id = ANY(free);
+    DELETE FROM jobs WHERE id = ANY(leaving);
+    -- Groups in the order of their numbers, as elsewhere.
+    PERFORM wakes(n.handler, n.affinity_id, n.first)
+    FROM (SELECT j.handler, j.affinity_id, min(j.due) AS first FROM jobs j WHERE j.id = ANY(free) AND NOT j.paused
+        GROUP BY j.handler, j.affinity_id ORDER BY j.affinity_id) AS n;
+    RETURN NULL;
+END $$;
+
+DROP TRIGGER IF EXISTS new_ends_at_commit ON new_ends;
+CREATE CONSTRAINT TRIGGER new_ends_at_commit AFTER INSERT ON new_ends DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION follow_up();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Bindings, Recurring, Row, Rows, Runs, Tie, span_of};
+use super::{Bindings, Follows, Recurring, Row, Rows, Runs, Tie, span_of};
 use crate::store::{Applied, limits};
 use crate::store::{
     Cancel, Change, Clash, Edit, Expiry, Invalid, JobId, Micros, Mutation, NewJob, Occurrence, Op, Overlap, Placed,
@@ -84,6 +84,11 @@ pub(crate) trait Changes: Rows + Sized {
         if let Some(placed) = old.and_then(|old| self.state_again(old, &mut new, now)) {
             return Ok(placed);
         }
+        let after = match new.after.take().map(|after| self.predecessors(&after)) {
+            None => None,
+            Some(Err(unfollowed)) => return Ok(unfollowed),
+            Some(Ok(after)) => Some(after),
+        };
         let replaced = old.map(|old| {
             let was_running = self.cancel(old) == Cancel::Running;
             self.edit(old, |row| row.holds_key = false);
@@ -104,7 +109,10 @@ pub(crate) trait Changes: Rows + Sized {
         if row.priority != 0 {
             self.note_priority(kind, row.priority);
         }
-        self.insert(row);
+        match after {
+            None => self.insert(row),
+            Some((links, until)) => self.insert_after(row, &links, until),
+        }
         Ok(match replaced {
             None => Placed::Added(id),
             Some(was_running) => Placed::Replaced { id, was_running },
@@ -174,16 +182,18 @@ pub(crate) trait Changes: Rows + Sized {
         };
         Applied::Change(match (mutation, state) {
             (Mutation::Move(_) | Mutation::RunNow | Mutation::Edit(_), State::Running) => Change::Running,
-            (Mutation::Edit(edit), State::Waiting | State::Recurring) => match self.rework(id, &edit, now) {
-                Err(invalid) => return Applied::Invalid(invalid),
-                Ok(change) => change,
-            },
-            (Mutation::Move(when), State::Waiting) => match self.resolve(when, now) {
+            (Mutation::Edit(edit), State::Waiting | State::Recurring | State::Queued) => {
+                match self.rework(id, &edit, now) {
+                    Err(invalid) => return Applied::Invalid(invalid),
+                    Ok(change) => change,
+                }
+            }
+            (Mutation::Move(when), State::Waiting | State::Queued) => match self.resolve(when, now) {
                 Err(invalid) => return Applied::Invalid(invalid),
                 Ok(due) => self.wait_until(id, due),
             },
-            (Mutation::RunNow, State::Waiting) => {
-                self.edit(id, |row| row.paused = false);
+            (Mutation::RunNow, State::Waiting | State::Queued) => {
+                self.edit(id, |row| (row.paused, row.state) = (false, State::Waiting));
                 self.wait_until(id, now)
             }
             (Mutation::RunNow, State::Recurring) => self.run_by_hand(id, now),
@@ -402,6 +412,9 @@ impl Row {
             added: None,
             begun: None,
             terms: Terms::default(),
+            until: None,
+            followed: false,
+            blocked: false,
         })
     }
 }

@@ -7,6 +7,7 @@
 //! A storage that fails remembers its failure, answers as if it was empty, and undoes the commit.
 
 mod claim;
+mod follow;
 mod group;
 mod keys;
 mod look;
@@ -24,11 +25,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Finished, History, JobId, JobInfo, Keep, LastRun, MAX_ERROR_BYTES, Micros, NewJob, Notice, Occurrence, Op, Query,
-    Recurrence, RunEnd, State, Tally, Terms,
+    Finished, History, JobId, JobInfo, Keep, LastRun, LinkEnds, MAX_ERROR_BYTES, Micros, NewJob, Notice, Occurrence,
+    Op, Predecessor, Query, Recurrence, RunEnd, State, Tally, Terms, Until,
 };
 
 pub(crate) use self::claim::Claims;
+pub(crate) use self::follow::{Follows, end_of_leaving};
 pub(crate) use self::group::{Bindings, Group, KEPT_MICROS, Member, Tie};
 pub(crate) use self::keys::Changes;
 pub(crate) use self::look::{first_occurrence, look};
@@ -132,6 +134,17 @@ pub(crate) trait Rows {
     fn history(&self) -> Option<History> {
         None
     }
+    /// The last one of the done jobs with this key that are kept, unless a later job with it is
+    /// dead.
+    fn last_done(&mut self, key: &str) -> Option<JobId>;
+    /// A job follows others: their links.
+    fn link(&mut self, follower: JobId, links: &[Predecessor]);
+    /// How many jobs were put after this one.
+    fn followers_of(&mut self, id: JobId) -> u64;
+    /// Some of the followers whose predecessors have ended since this was asked.
+    fn with_new_ends(&mut self) -> Vec<JobId>;
+    /// The ends of the predecessors of a follower.
+    fn ends_of(&mut self, follower: JobId) -> LinkEnds;
     /// The done job whose key is still taken.
     fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId>;
     /// A run has ended: a store that counts by minutes adds it to the minute and the handler (J17).
@@ -230,6 +243,12 @@ pub(crate) struct Row {
     pub(crate) begun: Option<Micros>,
     /// Of a recurring job, those of its runs.
     pub(crate) terms: Terms,
+    /// Of a job that was put after others: until when it waits for them.
+    pub(crate) until: Option<Until>,
+    /// Other jobs were put after it.
+    pub(crate) followed: bool,
+    /// What the job waited for cannot come: it is not run, and dies with its claim.
+    pub(crate) blocked: bool,
 }
 
 /// The index that has a row with a wake instant.
@@ -410,12 +429,17 @@ impl Row {
             key: Arc::clone(&self.key),
             group: self.tie.as_ref().map(|tie| Arc::clone(&tie.text)),
             priority: self.priority,
-            expires: self.expires.filter(|_| recurring.is_none()).map(|at| Micros::new(at).to_system()),
+            expires: self
+                .expires
+                .filter(|_| recurring.is_none() && !self.blocked)
+                .map(|at| Micros::new(at).to_system()),
             expires_after: self
                 .expires
                 .filter(|_| recurring.is_some())
                 .map(|n| Duration::from_micros(n.unsigned_abs())),
             terms: self.terms,
+            until: self.until,
+            predecessors: Vec::new(),
             progress: self.progress.clone(),
             name: Arc::clone(name),
             trace: self.trace.clone(),

@@ -113,8 +113,9 @@ pub(crate) trait Runs: Rows + Sized {
             let due = row.due;
             // It counts as begun from its claim on: whether its handler was called, its holder
             // alone knows, which is gone.
-            let cut_off = row.terms.at_most_once && row.attempt > 0;
-            let expired = !cut_off && row.expires.is_some_and(|last| last < now.as_i64());
+            let blocked = row.blocked;
+            let cut_off = !blocked && row.terms.at_most_once && row.attempt > 0;
+            let expired = !blocked && !cut_off && row.expires.is_some_and(|last| last < now.as_i64());
             (row.state, row.owner, row.lease, row.span) = (State::Running, owner, None, None);
             (row.counted, row.begun) = (by.counted, Some(now));
             row.process = process;
@@ -132,13 +133,14 @@ pub(crate) trait Runs: Rows + Sized {
                 payload: Arc::clone(&row.payload),
                 due,
                 nominal: row.nominal,
-                attempt: row.attempt - u32::from(expired || cut_off),
+                attempt: row.attempt - u32::from(expired || cut_off || blocked),
                 crashes: row.crashes,
                 suspicion: row.suspicion,
                 run: run.into(),
                 trace: row.trace.clone(),
                 expired,
                 cut_off,
+                blocked,
                 terms: row.terms,
                 progress: row.progress.clone(),
             }
@@ -225,7 +227,8 @@ pub(crate) trait Runs: Rows + Sized {
                 let error = record.as_ref().and_then(|record| record.error.clone());
                 self.edit(id, |row| {
                     // The handler was not called, and so the attempt does not count.
-                    let unbegun = |record: &LastRun| matches!(record.end, RunEnd::Expired | RunEnd::CutOff);
+                    let unbegun =
+                        |record: &LastRun| matches!(record.end, RunEnd::Expired | RunEnd::CutOff | RunEnd::Blocked);
                     if let Some(record) = record.as_deref().filter(|record| unbegun(record)) {
                         row.attempt = record.attempt;
                     }
@@ -448,6 +451,7 @@ pub(crate) trait Runs: Rows + Sized {
             (row.crashes, row.suspicion) = (0, 0);
             (row.error, row.holds_key) = (None, parent.is_none());
             row.expires = row.expires.filter(|_| recurs);
+            row.blocked = false;
             if let Some(recurring) = &mut row.recurring {
                 recurring.version += 1;
                 (recurring.looked, recurring.next, recurring.look, row.span) = (false, None, Some(now), Some(0));

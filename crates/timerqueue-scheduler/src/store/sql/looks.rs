@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::links::with_predecessors;
 use super::{Answer, Texts, Value, history, values};
 use crate::store::minutes::{self, Activity, minute_of, minutes_of};
 use crate::store::questions::{Asked, Listing, SECTION};
@@ -72,7 +73,7 @@ pub(in crate::store) fn get<L: Look>(db: &L, key: &str) -> Result<Option<JobInfo
     }
     for sql in [L::TEXTS.job_with, L::TEXTS.dead_with] {
         if let Some(job) = db.jobs(sql, values![key])?.pop() {
-            return Ok(Some(job));
+            return with_predecessors(db, job).map(Some);
         }
     }
     Ok(None)
@@ -80,7 +81,7 @@ pub(in crate::store) fn get<L: Look>(db: &L, key: &str) -> Result<Option<JobInfo
 
 /// The job with a number.
 pub(in crate::store) fn get_by_id<L: Look>(db: &L, id: JobId) -> Result<Option<JobInfo>, L::Failure> {
-    Ok(db.jobs(L::TEXTS.job, values![id])?.pop())
+    db.jobs(L::TEXTS.job, values![id])?.pop().map(|job| with_predecessors(db, job)).transpose()
 }
 
 pub(in crate::store) fn list<L: Look>(db: &L, query: &Query) -> Result<Vec<JobInfo>, L::Failure> {

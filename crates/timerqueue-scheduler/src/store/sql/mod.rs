@@ -7,6 +7,7 @@
 
 mod groups;
 pub(super) mod history;
+pub(super) mod links;
 pub(super) mod looks;
 mod texts;
 mod work;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use super::columns::Read;
 use super::minutes::{Ends, KEPT};
 use super::rules::Row;
-use super::{Finished, History, Invalid, JobId, Micros, Mutation, NewJob, Op, State};
+use super::{Finished, History, Invalid, JobId, LinkEnds, Micros, Mutation, NewJob, Op, State};
 
 #[cfg(feature = "postgres")]
 pub(super) use self::groups::{Claimable, group_of};
@@ -235,6 +236,15 @@ pub(super) trait Dialect: Sized {
     }
     /// A done job is kept, and perhaps its key.
     fn kept(&mut self, _done: &Finished) {}
+    /// As [`Rows::with_new_ends`](super::rules::Rows::with_new_ends). None where the database
+    /// itself decides on followers.
+    fn with_new_ends(_work: &mut Work<Self>) -> Vec<JobId> {
+        Vec::new()
+    }
+    /// As [`Rows::ends_of`](super::rules::Rows::ends_of), where the database does not decide.
+    fn ends_of(_work: &mut Work<Self>, _follower: JobId) -> LinkEnds {
+        LinkEnds::default()
+    }
     /// As [`Rows::remembered`](super::rules::Rows::remembered), of earlier transactions.
     fn remembered(work: &mut Work<Self>, key: &str, now: Micros) -> Option<JobId>;
     /// The number of a live member.

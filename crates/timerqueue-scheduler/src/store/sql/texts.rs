@@ -70,6 +70,7 @@ spellings! { $
     members: "timerqueue_members" | "members",
     minutes: "timerqueue_minutes" | "minutes",
     finished: "timerqueue_finished" | "finished",
+    links: "timerqueue_links" | "links",
     put_finished: "INSERT OR REPLACE INTO timerqueue_finished" | "INSERT INTO finished",
     // A number that a past has given which a copy has taken the place of.
     once: "" | " ON CONFLICT (id) DO NOTHING",
@@ -267,6 +268,13 @@ texts! {
     done_last_with: [done " one.key = $1 AND one.seq < $2 AND (" any_handler " OR handler.name = $3) ORDER BY one.seq DESC LIMIT $4"],
     done_first_with: [done " one.key = $1 AND one.seq > $2 AND (" any_handler " OR handler.name = $3) ORDER BY one.seq LIMIT $4"],
     done_job: [done " one.id = $1"],
+    /// The last one of the done jobs with a key.
+    done_with: ["SELECT id FROM " finished " WHERE key = $1 ORDER BY seq DESC LIMIT 1"],
+    /// A dead job with a key, behind a number.
+    died_after: ["SELECT id FROM " jobs " WHERE key = $1 AND state = 3 AND id > $2 LIMIT 1"],
+    /// How many links a predecessor has, and the links of a follower.
+    followers: ["SELECT count(*) FROM " links " WHERE predecessor = $1"],
+    predecessors: ["SELECT predecessor, key, ended FROM " links " WHERE follower = $1 ORDER BY predecessor"],
     counted: ["SELECT count(*) FROM " jobs " WHERE handler = $1 AND state = 2 AND counted" is],
     handler: ["INSERT INTO " handlers " (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id, paused"],
     pause: ["UPDATE " handlers " SET paused = $1 WHERE id = $2"],

@@ -9,10 +9,11 @@ use std::mem::take;
 use std::sync::Arc;
 
 use super::groups::Groups;
+use super::links::Links;
 use super::{Answer, Counted, Dialect, Value, Which, values};
 use crate::store::columns::Read;
 use crate::store::rules::{Effects, Group, Lane, MOST_DEAD, Member, Row, Rows, Runs, Tie};
-use crate::store::{Finished, History, JobId, LastRun, Micros, NewJob, State, text};
+use crate::store::{Finished, History, JobId, LastRun, LinkEnds, Micros, NewJob, Predecessor, State, text};
 
 /// What became of a row in this transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub(in crate::store) struct Heads {
 
 /// The changes that are to be written.
 pub(in crate::store) struct Changed<'w, B> {
+    /// By follower. Written first.
+    pub(in crate::store) links: &'w [(JobId, Predecessor)],
     pub(in crate::store) gone: Vec<JobId>,
     /// Without their keys, and then with them: a key is given up before it is taken.
     pub(in crate::store) free: Vec<(&'w Row, &'w B)>,
@@ -68,6 +71,9 @@ pub(in crate::store) struct Work<D: Dialect> {
     /// The done jobs that are kept.
     pub(in crate::store) done: Vec<Finished>,
     pub(in crate::store) groups: Groups,
+    pub(super) links: Links,
+    /// A row that others follow has ended, or is dead no more.
+    pub(in crate::store) has_new_ends: bool,
     failure: Option<D::Failure>,
 }
 
@@ -93,6 +99,8 @@ impl<D: Dialect> Work<D> {
             minutes: BTreeMap::new(),
             done: Vec::new(),
             groups: Groups::default(),
+            links: Links::default(),
+            has_new_ends: false,
             failure: None,
         }
     }
@@ -205,13 +213,14 @@ impl<D: Dialect> Work<D> {
 
     /// Brings a row into the cache.
     fn fetch(&mut self, id: JobId) -> bool {
-        if !self.cache.contains_key(&id) {
-            match self.dialect.remembered_run(id) {
-                Some(row) => _ = self.cache.insert(id, Cached { row: Some(row), change: None }),
-                None => {
-                    let read = self.kept(|dialect| dialect.read(Which::Id(id)));
-                    self.take_in(read);
-                }
+        if let Some(cached) = self.cache.get(&id) {
+            return self.failure.is_none() && cached.row.is_some();
+        }
+        match self.dialect.remembered_run(id) {
+            Some(row) => _ = self.cache.insert(id, Cached { row: Some(row), change: None }),
+            None => {
+                let read = self.kept(|dialect| dialect.read(Which::Id(id)));
+                self.take_in(read);
             }
         }
         self.failure.is_none() && self.cached(id).is_some()
@@ -227,9 +236,10 @@ impl<D: Dialect> Work<D> {
         if self.changed.is_empty() || self.failure.is_some() {
             return;
         }
-        let Self { dialect, cache, changed, failure, .. } = self;
-        let written = dialect.write(&Self::to_write(cache, changed));
+        let Self { dialect, cache, changed, links, failure, .. } = self;
+        let written = dialect.write(&Self::to_write(cache, changed, &links.new));
         *failure = written.err();
+        links.new.clear();
         for id in take(changed) {
             if let Some(cached) = cache.get_mut(&id) {
                 cached.change = None;
@@ -239,10 +249,14 @@ impl<D: Dialect> Work<D> {
 
     /// The changes, which the caller writes as the last ones.
     pub(in crate::store) fn changes(&self) -> Changed<'_, D::Before> {
-        Self::to_write(&self.cache, &self.changed)
+        Self::to_write(&self.cache, &self.changed, &self.links.new)
     }
 
-    fn to_write<'w>(cache: &'w HashMap<JobId, Cached<D::Before>>, changed: &[JobId]) -> Changed<'w, D::Before> {
+    fn to_write<'w>(
+        cache: &'w HashMap<JobId, Cached<D::Before>>,
+        changed: &[JobId],
+        links: &'w [(JobId, Predecessor)],
+    ) -> Changed<'w, D::Before> {
         let (mut gone, mut free, mut holding, mut new) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for &id in changed {
             let Some(cached) = cache.get(&id) else { continue };
@@ -254,7 +268,7 @@ impl<D: Dialect> Work<D> {
                 _ => {}
             }
         }
-        Changed { gone, free, holding, new }
+        Changed { links, gone, free, holding, new }
     }
 
     fn first(&mut self, index: Index) -> Option<(Micros, JobId)> {
@@ -374,8 +388,9 @@ impl<D: Dialect> Rows for Work<D> {
             self.changed.push(id);
         }
         self.dialect.count(row.kind, row.state, -1);
-        let (held, before) = (row.holds_key, index_of(&row));
+        let (held, before, dead) = (row.holds_key, index_of(&row), row.state == State::Dead);
         let result = change(&mut row);
+        self.has_new_ends |= row.followed && dead != (row.state == State::Dead);
         self.dialect.count(row.kind, row.state, 1);
         self.moves(id, before, index_of(&row));
         match (held, row.holds_key) {
@@ -406,6 +421,15 @@ impl<D: Dialect> Rows for Work<D> {
         if !self.fetch(id) {
             return;
         }
+        let Some(Cached { row: Some(row), change }) = self.cache.get(&id) else { return };
+        let (follows, is_unwritten) = (row.until.is_some(), row.followed && change.is_some());
+        if is_unwritten {
+            // What notes the end is a trigger, which must see how the row is by now.
+            self.write_rows();
+        }
+        if follows {
+            self.links.forget(id);
+        }
         let Some(cached) = self.cache.get_mut(&id) else { return };
         let Some(row) = cached.row.take() else { return };
         match cached.change.replace(Change::Gone) {
@@ -413,6 +437,7 @@ impl<D: Dialect> Rows for Work<D> {
             Some(_) => {}
             None => self.changed.push(id),
         }
+        self.has_new_ends |= row.followed;
         self.dialect.count(row.kind, row.state, -1);
         self.moves(id, index_of(&row), None);
         self.groups.unsettled.extend(row.tie.as_ref().map(|tie| tie.group));
@@ -492,6 +517,27 @@ impl<D: Dialect> Rows for Work<D> {
 
     fn history(&self) -> Option<History> {
         self.dialect.history()
+    }
+
+    fn last_done(&mut self, key: &str) -> Option<JobId> {
+        self.find_done(key)
+    }
+
+    fn link(&mut self, follower: JobId, links: &[Predecessor]) {
+        self.links.add(follower, links);
+    }
+
+    fn followers_of(&mut self, id: JobId) -> u64 {
+        self.count_followers(id)
+    }
+
+    fn with_new_ends(&mut self) -> Vec<JobId> {
+        let has_ended = std::mem::take(&mut self.has_new_ends);
+        if has_ended { D::with_new_ends(self) } else { Vec::new() }
+    }
+
+    fn ends_of(&mut self, follower: JobId) -> LinkEnds {
+        D::ends_of(self, follower)
     }
 
     fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId> {

@@ -79,6 +79,15 @@ const ROWS: &[Part] = &[
          AND coalesce(head, 9223372036854775807) > (SELECT min(apart) FROM timerqueue_jobs AS job \
          WHERE job.affinity_id = one.id AND job.state = 0 AND job.apart IS NOT NULL) LIMIT 1",
     ),
+    // An end that was not looked at is of a process with an older version.
+    (
+        "the jobs that wait for others",
+        "a job waits for another one that is not there or has ended",
+        "SELECT id FROM timerqueue_jobs AS job WHERE state = 1 AND links & 7 AND (NOT EXISTS (SELECT 1 FROM timerqueue_links \
+         WHERE follower = job.id AND (ended IS NULL OR seen = 0 OR (ended = 2 AND job.links & 7 = 1))) \
+         OR EXISTS (SELECT 1 FROM timerqueue_links AS link WHERE follower = job.id AND ended IS NULL \
+         AND NOT EXISTS (SELECT 1 FROM timerqueue_jobs AS one WHERE one.id = link.predecessor AND one.links & 8 AND one.state <> 3))) LIMIT 1",
+    ),
     (
         "the handlers of counts and of done jobs",
         "a count of a minute, a group or a done job has no handler",

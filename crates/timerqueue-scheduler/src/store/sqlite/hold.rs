@@ -42,6 +42,11 @@ fn renumber(commit: &Transaction<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A copy may have lost rows. What a job waits for that is not there has left undone; the process
+/// that opens the file decides on the followers.
+const END_LOST: &str = "UPDATE timerqueue_links SET ended = 3, seen = 0 WHERE ended IS NULL \
+                        AND NOT EXISTS (SELECT 1 FROM timerqueue_jobs AS job WHERE job.id = predecessor)";
+
 /// Finds out whether the tables stand in another file than before, which then is a copy.
 pub(super) fn note_place(db: &mut Connection, path: &Path) -> Result<(), Failure> {
     let birth = place::birth(path)?;
@@ -53,7 +58,10 @@ pub(super) fn note_place(db: &mut Connection, path: &Path) -> Result<(), Failure
     // Another process may have been first.
     match noted(&commit)? {
         Some(noted) if noted == birth => return Ok(()),
-        Some(_) => renumber(&commit)?,
+        Some(_) => {
+            renumber(&commit)?;
+            commit.execute(END_LOST, [])?;
+        }
         None => {}
     }
     commit.execute("UPDATE timerqueue_store SET place = ?1", [birth])?;

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use crate::store::rules::Tie;
     use crate::store::sqlite::schema;
-    use crate::store::{LastRun, RunEnd};
+    use crate::store::{LastRun, RunEnd, Until};
 
     /// A row in which each field differs from that of a plain job.
     fn full() -> Box<Row> {
@@ -186,6 +186,7 @@ mod tests {
         (row.added, row.begun) = (Some(Micros::new(13)), Some(Micros::new(14)));
         (row.lease, row.error) = (Some(Micros::new(11)), Some("no".into()));
         row.progress = Some("{}".into());
+        (row.until, row.followed, row.blocked) = (Some(Until::AnyDead), true, true);
         let mut run = LastRun::new(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH, RunEnd::Failed);
         run.duration = Duration::from_micros(12);
         row.end_with(Some(Box::new(run)));

@@ -36,3 +36,21 @@ ALTER TABLE timerqueue_jobs ADD COLUMN unique_for INTEGER; -- microseconds for w
 -- The context of the trace in which the job was put. Jobs whose last instant had passed; older versions count them as dead.
 ALTER TABLE timerqueue_jobs ADD COLUMN trace TEXT;
 ALTER TABLE timerqueue_minutes ADD COLUMN expired INTEGER NOT NULL DEFAULT 0;
+
+-- Jobs that wait for the ends of others.
+-- Of a job that was put after others: 1 all are done, 2 the same or it is dead, 3 all have ended, 4 one is dead. And 8: jobs were put after it. And 16: what
+-- it waited for cannot come.
+ALTER TABLE timerqueue_jobs ADD COLUMN links INTEGER;
+
+CREATE TABLE timerqueue_links (
+    follower INTEGER NOT NULL,
+    predecessor INTEGER NOT NULL,
+    key TEXT NOT NULL,                 -- of the predecessor
+    ended INTEGER,                     -- 1 done, 2 dead, 3 it has left undone
+    seen INTEGER NOT NULL DEFAULT 0,   -- the end was looked at
+    PRIMARY KEY (follower, predecessor)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX timerqueue_links_predecessors ON timerqueue_links (predecessor);
+CREATE INDEX timerqueue_links_ends ON timerqueue_links (follower, ended);
+CREATE INDEX timerqueue_links_new ON timerqueue_links (follower) WHERE ended IS NOT NULL AND seen = 0;

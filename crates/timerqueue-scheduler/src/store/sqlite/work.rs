@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rusqlite::types::{ToSql, ToSqlOutput, Value, ValueRef};
-use rusqlite::{Connection, Statement, params_from_iter};
+use rusqlite::{Connection, Statement, params, params_from_iter};
 use timerqueue::Runtime;
 
 use super::error::Failure;
@@ -17,11 +17,11 @@ use super::statements::Statements;
 use super::{reader, rows};
 use crate::store::columns::Read;
 use crate::store::minutes::minute_of;
-use crate::store::rules::{Bindings as _, Effects, Row, Rows as _};
+use crate::store::rules::{Bindings as _, Effects, Follows as _, Row, Rows as _};
 use crate::store::sql::history::{self, Texted};
 use crate::store::sql::looks::Look;
 use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Texts, Which, values};
-use crate::store::{Claim, Finished, History, JobId, JobInfo, MAX_PRIORITY, Micros, NewJob, State, Terms};
+use crate::store::{Claim, Finished, History, JobId, JobInfo, LinkEnds, MAX_PRIORITY, Micros, NewJob, State, Terms};
 
 /// What a connection remembers from one commit to the next, as long as no other connection writes.
 #[derive(Debug, Default)]
@@ -199,15 +199,24 @@ impl Dialect for File<'_> {
     }
 
     fn read(&mut self, which: Which<'_>) -> Result<Vec<Read>, Failure> {
-        Ok(match which {
+        let read = match which {
             Which::Id(id) => rows::load(&mut self.statements, rows::LOAD, [id.0 as i64])?,
             Which::Key(key) => rows::load(&mut self.statements, rows::HELD, [key])?,
-        })
+        };
+        // The row is changed now, perhaps, and not remembered again where there are too many.
+        read.iter().for_each(|read| _ = self.memory.runs.remove(&read.row.id));
+        Ok(read)
     }
 
     fn write(&mut self, changed: &Changed<'_, Self::Before>) -> Result<(), Failure> {
         self.wrote = true;
         let statements = &mut self.statements;
+        for trigger in NOTE_ENDS.iter().filter(|_| !changed.links.is_empty()) {
+            statements.get(trigger)?.execute([])?;
+        }
+        for (follower, link) in changed.links {
+            statements.get(LINK)?.execute(params![follower.0 as i64, link.id.0 as i64, link.key])?;
+        }
         for id in &changed.gone {
             statements.get("DELETE FROM timerqueue_jobs WHERE id = ?1")?.execute([id.0 as i64])?;
         }
@@ -244,6 +253,7 @@ impl Dialect for File<'_> {
             expires: None,
             terms: Terms { at_most_once: false, attempts: None, limit: None, unique_for: None, kept_for: None },
             trace: None,
+            after: None,
             key: _,
             name: _,
             payload: _,
@@ -315,6 +325,29 @@ impl Dialect for File<'_> {
         self.memory.has_done_keys |= done.holds_key();
     }
 
+    /// A trigger has noted the ends.
+    fn with_new_ends(work: &mut Work<'_>) -> Vec<JobId> {
+        work.write_rows();
+        let found = work.ask(NEW_ENDS, &[]);
+        if !found.is_empty() {
+            work.ask("UPDATE timerqueue_links SET seen = 1 WHERE ended IS NOT NULL AND seen = 0", &[]);
+            work.dialect.surely = true;
+        }
+        found.iter().map(|row| JobId(row.count(0))).collect()
+    }
+
+    fn ends_of(work: &mut Work<'_>, follower: JobId) -> LinkEnds {
+        let sql = "SELECT EXISTS (SELECT 1 FROM timerqueue_links WHERE follower = $1 AND ended IS NULL), \
+                   EXISTS (SELECT 1 FROM timerqueue_links WHERE follower = $1 AND ended = 2), \
+                   EXISTS (SELECT 1 FROM timerqueue_links WHERE follower = $1 AND ended = 3)";
+        let found = work.ask(sql, values![follower]);
+        found.first().map_or_else(LinkEnds::default, |row| LinkEnds {
+            open: row.flag(0),
+            dead: row.flag(1),
+            gone: row.flag(2),
+        })
+    }
+
     fn remembered(work: &mut Work<'_>, key: &str, now: Micros) -> Option<JobId> {
         if !work.dialect.memory.has_done_keys {
             return None;
@@ -359,6 +392,27 @@ impl Dialect for File<'_> {
         !all_live
     }
 }
+
+const LINK: &str = "INSERT INTO timerqueue_links (follower, predecessor, key) VALUES (?1, ?2, ?3)";
+
+/// Ends are noted for each process, also for one with an older version of this library. One of this
+/// version decides on the followers. A file has these triggers from its first link on: they cost
+/// each run a tenth of its instructions.
+const NOTE_ENDS: [&str; 2] = [
+    "CREATE TRIGGER IF NOT EXISTS timerqueue_leaves AFTER DELETE ON timerqueue_jobs \
+     WHEN OLD.links IS NOT NULL BEGIN \
+     UPDATE timerqueue_links SET ended = CASE WHEN OLD.state = 2 AND OLD.cancelled = 0 THEN 1 ELSE 3 END, seen = 0 \
+     WHERE predecessor = OLD.id; \
+     DELETE FROM timerqueue_links WHERE follower = OLD.id; END",
+    // Each death, and each revival, writes this column.
+    "CREATE TRIGGER IF NOT EXISTS timerqueue_dies AFTER UPDATE OF died ON timerqueue_jobs \
+     WHEN NEW.links & 8 AND (NEW.state = 3) <> (OLD.state = 3) BEGIN \
+     UPDATE timerqueue_links SET ended = CASE WHEN NEW.state = 3 THEN 2 END, seen = 0 WHERE predecessor = NEW.id; END",
+];
+
+/// The followers whose predecessors have ended, as far as nothing was decided yet.
+pub(super) const NEW_ENDS: &str =
+    "SELECT DISTINCT follower FROM timerqueue_links WHERE ended IS NOT NULL AND seen = 0 ORDER BY follower";
 
 impl<'a> Work<'a> {
     pub(super) fn on(db: &'a Connection, memory: &'a mut Memory, process: i64, history: Option<History>) -> Self {
@@ -412,6 +466,7 @@ impl<'a> Work<'a> {
     /// Writes counts, numbers and minutes. The caller commits, or undoes the transaction after a
     /// failure.
     pub(super) fn finish(mut self) -> Result<(Effects, Wrote), Failure> {
+        self.follow_up();
         self.flush();
         self.dialect.surely |= !self.minutes.is_empty();
         for (kind, counts) in std::mem::take(&mut self.dialect.counts) {

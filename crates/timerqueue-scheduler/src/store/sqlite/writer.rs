@@ -18,7 +18,7 @@ use rusqlite::Connection;
 use super::Shared;
 use super::alive::Alive;
 use super::error::Failure;
-use super::work::{Memory, Work, Wrote};
+use super::work::{Memory, NEW_ENDS, Work, Wrote};
 use super::{log, place, schema};
 use crate::store::rules::{Changes, Claims, Dealer, Effects, Rows, merged};
 use crate::store::sql::Checked;
@@ -148,6 +148,7 @@ impl Writer {
                 work.end_process(gone, now);
                 alive.forget(work.db(), gone)?;
             }
+            work.has_new_ends = true; // those that older versions have noted
             work.sweep();
             Ok(())
         })?;
@@ -498,6 +499,14 @@ impl Writer {
         self.refresh()?;
         if !self.foreign {
             return Ok(Vec::new());
+        }
+        if self.db.prepare_cached(NEW_ENDS)?.exists([])? {
+            // By a process with an older version of this library.
+            let ((), effects) = self.in_commit(Flush::Now, |work, _, _, _| {
+                work.has_new_ends = true;
+                Ok(())
+            })?;
+            self.tell(effects);
         }
         let mut memory = self.memory.take().map_or_else(|| Memory::load(&self.db), Ok)?;
         let kinds: Vec<usize> = memory.handlers.active().collect();

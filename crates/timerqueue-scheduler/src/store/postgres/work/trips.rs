@@ -23,7 +23,7 @@ use crate::store::postgres::wire::{Step, run};
 use crate::store::rules::{Effects, Row, Rows};
 use crate::store::sql::history::{self, Texted};
 use crate::store::sql::{self, Changed, Dialect, Handlers, Heads, Index, Value, index_of};
-use crate::store::{Claim, Fault, JobId, Micros, Mutation, Op, limits};
+use crate::store::{Claim, Fault, JobId, Micros, Mutation, Op, Predecessor, limits};
 
 /// The instant of a transaction, which its further statements read as well; and how long they wait
 /// for locks, in milliseconds.
@@ -181,6 +181,8 @@ struct Named<'o> {
     ids: Vec<i64>,
     puts: Vec<&'o Arc<str>>,
     others: BTreeSet<&'o Arc<str>>,
+    /// Those of jobs that others are put after.
+    predecessors: BTreeSet<&'o Arc<str>>,
 }
 
 impl<'o> Named<'o> {
@@ -189,7 +191,10 @@ impl<'o> Named<'o> {
         // What the rules refuse is asked of no server.
         for op in ops.filter(|op| limits::check(op).is_ok()) {
             match op {
-                Op::Put(new) => named.puts.push(&new.key),
+                Op::Put(new) => {
+                    named.puts.push(&new.key);
+                    named.predecessors.extend(new.after.iter().flat_map(|after| &after.keys));
+                }
                 Op::Key { key, .. } => _ = named.others.insert(key),
                 Op::Settle(settle) => named.ids.push(settle.held.id.0 as i64),
                 Op::Progress { held, .. } => named.ids.push(held.id.0 as i64),
@@ -206,7 +211,8 @@ impl<'o> Named<'o> {
     }
 
     fn step(&self) -> Option<Step<'o>> {
-        let keys: Vec<&str> = self.puts.iter().chain(&self.others).map(|key| &***key).collect();
+        let keys: Vec<&str> =
+            self.puts.iter().chain(&self.others).chain(&self.predecessors).map(|key| &***key).collect();
         let is_empty = self.ids.is_empty() && keys.is_empty();
         (!is_empty).then(|| run!(NAMED, self.ids.clone(), keys))
     }
@@ -234,8 +240,19 @@ pub(in crate::store::postgres) struct Committed {
     pub(in crate::store::postgres) answers: Option<Vec<Vec<tokio_postgres::Row>>>,
 }
 
+/// The predecessors are written again, not only locked: a transaction of the user's with a snapshot
+/// from before does not see the links, and so must not end them.
+const FOLLOWED: &str = "UPDATE jobs SET followed = 1 WHERE id = ANY($1::bigint[])";
+
+const LINK: &str =
+    "INSERT INTO links (follower, predecessor, key) SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[])";
+
+/// The most links in a statement.
+const MOST_LINKS: usize = 10_000;
+
 /// Changes as the server takes them.
 pub(super) struct Written {
+    links: Vec<(JobId, Predecessor)>,
     gone: Vec<i64>,
     free: Vec<Values>,
     holding: Vec<Values>,
@@ -250,13 +267,23 @@ impl Written {
         new.sort_by(|a, b| a.key.cmp(&b.key));
         let new = new.into_iter().map(Values::of_new).collect();
         let gone = changed.gone.iter().map(|id| id.0 as i64).collect();
-        Self { gone, free: of(&changed.free), holding: of(&changed.holding), new }
+        Self { links: changed.links.to_vec(), gone, free: of(&changed.free), holding: of(&changed.holding), new }
     }
 
     pub(super) fn steps(&self) -> Vec<Step<'_>> {
         let gone = (!self.gone.is_empty()).then(|| run!("DELETE FROM jobs WHERE id = ANY($1::bigint[])", &*self.gone));
         let changed = rows::update(&self.free).chain(rows::update(&self.holding));
-        gone.into_iter().chain(changed).chain(rows::insert(&self.new)).collect()
+        self.link().chain(gone).chain(changed).chain(rows::insert(&self.new)).collect()
+    }
+
+    fn link(&self) -> impl Iterator<Item = Step<'_>> {
+        let predecessors: BTreeSet<i64> = self.links.iter().map(|(_, link)| link.id.0 as i64).collect();
+        let followed = (!predecessors.is_empty()).then(|| run!(FOLLOWED, Vec::from_iter(predecessors)));
+        followed.into_iter().chain(self.links.chunks(MOST_LINKS).map(|links| {
+            let followers: Vec<i64> = links.iter().map(|(follower, _)| follower.0 as i64).collect();
+            let predecessors: Vec<i64> = links.iter().map(|(_, link)| link.id.0 as i64).collect();
+            run!(LINK, followers, predecessors, links.iter().map(|(_, link)| &*link.key).collect::<Vec<&str>>())
+        }))
     }
 }
 
