@@ -426,7 +426,7 @@ pub(crate) enum Until {
     AllDone,
     /// All are done; dead, if one is dead, was cancelled or discarded
     AllDoneOrDead,
-    /// All have ended, in whatever way
+    /// All have ended, done or not
     AllEnded,
     /// One is dead, was cancelled or discarded; leaves, if all are done
     AnyDead,

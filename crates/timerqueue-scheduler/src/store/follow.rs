@@ -33,7 +33,7 @@ pub enum Until {
     AllDone,
     /// All are done. If one is dead or has left undone, the job is dead.
     AllDoneOrDead,
-    /// All have ended, in whatever way: the end of a batch.
+    /// All have ended, done or not: the end of a batch.
     AllEnded,
     /// One is dead, or has left undone. If all are done, the job leaves the store without a run.
     AnyDead,
