@@ -277,34 +277,34 @@ fn keyboard(browser: &Browser, at: &impl Fn(&str) -> String, path: &str) {
 fn actions(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Scheduler, advance: &dyn Fn(), dead: u64) {
     browser.open(&at(&format!("/job/{dead}")));
     assert!(browser.text("#runs").contains("the printer is on fire"));
-    browser.click("form[action$='/retry'] button");
+    browser.follow("form[action$='/retry'] button");
     assert!(browser.text(".said").contains("waits again"), "{}", browser.url());
     advance();
     browser.open(&at("/jobs?state=failing"));
-    browser.click("form[action$='/retry'] button");
+    browser.follow("form[action$='/retry'] button");
     assert_eq!(browser.text(".said"), "Due now.");
     // To cancel takes two clicks.
     browser.open(&at("/jobs?state=waiting&key=later%2F7"));
-    browser.click("td.key-of a");
+    browser.follow("td.key-of a");
     browser.click("details.sure summary");
-    browser.click("form[action$='/cancel'] button");
+    browser.follow("form[action$='/cancel'] button");
     assert!(browser.text(".said").contains("No attempt will start"));
     assert!(scheduler.get("later/7").wait().unwrap().is_none());
     browser.open(&at("/"));
-    browser.click("form[action='/handler/pause?name=mail'] button");
+    browser.follow("form[action='/handler/pause?name=mail'] button");
     let paused = |name: &str| scheduler.stats().wait().unwrap().jobs.kind(name).unwrap().paused;
     browser.until("the handler is paused", || paused("mail"));
-    browser.click("form[action='/handler/resume?name=mail'] button");
+    browser.follow("form[action='/handler/resume?name=mail'] button");
     browser.until("the handler goes on", || !paused("mail"));
     browser.open(&at("/"));
     // The handler with the hostile name as well.
     let selector = "form[action*='handler/pause?name=%3C'] button";
-    browser.click(selector);
+    browser.follow(selector);
     browser.until("the handler is paused", || paused(EVIL));
     browser.open(&at("/"));
     assert!(browser.text("#handlers").contains("paused"));
     browser.open(&at("/schedules"));
-    browser.click("form[action$='/pause'] button");
+    browser.follow("form[action$='/pause'] button");
     assert_eq!(browser.text(".said"), "Paused.");
     assert!(!browser.url().contains("said="), "a later look says nothing of it: {}", browser.url());
     assert_eq!(browser.complaints(), [""; 0]);
@@ -326,13 +326,13 @@ fn many(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Scheduler) 
         script(scripts);
         browser.open(&at("/jobs?state=waiting"));
         browser.keys("input[name=find]", "BULK/");
-        browser.click(".filter button");
-        browser.click(".many a[href*='action=cancel']");
+        browser.follow(".filter button");
+        browser.follow(".many a[href*='action=cancel']");
         assert!(browser.text("main").contains("1\u{2009}100 jobs of this list"), "{}", browser.text("main"));
-        browser.click("form[action='/step'] button");
+        browser.follow("form[action='/step'] button");
         for _ in 0..if scripts { 0 } else { 2 } {
             assert!(browser.text("main").contains("were cancelled"));
-            browser.click("form[action='/step'] button");
+            browser.follow("form[action='/step'] button");
         }
         browser.until("all were cancelled", || browser.text("main").contains("1\u{2009}100 were cancelled"));
         assert!(browser.text("main").contains("To the list"), "{}", browser.url());
@@ -345,26 +345,26 @@ fn many(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Scheduler) 
 /// A job is put by its form, and then edited.
 fn forms(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Scheduler) {
     browser.open(&at("/jobs"));
-    browser.click("a[href='/new']");
+    browser.follow("a[href='/new']");
     for (field, keys) in [("input[name=handler]", "mail"), ("input[name=key]", "by/hand"), ("textarea", "{\"to\": ")] {
         browser.keys(field, keys);
     }
     browser.run("document.querySelector('input[name=due]').value = '2100-01-01T00:00:00'");
-    browser.click("form[action='/put'] button");
+    browser.follow("form[action='/put'] button");
     assert!(browser.text(".said").contains("The payload is no JSON"), "{}", browser.text("main"));
     let _ = browser.complaints(); // of the status
     browser.keys("textarea", "\"ann\"}");
-    browser.click("form[action='/put'] button");
+    browser.follow("form[action='/put'] button");
     browser.until("the job was put", || browser.text(".said") == "The job was put.");
     let job = scheduler.get("by/hand").wait().unwrap().unwrap();
     assert_eq!(&*job.payload, r#"{"to":"ann"}"#);
-    browser.click("a[href$='/edit']");
+    browser.follow("a[href$='/edit']");
     browser.run("document.querySelector('textarea').value = '[1,\\n 2]'");
     browser.run("document.querySelector('input[name=priority]').value = 3");
     browser.click("form[action$='/save'] summary");
     browser.keys("input[name=attempts]", "4");
     browser.click("input[name=at-most-once]");
-    browser.click("form[action$='/save'] button");
+    browser.follow("form[action$='/save'] button");
     assert_eq!(browser.text(".said"), "The job was changed.");
     let edited = scheduler.get("by/hand").wait().unwrap().unwrap();
     assert_eq!((edited.id, &*edited.payload, edited.priority, edited.due), (job.id, "[1,2]", 3, job.due));
@@ -387,10 +387,10 @@ fn without_scripts(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &
     let _ = scheduler.put_to("mail", &1).key("bare").due(Duration::from_secs(60)).send().wait().unwrap();
     browser.open(&at("/jobs?state=waiting"));
     browser.keys("input[name=key]", "bare");
-    browser.click(".filter button");
-    browser.click("td.key-of a");
+    browser.follow(".filter button");
+    browser.follow("td.key-of a");
     browser.click("details.sure summary");
-    browser.click("form[action$='/cancel'] button");
+    browser.follow("form[action$='/cancel'] button");
     assert!(browser.text(".said").contains("No attempt will start"));
     assert!(scheduler.get("bare").wait().unwrap().is_none());
     browser.devtools("Emulation.setScriptExecutionDisabled", &json!({"value": false}));
@@ -405,7 +405,7 @@ fn other_sites(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Sche
     let (target, secret) = (at(&format!("/job/{id}/cancel")), secret.as_str().unwrap());
     let form = format!("<form method=post action={target}><input name=form value={secret}><button>go</button></form>");
     browser.open(&format!("data:text/html,{form}"));
-    browser.click("button");
+    browser.follow("button");
     browser.until("the form was sent", || browser.url() == target);
     browser.until("the refusal", || browser.text("body").contains("a page of another site"));
     assert!(scheduler.get("mine").wait().unwrap().is_some());
@@ -419,15 +419,15 @@ fn with_a_token(browser: &Browser, scheduler: &Scheduler) {
     browser.open(&at("/jobs"));
     browser.picture("login");
     browser.keys("input[name=token]", "not the token");
-    browser.click("button");
+    browser.follow("button");
     assert!(browser.text(".said").contains("not the token"));
     browser.keys("input[name=token]", token);
-    browser.click("button");
+    browser.follow("button");
     browser.until("the overview", || browser.url() == at("/"));
     browser.open(&at("/jobs"));
     assert_eq!(browser.text("h1"), "Waiting");
     assert_eq!(browser.run("return document.cookie"), "", "no script reads the cookie");
-    browser.click("form[action$='/run'] button");
+    browser.follow("form[action$='/run'] button");
     assert_eq!(browser.text(".said"), "Due now.");
     // By the URL, from a browser without a session.
     let again = Served::new(&Page::builder(scheduler).token(token).build().unwrap());

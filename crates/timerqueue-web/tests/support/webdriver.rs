@@ -64,7 +64,7 @@ impl Browser {
             json!({"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}});
         let made = browser_of.send("POST", "/session", &json!({"capabilities": {"alwaysMatch": wanted}}));
         browser_of.session = made["sessionId"].as_str().unwrap_or_else(|| panic!("no session: {made}")).to_owned();
-        // A click may be answered before the page that it leads to is there.
+        // A part of the page may come by itself.
         browser_of.command("POST", "/timeouts", &json!({"implicit": 20_000}));
         Some(browser_of)
     }
@@ -93,9 +93,24 @@ impl Browser {
     }
 
     fn command(&self, method: &str, path: &str, body: &Value) -> Value {
-        let value = self.send(method, &format!("/session/{}{path}", self.session), body);
-        assert!(value.get("error").is_none(), "{path} {body}: {value}");
-        value
+        let looks = method == "GET" || path.ends_with("/element") || path == "/execute/sync";
+        self.again(looks, method, || format!("/session/{}{path}", self.session), body)
+    }
+
+    /// Sends what may meet a page that is about to be another one. What only looks is sent again
+    /// after each error; a click or a key after those that say that it had no effect.
+    fn again(&self, looks: bool, method: &str, path: impl Fn() -> String, body: &Value) -> Value {
+        let begin = Instant::now();
+        loop {
+            let path = path();
+            let value = self.send(method, &path, body);
+            let Some(error) = value.get("error").and_then(Value::as_str) else { return value };
+            // The second: if the driver has looked at the element already.
+            let had_none =
+                error == "stale element reference" || value.to_string().contains("does not belong to the document");
+            assert!((looks || had_none) && begin.elapsed() < LONG, "{path} {body}: {value}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     pub(crate) fn open(&self, url: &str) {
@@ -111,26 +126,27 @@ impl Browser {
         self.command("POST", "/execute/sync", &json!({"script": script, "args": []}))
     }
 
-    /// A command on an element. The page may replace the element between the search and the
-    /// command: then once more.
+    fn find(&self, selector: &str) -> String {
+        let found = self.command("POST", "/element", &json!({"using": "css selector", "value": selector}));
+        format!("/session/{}/element/{}", self.session, found[ELEMENT].as_str().unwrap())
+    }
+
+    /// A command on an element, which the page may replace between the search and the command.
     fn on(&self, selector: &str, method: &str, command: &str, body: &Value) -> Value {
-        let begin = Instant::now();
-        loop {
-            let found = self.command("POST", "/element", &json!({"using": "css selector", "value": selector}));
-            let path = format!("/session/{}/element/{}{command}", self.session, found[ELEMENT].as_str().unwrap());
-            let value = self.send(method, &path, body);
-            match value.get("error").and_then(Value::as_str) {
-                None => return value,
-                Some("stale element reference") if begin.elapsed() < LONG => {}
-                // The same, if the driver has looked at the element already.
-                Some(_) if value.to_string().contains("does not belong to the document") && begin.elapsed() < LONG => {}
-                Some(_) => panic!("{selector} {command}: {value}"),
-            }
-        }
+        self.again(method == "GET", method, || self.find(selector) + command, body)
     }
 
     pub(crate) fn click(&self, selector: &str) {
         self.on(selector, "POST", "/click", &json!({}));
+    }
+
+    /// Clicks on what leads to another page, and waits until that page is there: the click alone
+    /// may be answered earlier, and what is then looked for would be found on the page before.
+    pub(crate) fn follow(&self, selector: &str) {
+        let before = self.find("html") + "/name";
+        self.click(selector);
+        self.until(selector, || self.send("GET", &before, &Value::Null).get("error").is_some());
+        self.until("the page is whole", || self.run("return document.readyState") == "complete");
     }
 
     pub(crate) fn keys(&self, selector: &str, keys: &str) {
