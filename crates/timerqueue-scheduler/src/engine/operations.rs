@@ -21,17 +21,8 @@ impl Core {
         self.state.lock().handshake.closing
     }
 
-    /// Applies one operation.
-    pub(crate) fn mutate<T: Send + 'static>(
-        self: &Arc<Self>,
-        op: Op,
-        pick: impl FnOnce(Applied) -> Option<T> + Send + 'static,
-    ) -> Pending<T> {
-        self.mutate_in_turn(op, false, pick)
-    }
-
     /// Applies one operation. `waits`: for room among those that are not answered.
-    pub(crate) fn mutate_in_turn<T: Send + 'static>(
+    pub(crate) fn mutate<T: Send + 'static>(
         self: &Arc<Self>,
         op: Op,
         waits: bool,

@@ -238,7 +238,7 @@ impl Builder {
 
     /// The most operations of this scheduler that the store has not answered: puts, cancels and all
     /// other changes. A further one is refused with [`Fault::Busy`](crate::store::Fault::Busy), or
-    /// [waits](crate::Put::wait_for_room). So a store that does not answer costs a bounded amount
+    /// [waits](Scheduler::waiting_for_room). So a store that does not answer costs a bounded amount
     /// of memory. Each 4 KiB of a payload count as one operation more. One that is larger than the
     /// limit goes alone. Ends of runs do not count: the places of the handlers bound them. Zero
     /// counts as one. Default: [`Builder::BACKLOG`].

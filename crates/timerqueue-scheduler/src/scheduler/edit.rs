@@ -51,18 +51,18 @@ impl Target {
 /// ```
 #[must_use = "`send` changes the job"]
 pub struct EditJob<'a> {
-    core: &'a Arc<Core>,
+    scheduler: &'a Scheduler,
     target: Target,
     edit: Result<Edit, Error>,
 }
 
 impl<'a> EditJob<'a> {
-    pub(super) fn new(core: &'a Arc<Core>, target: Target) -> Self {
-        Self { core, target, edit: Ok(Edit::default()) }
+    fn new(scheduler: &'a Scheduler, target: Target) -> Self {
+        Self { scheduler, target, edit: Ok(Edit::default()) }
     }
 
     fn with(mut self, change: impl FnOnce(&mut Edit, &Core) -> Result<(), Error>) -> Self {
-        self.edit = self.edit.and_then(|mut edit| change(&mut edit, self.core).map(|()| edit));
+        self.edit = self.edit.and_then(|mut edit| change(&mut edit, &self.scheduler.core).map(|()| edit));
         self
     }
 
@@ -76,7 +76,7 @@ impl<'a> EditJob<'a> {
     /// Another payload, which is written as JSON in this call. Of a recurring job, that of its runs
     /// to come.
     pub fn payload(self, payload: &(impl Serialize + ?Sized)) -> Self {
-        let json = self.core.encoded(payload).map_err(|reason| Error::NotSerializable { reason });
+        let json = self.scheduler.core.encoded(payload).map_err(|reason| Error::NotSerializable { reason });
         self.with(|edit, _| json.map(|json| edit.payload = Some(json.into())))
     }
 
@@ -157,7 +157,7 @@ impl<'a> EditJob<'a> {
     /// [`Error::Closed`], [`Error::Invalid`], [`Error::NotSerializable`], [`Error::Store`].
     pub fn send(self) -> Pending<Change> {
         match self.edit {
-            Ok(edit) => self.core.mutate(self.target.op(Mutation::Edit(Box::new(edit))), changed),
+            Ok(edit) => self.scheduler.mutate(self.target.op(Mutation::Edit(Box::new(edit))), changed),
             Err(error) => Pending::ready(Err(error)),
         }
     }
@@ -201,23 +201,23 @@ impl fmt::Debug for EditJob<'_> {
 #[derive(Clone, Copy)]
 #[must_use = "a change is one of its methods"]
 pub struct ById<'a> {
-    pub(super) core: &'a Arc<Core>,
-    pub(super) id: JobId,
+    scheduler: &'a Scheduler,
+    id: JobId,
 }
 
 impl<'a> ById<'a> {
     fn change(self, mutation: Mutation) -> Pending<Change> {
-        self.core.mutate(Target::Id(self.id).op(mutation), changed)
+        self.scheduler.mutate(Target::Id(self.id).op(mutation), changed)
     }
 
     /// As [`Scheduler::cancel`].
     pub fn cancel(self) -> Pending<Cancel> {
-        self.core.mutate(Target::Id(self.id).op(Mutation::Cancel), cancelled)
+        self.scheduler.mutate(Target::Id(self.id).op(Mutation::Cancel), cancelled)
     }
 
     /// As [`Scheduler::move_to`].
     pub fn move_to(self, due: impl Into<Due>) -> Pending<Change> {
-        match self.core.when(due.into()) {
+        match self.scheduler.core.when(due.into()) {
             Ok(when) => self.change(Mutation::Move(when)),
             Err(invalid) => Pending::ready(Err(invalid.into())),
         }
@@ -240,7 +240,7 @@ impl<'a> ById<'a> {
 
     /// As [`Scheduler::edit`].
     pub fn edit(self) -> EditJob<'a> {
-        EditJob::new(self.core, Target::Id(self.id))
+        EditJob::new(self.scheduler, Target::Id(self.id))
     }
 }
 
@@ -254,11 +254,11 @@ impl Scheduler {
     /// Other parts for a job that waits, or for a recurring job and its runs to come: payload,
     /// priority, due time, terms. Handler and group of a job stay.
     pub fn edit(&self, key: &str) -> EditJob<'_> {
-        EditJob::new(&self.core, Target::Key(key.into()))
+        EditJob::new(self, Target::Key(key.into()))
     }
 
     /// Changes of the job with this number, and of no other.
     pub fn job(&self, id: JobId) -> ById<'_> {
-        ById { core: &self.core, id }
+        ById { scheduler: self, id }
     }
 }

@@ -108,6 +108,8 @@ pub struct Scheduler {
     pub(crate) core: Arc<Core>,
     /// `None` in handles that runs give out.
     owner: Option<Arc<Owner>>,
+    /// Operations by this handle wait for room.
+    waits: bool,
 }
 
 /// Stops the engine with the last handle.
@@ -157,11 +159,47 @@ impl Scheduler {
     }
 
     fn owning(core: Arc<Core>) -> Self {
-        Self { owner: Some(Arc::new(Owner { core: Arc::clone(&core) })), core }
+        Self { owner: Some(Arc::new(Owner { core: Arc::clone(&core) })), core, waits: false }
     }
 
     pub(crate) fn of(core: Arc<Core>) -> Self {
-        Self { core, owner: None }
+        Self { core, owner: None, waits: false }
+    }
+
+    /// A handle of the same scheduler, whose operations wait for room as by
+    /// [`Put::wait_for_room`]: puts, cancels and all other changes. Without it they are refused
+    /// with [`Fault::Busy`](crate::store::Fault::Busy) while the
+    /// [backlog](crate::Builder::backlog) is full. Operations that wait begin in the order of
+    /// their calls. Dropping the answer gives up one that has not begun.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::{Cancel, Change, Scheduler};
+    /// # let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// let builder = Scheduler::builder().runtime(&runtime).backlog(1_000);
+    /// let scheduler = builder.handler("mail", |_: u32, _| {}).start()?.waiting_for_room();
+    /// let hour = Duration::from_secs(3_600);
+    /// let _ = scheduler.put_to("mail", &17).key("a").due(hour).send().wait()?;
+    /// assert_eq!(scheduler.move_to("a", 2 * hour).wait()?, Change::Changed);
+    /// assert_eq!(scheduler.edit("a").priority(3).send().wait()?, Change::Changed);
+    /// assert_eq!(scheduler.cancel("a").wait()?, Cancel::Cancelled);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use = "operations by the new handle wait"]
+    pub fn waiting_for_room(&self) -> Self {
+        Self { waits: true, ..self.clone() }
+    }
+
+    /// Applies one operation.
+    fn mutate<T: Send + 'static>(
+        &self,
+        op: Op,
+        pick: impl FnOnce(Applied) -> Option<T> + Send + 'static,
+    ) -> Pending<T> {
+        self.core.mutate(op, self.waits, pick)
     }
 
     /// A job for the handler of its type. The payload is written as JSON in this call.
@@ -171,7 +209,7 @@ impl Scheduler {
 
     /// A job for the handler of this name. The payload is written as JSON in this call.
     pub fn put_to(&self, name: &str, payload: &(impl Serialize + ?Sized)) -> Put<'_> {
-        Put::new(&self.core, name, self.core.encoded(payload))
+        Put::new(self, name, self.core.encoded(payload))
     }
 }
 
@@ -208,7 +246,7 @@ impl Scheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cancel(&self, key: &str) -> Pending<Cancel> {
-        self.core.mutate(key_op(key, Mutation::Cancel), cancelled)
+        self.mutate(key_op(key, Mutation::Cancel), cancelled)
     }
 
     /// Gives a waiting job another due time, in one step: also one that waits for its next attempt,
@@ -379,7 +417,7 @@ impl Scheduler {
     }
 
     fn change(&self, key: &str, mutation: Mutation) -> Pending<Change> {
-        self.core.mutate(key_op(key, mutation), changed)
+        self.mutate(key_op(key, mutation), changed)
     }
 }
 
@@ -404,7 +442,7 @@ impl Scheduler {
     ///
     /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
     pub fn pause_handler(&self, name: &str) -> Pending<Change> {
-        self.core.mutate(Op::PauseHandler { name: self.core.name(name), paused: true }, changed)
+        self.mutate(Op::PauseHandler { name: self.core.name(name), paused: true }, changed)
     }
 
     /// Lets the jobs of a handler go on.
@@ -432,7 +470,7 @@ impl Scheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn resume_handler(&self, name: &str) -> Pending<Change> {
-        self.core.mutate(Op::PauseHandler { name: self.core.name(name), paused: false }, changed)
+        self.mutate(Op::PauseHandler { name: self.core.name(name), paused: false }, changed)
     }
 
     /// Lets a dead job run again: due now, with all its attempts. A list of
@@ -460,7 +498,7 @@ impl Scheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn revive(&self, id: JobId) -> Pending<Revive> {
-        self.core.mutate(Op::Revive(id), |applied| match applied {
+        self.mutate(Op::Revive(id), |applied| match applied {
             Applied::Revive(revive) => Some(revive),
             _ => None,
         })
@@ -473,7 +511,7 @@ impl Scheduler {
     ///
     /// [`Error::Closed`], [`Error::Store`].
     pub fn discard(&self, id: JobId) -> Pending<bool> {
-        self.core.mutate(Op::Discard(id), |applied| match applied {
+        self.mutate(Op::Discard(id), |applied| match applied {
             Applied::Held(held) => Some(held),
             _ => None,
         })
@@ -816,6 +854,7 @@ impl crate::store::Hold {
     ///
     /// [`Error::Store`]. Some handlers may be resumed by then; the call may be repeated.
     pub fn release(&self, scheduler: &Scheduler) -> Result<(), crate::Error> {
+        let scheduler = &scheduler.waiting_for_room();
         for state in [crate::State::Waiting, crate::State::Queued, crate::State::Recurring] {
             self.doubt(scheduler, state)?;
         }
@@ -841,7 +880,7 @@ impl crate::store::Hold {
                 })
                 .collect();
             if !ops.is_empty() {
-                scheduler.core.mutate_all(ops, true, |_| Ok(())).wait()?;
+                scheduler.core.mutate_all(ops, scheduler.waits, |_| Ok(())).wait()?;
             }
             match last {
                 Some(last) if !is_end => query = query.after_job(&last),

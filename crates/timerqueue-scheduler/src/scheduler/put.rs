@@ -78,7 +78,8 @@ pub struct Put<'a> {
 }
 
 impl<'a> Put<'a> {
-    pub(super) fn new(core: &'a Arc<Core>, name: &str, payload: Result<String, String>) -> Self {
+    pub(super) fn new(scheduler: &'a Scheduler, name: &str, payload: Result<String, String>) -> Self {
+        let core = &scheduler.core;
         Self {
             core,
             name: core.name(name),
@@ -96,7 +97,7 @@ impl<'a> Put<'a> {
             overlap: Overlap::default(),
             clash: Clash::default(),
             refuse_overdue: false,
-            waits: false,
+            waits: scheduler.waits,
             trace: None,
         }
     }
@@ -447,6 +448,7 @@ impl<'a> Put<'a> {
     /// [`Fault::Busy`](crate::store::Fault::Busy). Puts that wait begin in the order of their
     /// calls. Until then, nothing is put, and dropping the answer of [`send`](Self::send) gives the
     /// put up. Of [`put_many`](Scheduler::put_many) all puts wait together, if one of them does.
+    /// [`Scheduler::waiting_for_room`] is the same for all operations.
     ///
     /// Each operation is answered within the patience of its store, so a put waits for room as long
     /// as the operations before it, and no longer.
@@ -508,7 +510,7 @@ impl<'a> Put<'a> {
         let (core, waits) = (self.core, self.waits);
         match self.op(core) {
             Err(error) => Pending::ready(Err(error)),
-            Ok(op) => core.mutate_in_turn(op, waits, |applied| match applied {
+            Ok(op) => core.mutate(op, waits, |applied| match applied {
                 Applied::Placed(placed) => Some(placed),
                 _ => None,
             }),
@@ -592,7 +594,7 @@ impl Scheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn put_many<'a>(&self, puts: impl IntoIterator<Item = Put<'a>>) -> Pending<Vec<Result<Placed, Error>>> {
-        let (mut ops, mut bad, mut waits) = (Vec::new(), Vec::new(), false);
+        let (mut ops, mut bad, mut waits) = (Vec::new(), Vec::new(), self.waits);
         for (n, put) in puts.into_iter().enumerate() {
             waits |= put.waits;
             match put.op(&self.core) {

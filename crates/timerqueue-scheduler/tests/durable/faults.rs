@@ -7,7 +7,9 @@ use std::time::{Duration, Instant, SystemTime};
 use timerqueue::Runtime;
 use timerqueue_scheduler::rusqlite::Connection;
 use timerqueue_scheduler::store::{Fault, SqliteOptions, SqliteReader, SqliteStore};
-use timerqueue_scheduler::{Cancel, Error, Handler, Query, Retry, Revive, Run, Schedule, Scheduler, StartError, State};
+use timerqueue_scheduler::{
+    Cancel, Change, Error, Handler, Query, Retry, Revive, Run, Schedule, Scheduler, StartError, State,
+};
 
 use crate::support::{Folder, Log, until};
 
@@ -128,10 +130,15 @@ fn j27_what_waits_for_room_goes_on_when_a_locked_file_is_free() {
     let first: Vec<_> = (0..10).map(|n| put(n).send()).collect();
     assert_eq!(fault(put(10).send().wait()), Fault::Busy);
     let waiting: Vec<_> = (10..500).map(|n| put(n).wait_for_room().send()).collect();
+    let patient = scheduler.waiting_for_room();
+    let changes = [patient.move_to("0", Duration::ZERO), patient.edit("1").priority(3).send(), patient.pause("2")];
+    let cancelled = patient.cancel("499");
     other.execute_batch("COMMIT").unwrap();
     assert!(first.into_iter().chain(waiting).all(|put| put.wait().is_ok_and(|placed| placed.added().is_some())));
+    assert!(changes.into_iter().all(|change| change.wait() == Ok(Change::Changed)));
+    assert_eq!(cancelled.wait(), Ok(Cancel::Cancelled));
     let jobs = scheduler.list(Query::new()).wait().unwrap();
-    assert!((0..500).eq(jobs.iter().map(|job| job.key.parse::<u32>().unwrap())), "in the order of the calls");
+    assert!((0..499).eq(jobs.iter().map(|job| job.key.parse::<u32>().unwrap())), "in the order of the calls");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use timerqueue::Runtime;
 use timerqueue_scheduler::store::{Fault, PostgresOptions};
-use timerqueue_scheduler::{Error, Scheduler};
+use timerqueue_scheduler::{Cancel, Change, Error, Scheduler};
 
 use crate::server::{Server, new_schema, until};
 use crate::{HOUR, LONG, Log, logging, options};
@@ -110,6 +110,11 @@ fn j27_what_waits_for_room_goes_on_when_the_server_answers_again() {
     let first: Vec<_> = (0..10).map(|n| put(n).send()).collect();
     assert!(matches!(put(10).send().wait(), Err(Error::Store { fault: Fault::Busy, .. })));
     let waiting: Vec<_> = (10..500).map(|n| put(n).wait_for_room().send()).collect();
+    let patient = node.waiting_for_room();
+    let changes = [patient.move_to("0", HOUR * 2), patient.edit("1").priority(3).send(), patient.pause("2")];
+    let cancelled = patient.cancel("499");
     drop(stopped);
     assert!(first.into_iter().chain(waiting).all(|put| put.wait().is_ok_and(|placed| placed.added().is_some())));
+    assert!(changes.into_iter().all(|change| change.wait() == Ok(Change::Changed)));
+    assert_eq!(cancelled.wait(), Ok(Cancel::Cancelled));
 }
