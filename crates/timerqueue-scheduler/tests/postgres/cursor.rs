@@ -46,10 +46,14 @@ impl<'s> Follower<'s> {
     }
 
     fn put(&self, key: &str, wake: i64) -> String {
+        self.put_with(key, wake, 0)
+    }
+
+    fn put_with(&self, key: &str, wake: i64, priority: i8) -> String {
         let schema = &self.schema;
         format!(
-            "INSERT INTO {schema}.jobs (id, key, handler, payload, due, wake) SELECT nextval('{schema}.ids'), '{key}', id, \
-             'null', {wake}, {wake} FROM {schema}.handlers WHERE name = 'h'"
+            "INSERT INTO {schema}.jobs (id, key, handler, payload, due, wake, priority) SELECT nextval('{schema}.ids'), '{key}', id, \
+             'null', {wake}, {wake}, {priority} FROM {schema}.handlers WHERE name = 'h'"
         )
     }
 }
@@ -70,6 +74,22 @@ fn j20_a_row_that_is_written_late_is_claimed_in_its_order() {
     assert!(claim(&node.store, 7).jobs.is_empty());
 }
 
+#[test]
+fn j20_a_row_with_a_priority_that_is_written_late_is_claimed_in_its_order() {
+    let Some(server) = Server::shared() else { return };
+    let mut node = Follower::new(server);
+    let (hour, minute) = (3_600_000_000, 60_000_000);
+    server.psql(&node.put_with("first", node.now, 2));
+    assert_eq!(node.claimed(), ["first"]);
+    node.follow("second");
+    // At once: a claim much later would look like a step of the clock.
+    let ago = [("a minute ago", minute, 2), ("now", 0, 2), ("an hour ago", hour, 2)];
+    let puts = ago.into_iter().chain([("now, without", 0, 0), ("now, before that", 0, 1)]);
+    let puts: Vec<_> = puts.map(|(key, ago, priority)| node.put_with(key, node.now - ago, priority)).collect();
+    server.psql(&puts.join("; "));
+    assert_eq!(node.claimed(), ["an hour ago", "a minute ago", "now", "now, before that", "now, without"]);
+}
+
 /// Later commits move the cursor on, and it stays before what this one may have.
 #[test]
 fn l21_a_transaction_that_stays_open_puts_in_its_order() {
@@ -80,6 +100,20 @@ fn l21_a_transaction_that_stays_open_puts_in_its_order() {
     node.follow("second");
     open.end("COMMIT");
     assert_eq!(node.claimed(), ["open"]);
+}
+
+/// Its rows are not among those that each claim reads apart from the others.
+#[test]
+fn l23_a_put_whose_transaction_takes_long_is_behind_the_cursor() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let store = connect(server, &options(&schema));
+    server.psql(&format!(
+        "CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.4); RETURN NEW; END'; \
+         CREATE TRIGGER a_slow BEFORE INSERT ON {schema}.jobs FOR EACH ROW EXECUTE FUNCTION {schema}.slow()"
+    ));
+    assert!(matches!(put_raw(&store, "slow"), Applied::Placed(_)));
+    assert_eq!(server.psql(&format!("SELECT early FROM {schema}.jobs")), "f");
 }
 
 #[test]

@@ -18,8 +18,16 @@ const EXPLAINS: &str = "-c autovacuum=off -c session_preload_libraries=auto_expl
 /// The most pages that a statement reads for one job.
 const MOST: u64 = 60;
 
+/// What the jobs have that leave, and the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Priority,
+}
+
 /// A node beside rows that have left, and what keeps these.
 struct Left {
+    kind: Kind,
     server: Server,
     schema: String,
     node: Scheduler,
@@ -30,7 +38,7 @@ struct Left {
 }
 
 impl Left {
-    fn new() -> Option<Self> {
+    fn new(kind: Kind) -> Option<Self> {
         let server = Server::with(EXPLAINS, |_| {})?;
         let (schema, log) = (new_schema(), Log::default());
         let (ends, ended) = mpsc::channel::<()>();
@@ -46,11 +54,17 @@ impl Left {
         let node = Scheduler::builder().store(store).handler("log", logs).handler("held", held).start().unwrap();
         let mut report = Open::new(&server, &schema);
         report.run("ROLLBACK; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM jobs");
-        Some(Self { server, schema, node, log, report, ends })
+        Some(Self { kind, server, schema, node, log, report, ends })
     }
 
     fn run(&self, name: &str, jobs: usize) {
-        let put = |n: usize| self.node.put_to("log", &n).key(&format!("{name}/{n}"));
+        let put = |n: usize| {
+            let put = self.node.put_to("log", &n).key(&format!("{name}/{n}"));
+            match self.kind {
+                Kind::Plain => put,
+                Kind::Priority => put.priority([-3, 0, 5][n % 3]),
+            }
+        };
         self.ran(jobs, || {
             assert!(self.node.put_many((0..jobs).map(put)).wait().unwrap().iter().all(Result::is_ok));
         });
@@ -124,7 +138,7 @@ fn most_read(log: &str) -> (u64, String) {
 
 #[test]
 fn l23_no_statistics_lead_a_statement_to_rows_that_have_left() {
-    let Some(left) = Left::new() else { return };
+    let Some(left) = Left::new(Kind::Plain) else { return };
     let mut run = |name: &str| left.run(name, 1);
     left.leave("left", 1_000);
     left.check(true, &mut run);
@@ -139,10 +153,19 @@ fn l23_no_statistics_lead_a_statement_to_rows_that_have_left() {
     left.report.end("COMMIT");
 }
 
+#[test]
+fn l23_a_run_with_a_priority_reads_no_rows_that_have_left() {
+    let Some(left) = Left::new(Kind::Priority) else { return };
+    let mut run = |name: &str| left.run(name, 1);
+    left.leave("left", 2_000);
+    left.check(true, &mut run);
+    left.report.end("COMMIT");
+}
+
 /// A session keeps the plans of the function, made when the table had few pages.
 #[test]
 fn l23_a_put_by_sql_reads_no_rows_that_have_left() {
-    let Some(left) = Left::new() else { return };
+    let Some(left) = Left::new(Kind::Plain) else { return };
     let mut user = Open::new(&left.server, &left.schema);
     user.run("ROLLBACK; ANALYZE");
     let mut put = |name: &str| left.ran(1, || user.run(&format!("SELECT put('log', '{name}')")));
@@ -158,7 +181,7 @@ fn l23_a_put_by_sql_reads_no_rows_that_have_left() {
 /// The handler `log`, for which no job comes any more, is in no claim's way.
 #[test]
 fn l23_a_run_that_a_transaction_ends_reads_no_rows_that_have_left() {
-    let Some(left) = Left::new() else { return };
+    let Some(left) = Left::new(Kind::Plain) else { return };
     let mut user = Open::new(&left.server, &left.schema);
     user.run("ROLLBACK");
     left.leave("left", 3_000);

@@ -1,23 +1,27 @@
-//! Where the walk for due rows begins in their index: behind the rows that have left it.
+//! Where a walk for rows begins in their index: behind the rows that have left it.
 //!
 //! Ground rules. While some session holds a snapshot (a long report, a forgotten transaction, a
 //! standby), the server removes no version of a row. The entries of all jobs that have run since
 //! stand before the first due row, and a walk from the begin of the index reads a row for each. So
-//! each writer keeps, for each handler, an instant below which no row stands ([`Cursors::low`]),
+//! each writer keeps, for each [`Walk`], an instant below which no row stands ([`Cursors::low`]),
 //! but for those with the mark `early`. These stand in an index of their own, which is read as
 //! well.
 //!
 //! # Why no row is below a cursor
 //!
 //! A trigger marks a row as *early* that is written with a wake instant more than [`SLACK`] before
-//! the clock: a run that was taken back, a resumed job. So all other rows of a transaction have
-//! wake instants from the begin of its number on, less the slack. A cursor is set by one statement,
-//! with one snapshot, to the earlier of two instants:
+//! its transaction got its number: a run that was taken back, a resumed job. (Where that instant is
+//! not known, the trigger reads the clock.) So all other rows of a transaction have wake instants
+//! from the begin of its number on, less the slack. A cursor is set by one statement, with one
+//! snapshot, to the earlier of two instants:
 //!
 //! - The first wake instant in the index. Of the rows that the snapshot has, none is before it.
 //! - An instant that this connection has read before a transaction of its own had the number `x`,
 //!   less twice the slack. `x` is below each number under way ([`Cursors::found`]). So a row that
 //!   the snapshot has not is of a transaction whose number came after that instant.
+//!
+//! A statement may follow what its own transaction has written. So cursors are set once that
+//! transaction is committed ([`Cursors::commit`]).
 //!
 //! The snapshot of a session that only reads has no number and holds no cursor up. A transaction
 //! that has written does, for as long as it is open.
@@ -31,8 +35,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How far before the clock a row is early, in microseconds. The trigger has the same number. Rows
-/// of a node's transaction are as old as its first round trip.
+/// How far before the number of its transaction a row is early, in microseconds. The trigger has
+/// the same number. A node's transaction reads the clock, and then gets its number.
 pub(super) const SLACK: i64 = 250_000;
 /// How often a walk begins at the begin.
 const WHOLE: Duration = Duration::from_secs(300);
@@ -42,13 +46,21 @@ const APART: i64 = 20_000;
 /// Before all rows.
 const BEGIN: i64 = i64::MIN;
 
-/// The handler, and whether its recurring jobs are meant.
-type Walk = (Arc<str>, bool);
+/// Rows that stand in an index in the order of an instant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Walk {
+    /// The jobs of a handler, or its recurring jobs.
+    Handler(Arc<str>, bool),
+    /// The jobs of a handler with a priority.
+    Priority(i64, i8),
+}
 
 /// The cursors of a connection.
 #[derive(Debug)]
 pub(super) struct Cursors {
     lows: HashMap<Walk, i64>,
+    /// What the transaction has found.
+    found: Vec<(Walk, i64)>,
     /// Instants, with the number that a transaction had after each.
     marks: VecDeque<(i64, i64)>,
     /// The last instant whose number is below all that were under way.
@@ -61,14 +73,15 @@ pub(super) struct Cursors {
 
 impl Default for Cursors {
     fn default() -> Self {
-        let (lows, marks) = (HashMap::new(), VecDeque::new());
-        Self { lows, marks, reached: BEGIN, seen: None, since: BEGIN, whole: Instant::now() }
+        let (lows, found, marks) = (HashMap::new(), Vec::new(), VecDeque::new());
+        Self { lows, found, marks, reached: BEGIN, seen: None, since: BEGIN, whole: Instant::now() }
     }
 }
 
 impl Cursors {
     /// A transaction begins. The cursors count if the clock does not show less than this.
     pub(super) fn since(&mut self) -> i64 {
+        self.found.clear();
         if self.whole.elapsed() >= WHOLE {
             self.lows.clear();
             self.whole = Instant::now();
@@ -87,8 +100,8 @@ impl Cursors {
     }
 
     /// Where a walk begins. `None`: at the begin.
-    pub(super) fn low(&self, name: &Arc<str>, recurs: bool) -> Option<i64> {
-        self.lows.get(&(Arc::clone(name), recurs)).copied()
+    pub(super) fn low(&self, walk: &Walk) -> Option<i64> {
+        self.lows.get(walk).copied()
     }
 
     /// A transaction has read the instant `at`, and then got its number.
@@ -101,14 +114,20 @@ impl Cursors {
 
     /// What one statement has found: the first wake instant from the cursor on, and the first
     /// number under way.
-    pub(super) fn found(&mut self, name: &Arc<str>, recurs: bool, first: i64, under_way: i64) {
+    pub(super) fn found(&mut self, walk: &Walk, first: i64, under_way: i64) {
         while let Some(&(at, _)) = self.marks.front().filter(|&&(_, number)| number < under_way) {
             self.reached = at;
             self.marks.pop_front();
         }
         if self.reached > BEGIN {
-            let low = first.min(self.reached - 2 * SLACK);
-            let known = self.lows.entry((Arc::clone(name), recurs)).or_insert(low);
+            self.found.push((walk.clone(), first.min(self.reached - 2 * SLACK)));
+        }
+    }
+
+    /// The transaction is committed.
+    pub(super) fn commit(&mut self) {
+        for (walk, low) in self.found.drain(..) {
+            let known = self.lows.entry(walk).or_insert(low);
             *known = low.max(*known);
         }
     }

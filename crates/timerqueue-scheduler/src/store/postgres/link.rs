@@ -6,7 +6,7 @@
 //! for transactions, [`Link::ask`] is for a statement by itself.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::future::Future;
 use std::panic::resume_unwind;
 use std::pin::pin;
@@ -18,11 +18,12 @@ use tokio::runtime::{Handle, Runtime};
 use tokio_postgres::Row;
 
 use super::Settings;
-use super::cursor::Cursors;
+use super::cursor::{Cursors, Walk};
 use super::error::Failure;
 use super::params::Param;
 use super::wire::{self, Answers, Step, Wire, limited};
 use crate::store::reply::Awaited;
+use crate::store::sql::priorities_in;
 
 /// How long an answer may take that the end of a store waits for.
 pub(super) const HURRY: Duration = Duration::from_secs(1);
@@ -76,8 +77,11 @@ pub(super) struct Link {
     pub(super) keeps_keys: Cell<bool>,
     /// The last minute for which the old ones were removed.
     pub(super) pruned: Cell<i64>,
-    /// Where the walks for due rows begin.
+    /// Where walks begin.
     pub(super) cursors: RefCell<Cursors>,
+    /// The priorities other than zero that the jobs of handlers have had, as of the last
+    /// transaction.
+    pub(super) priorities: RefCell<BTreeMap<i64, i64>>,
 }
 
 impl Link {
@@ -113,7 +117,26 @@ impl Link {
             keeps_keys: Cell::new(false),
             pruned,
             cursors: RefCell::default(),
+            priorities: RefCell::default(),
         })
+    }
+
+    /// The priorities other than zero that the jobs of a handler have had.
+    pub(super) fn priorities_of(&self, kind: usize) -> Vec<i8> {
+        priorities_in(self.priorities.borrow().get(&(kind as i64)).copied().unwrap_or_default())
+    }
+
+    /// The handlers, the priorities and the begins of all walks for jobs with priorities.
+    pub(super) fn walks_of_priorities(&self) -> (Vec<i64>, Vec<i64>, Vec<i64>) {
+        let (mut kinds, mut priorities, mut lows) = (Vec::new(), Vec::new(), Vec::new());
+        for (&kind, &bits) in &*self.priorities.borrow() {
+            for priority in priorities_in(bits) {
+                kinds.push(kind);
+                priorities.push(i64::from(priority));
+                lows.push(self.cursors.borrow().low(&Walk::Priority(kind, priority)).unwrap_or(i64::MIN));
+            }
+        }
+        (kinds, priorities, lows)
     }
 
     /// Waits for an answer.

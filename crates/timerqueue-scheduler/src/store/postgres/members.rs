@@ -29,15 +29,18 @@ pub(super) const OUTLOOK: &str = "SELECT mine.id, mine.until, EXISTS (SELECT FRO
      LEFT JOIN (SELECT id, until FROM members WHERE owner = $1 AND NOT dead) AS mine ON true";
 
 /// The same for places of these handlers, with a lock on the member: whether one of their
-/// groups is due, or a job with a priority. What is due later, and what is of other handlers,
-/// does not matter.
+/// groups is due, or a job with a priority, by the walks for these. What is due later, and what is
+/// of other handlers, does not matter.
 pub(super) const OUTLOOK_OF: &str = "SELECT mine.id, mine.until, EXISTS (SELECT FROM members WHERE dead OR leaving), \
-     EXISTS (SELECT FROM handlers h WHERE name = ANY($2::text[]) AND (EXISTS (SELECT FROM affinities WHERE handler = h.id \
-     AND head <= current_setting('timerqueue.now')::bigint) OR (EXISTS (SELECT FROM jobs AS j WHERE j.handler = h.id \
-     AND j.priority <> 0 AND j.state = 0 AND j.affinity_id IS NULL AND j.apart IS NOT NULL) \
-     AND EXISTS (SELECT FROM priorities_of(h.id) AS p (priority) CROSS JOIN LATERAL (SELECT FROM jobs AS j WHERE j.handler = h.id \
-     AND j.priority = p.priority AND j.priority <> 0 AND j.state = 0 AND j.affinity_id IS NULL \
-     AND j.apart <= current_setting('timerqueue.now')::bigint LIMIT 1) AS due)))), false FROM (SELECT) AS one \
+     EXISTS (SELECT FROM handlers h WHERE name = ANY($2::text[]) AND EXISTS (SELECT FROM affinities WHERE handler = h.id \
+     AND head <= current_setting('timerqueue.now')::bigint)) \
+     OR EXISTS (SELECT FROM unnest($3::bigint[], $4::bigint[], $5::bigint[]) AS walk (handler, priority, low) \
+     JOIN handlers h ON h.id = walk.handler WHERE h.name = ANY($2) \
+     AND (EXISTS (SELECT FROM jobs AS j WHERE j.handler = walk.handler AND j.priority = walk.priority AND j.priority <> 0 \
+     AND j.state = 0 AND j.affinity_id IS NULL AND j.apart BETWEEN walk.low AND current_setting('timerqueue.now')::bigint) \
+     OR EXISTS (SELECT FROM jobs AS j WHERE j.early AND j.handler = walk.handler AND j.priority = walk.priority AND j.priority <> 0 \
+     AND j.state = 0 AND j.affinity_id IS NULL AND j.apart < least(walk.low, current_setting('timerqueue.now')::bigint)))), \
+     false FROM (SELECT) AS one \
      LEFT JOIN (SELECT id, until FROM members WHERE owner = $1 AND NOT dead FOR KEY SHARE) AS mine ON true";
 
 /// The answer to [`OUTLOOK`].

@@ -8,19 +8,6 @@ ALTER TABLE jobs
 CREATE INDEX IF NOT EXISTS jobs_priorities ON jobs (handler, priority, apart, id)
 WHERE priority <> 0 AND state = 0 AND affinity_id IS NULL AND apart IS NOT NULL;
 
--- The priorities other than zero of the jobs of a handler that wait: one look into the index for each of them, and one more.
-CREATE OR REPLACE FUNCTION priorities_of(kind bigint) RETURNS SETOF bigint LANGUAGE sql STABLE AS $$
-    WITH RECURSIVE found (priority) AS (
-        (SELECT j.priority FROM jobs j WHERE j.handler = kind AND j.priority <> 0 AND j.state = 0 AND j.affinity_id IS NULL AND j.apart IS NOT NULL
-        ORDER BY j.priority LIMIT 1)
-        UNION ALL
-        SELECT (SELECT j.priority FROM jobs j WHERE j.handler = kind AND j.priority > found.priority AND j.priority <> 0 AND j.state = 0
-            AND j.affinity_id IS NULL AND j.apart IS NOT NULL ORDER BY j.priority LIMIT 1)
-        FROM found WHERE found.priority IS NOT NULL
-    )
-    SELECT found.priority FROM found WHERE found.priority IS NOT NULL
-$$;
-
 -- Of a job that waits and has an affinity or a priority, `wake` moves to `apart`. Of a run, nodes of version 5 and before write the end of its lease.
 CREATE OR REPLACE FUNCTION set_apart() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

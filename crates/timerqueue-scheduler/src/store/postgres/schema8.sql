@@ -407,21 +407,54 @@ CREATE TRIGGER jobs_apart BEFORE INSERT OR UPDATE OF wake ON jobs FOR EACH ROW
 WHEN (NEW.affinity_id IS NOT NULL OR NEW.priority <> 0 OR NEW.apart IS NOT NULL OR NEW.counted OR (NEW.state = 2 AND NEW.wake IS NOT NULL))
 EXECUTE FUNCTION set_apart();
 
--- A row that was written with a wake instant before the clock: claims begin their walk behind such instants, and read these rows by themselves. Within a
--- quarter of a second is no such row (`SLACK` of the nodes).
+-- A row that was written with a wake instant before the number of its transaction: claims begin their walk behind such instants, and read these rows by
+-- themselves. Within a quarter of a second is no such row (`SLACK` of the nodes).
 ALTER TABLE jobs ADD COLUMN IF NOT EXISTS early boolean NOT NULL DEFAULT false;
 CREATE INDEX IF NOT EXISTS jobs_early ON jobs (handler, recurs, wake, id) WHERE early AND wake IS NOT NULL;
+CREATE INDEX IF NOT EXISTS jobs_early_priorities ON jobs (handler, priority, apart, id)
+WHERE early AND priority <> 0 AND state = 0 AND affinity_id IS NULL AND apart IS NOT NULL;
+
+-- An instant at which the transaction had its number, less the quarter: what a node has written down, or the clock.
+CREATE OR REPLACE FUNCTION numbered() RETURNS bigint LANGUAGE sql VOLATILE AS
+$$ SELECT coalesce(nullif(current_setting('timerqueue.numbered', true), '')::bigint, $SCHEMA$.clock()) - 250000 $$;
 
 CREATE OR REPLACE FUNCTION set_early() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
 BEGIN
-    NEW.early := coalesce(NEW.wake < clock() - 250000, false);
+    NEW.early := coalesce(coalesce(NEW.wake, NEW.apart) < numbered(), false);
     RETURN NEW;
 END $$;
 
 -- After `jobs_apart`, by its name.
 DROP TRIGGER IF EXISTS jobs_early ON jobs;
 CREATE TRIGGER jobs_early BEFORE INSERT OR UPDATE ON jobs FOR EACH ROW
-WHEN (NEW.early OR NEW.wake < clock() - 250000) EXECUTE FUNCTION set_early();
+WHEN (NEW.early OR coalesce(NEW.wake, NEW.apart) < numbered()) EXECUTE FUNCTION set_early();
+
+-- The priorities other than zero that the jobs of a handler have had, as bits: the least one is -9. Walks for jobs with priorities begin behind the rows
+-- that have left, so a claim must know them beforehand.
+ALTER TABLE handlers ADD COLUMN IF NOT EXISTS priorities bigint NOT NULL DEFAULT 0;
+
+-- At the commit: until then a transaction of the user's holds no lock on the handler.
+CREATE OR REPLACE FUNCTION note_priority() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+BEGIN
+    UPDATE handlers h SET priorities = h.priorities | (1::bigint << (NEW.priority + 9)::int)
+    WHERE h.id = NEW.handler AND h.priorities & (1::bigint << (NEW.priority + 9)::int) = 0;
+    RETURN NULL;
+END $$;
+
+DROP TRIGGER IF EXISTS jobs_put_priority ON jobs;
+CREATE CONSTRAINT TRIGGER jobs_put_priority AFTER INSERT ON jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+WHEN (NEW.priority <> 0 AND NEW.priority BETWEEN -9 AND 9) EXECUTE FUNCTION note_priority();
+DROP TRIGGER IF EXISTS jobs_set_priority ON jobs;
+CREATE CONSTRAINT TRIGGER jobs_set_priority AFTER UPDATE ON jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+WHEN (NEW.priority <> 0 AND NEW.priority BETWEEN -9 AND 9 AND (NEW.priority, NEW.handler) IS DISTINCT FROM (OLD.priority, OLD.handler))
+EXECUTE FUNCTION note_priority();
+UPDATE handlers h SET priorities = p.bits FROM (SELECT j.handler, bit_or(1::bigint << (j.priority + 9)::int) AS bits FROM jobs j
+    WHERE j.priority <> 0 AND j.priority BETWEEN -9 AND 9 GROUP BY j.handler) AS p WHERE p.handler = h.id;
+
+CREATE OR REPLACE FUNCTION priorities_of(kind bigint) RETURNS SETOF bigint LANGUAGE sql STABLE AS $$
+    SELECT p.priority FROM $SCHEMA$.handlers h CROSS JOIN generate_series(-9, 9::bigint) AS p (priority)
+    WHERE h.id = kind AND p.priority <> 0 AND h.priorities & (1::bigint << (p.priority + 9)::int) <> 0
+$$;
 
 -- How many jobs of a handler wait, by the statistics of the server.
 CREATE OR REPLACE FUNCTION about(kind bigint) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$

@@ -42,8 +42,6 @@ pub(super) struct Server<'a> {
     /// During a claim, by index: the first wake instant of the rows that were not read. It is later
     /// than now.
     rests: Option<HashMap<Index, Option<Micros>>>,
-    /// During a claim, the priorities of the jobs of handlers, where there are others than zero.
-    priorities: HashMap<usize, Vec<i8>>,
     /// By scheduler, the due rows that were locked for its places.
     due: HashMap<u64, (Outlook, Vec<JobId>)>,
     /// Keys that done jobs still have, among those of the puts.
@@ -188,12 +186,7 @@ impl Dialect for Server<'_> {
     }
 
     fn priorities(work: &mut Work<'_>, kind: usize) -> Vec<i8> {
-        if work.dialect.rests.is_some() {
-            return work.dialect.priorities.get(&kind).cloned().unwrap_or_default();
-        }
-        work.write_rows();
-        let found = work.ask("SELECT priorities_of($1)", values![kind]);
-        found.iter().filter_map(|row| i8::try_from(row.number(0)?).ok()).collect()
+        work.dialect.link.priorities_of(kind)
     }
 
     fn next_id(work: &mut Work<'_>) -> JobId {

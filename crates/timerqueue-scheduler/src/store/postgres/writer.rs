@@ -16,6 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use super::aside::Aside;
+use super::cursor::Walk;
 use super::error::{Failure, Remedy, TRIES};
 use super::link::Link;
 use super::sleepers::{self, Told};
@@ -123,7 +124,12 @@ fn open_within(settings: &Settings, within: Duration) -> Result<Link, Failure> {
 }
 
 /// Whether a row is due earlier than the one that a scheduler waits for.
-const LOOK_AGAIN: &str = "SELECT least((SELECT min(least((SELECT wake FROM jobs WHERE handler = h.id AND recurs = walk.recurs \
+const LOOK_AGAIN: &str = "SELECT least((SELECT min(least((SELECT apart FROM jobs WHERE handler = walk.handler AND priority = walk.priority \
+     AND priority <> 0 AND state = 0 AND affinity_id IS NULL AND apart >= walk.low AND apart < $2 ORDER BY apart LIMIT 1), \
+     (SELECT apart FROM jobs WHERE early AND handler = walk.handler AND priority = walk.priority AND priority <> 0 AND state = 0 \
+     AND affinity_id IS NULL AND apart < least(walk.low, $2) ORDER BY apart LIMIT 1))) \
+     FROM unnest($6::bigint[], $7::bigint[], $8::bigint[]) AS walk (handler, priority, low) JOIN handlers h ON h.id = walk.handler \
+     WHERE h.name = ANY($1) AND NOT h.paused), (SELECT min(least((SELECT wake FROM jobs WHERE handler = h.id AND recurs = walk.recurs \
      AND wake >= walk.low AND wake < $2 ORDER BY wake LIMIT 1), \
      (SELECT wake FROM jobs WHERE early AND handler = h.id AND recurs = walk.recurs AND wake < least(walk.low, $2) ORDER BY wake LIMIT 1))) \
      FROM unnest($1::text[], $4::boolean[], $5::bigint[]) AS walk (name, recurs, low) JOIN handlers h ON h.name = walk.name WHERE NOT h.paused), \
@@ -641,10 +647,11 @@ fn look_again(link: &Link, claim: &Claim, next: Micros) -> Option<Step<'static>>
     }
     let cursors = link.cursors.borrow();
     let walks = claim.rooms.iter().flat_map(|room| [true, false].map(|recurs| (&room.name, recurs)));
-    let low = |name: &Arc<str>, recurs: bool| cursors.low(name, recurs).unwrap_or(i64::MIN);
-    let (recurs, lows): (Vec<bool>, Vec<i64>) = walks.clone().map(|(name, recurs)| (recurs, low(name, recurs))).unzip();
+    let low = |(name, recurs)| cursors.low(&Walk::Handler(Arc::clone(name), recurs)).unwrap_or(i64::MIN);
+    let (recurs, lows): (Vec<bool>, Vec<i64>) = walks.clone().map(|walk| (walk.1, low(walk))).unzip();
     let names: Vec<String> = walks.map(|(name, _)| name.to_string()).collect();
-    Some(run!(LOOK_AGAIN, names, next.as_i64(), claim.owner as i64, recurs, lows))
+    let (kinds, priorities, begins) = link.walks_of_priorities();
+    Some(run!(LOOK_AGAIN, names, next.as_i64(), claim.owner as i64, recurs, lows, kinds, priorities, begins))
 }
 
 /// A name among the writers of all nodes.

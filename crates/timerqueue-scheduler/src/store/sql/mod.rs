@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::columns::Read;
 use super::minutes::{Ends, KEPT};
 use super::rules::Row;
-use super::{Finished, History, Invalid, JobId, LinkEnds, Micros, Mutation, NewJob, Op, State};
+use super::{Finished, History, Invalid, JobId, LinkEnds, MAX_PRIORITY, Micros, Mutation, NewJob, Op, State};
 
 #[cfg(feature = "postgres")]
 pub(super) use self::groups::{Claimable, group_of};
@@ -88,6 +88,20 @@ macro_rules! values {
     };
 }
 pub(super) use values;
+
+/// A priority in the column `priorities` of a handler: those other than zero that its jobs have
+/// had.
+pub(super) fn bit(priority: i8) -> i64 {
+    1 << (priority + MAX_PRIORITY)
+}
+
+/// The priorities of the column.
+pub(super) fn priorities_in(bits: i64) -> Vec<i8> {
+    match bits {
+        0 => Vec::new(),
+        bits => (-MAX_PRIORITY..=MAX_PRIORITY).filter(|&one| one != 0 && bits & bit(one) != 0).collect(),
+    }
+}
 
 /// The ends of runs that a transaction has counted, by minute and handler.
 pub(super) type Counted = BTreeMap<(i64, usize), Ends>;

@@ -20,8 +20,8 @@ use crate::store::minutes::minute_of;
 use crate::store::rules::{Bindings as _, Effects, Follows as _, Row, Rows as _};
 use crate::store::sql::history::{self, Texted};
 use crate::store::sql::looks::Look;
-use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Texts, Which, values};
-use crate::store::{Claim, Finished, History, JobId, JobInfo, LinkEnds, MAX_PRIORITY, Micros, NewJob, State, Terms};
+use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Texts, Which, bit, priorities_in, values};
+use crate::store::{Claim, Finished, History, JobId, JobInfo, LinkEnds, Micros, NewJob, State, Terms};
 
 /// What a connection remembers from one commit to the next, as long as no other connection writes.
 #[derive(Debug, Default)]
@@ -70,11 +70,6 @@ impl Memory {
         }
         Ok(memory)
     }
-}
-
-/// A priority in the column `priorities` of a handler.
-fn bit(priority: i8) -> i64 {
-    1 << (priority + MAX_PRIORITY)
 }
 
 /// Whether a commit writes. SQLite writes no page that stays as it is: what sets what is set
@@ -288,10 +283,7 @@ impl Dialect for File<'_> {
     }
 
     fn priorities(work: &mut Work<'_>, kind: usize) -> Vec<i8> {
-        match work.dialect.memory.priorities.get(&kind).copied().unwrap_or_default() {
-            0 => Vec::new(),
-            bits => (-MAX_PRIORITY..=MAX_PRIORITY).filter(|&one| one != 0 && bits & bit(one) != 0).collect(),
-        }
+        priorities_in(work.dialect.memory.priorities.get(&kind).copied().unwrap_or_default())
     }
 
     fn note_priority(work: &mut Work<'_>, kind: usize, priority: i8) {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::{LOCKED_AGAIN, Server, Work, whole};
 use crate::store::columns::{joined, read_names};
 use crate::store::postgres::Shared;
+use crate::store::postgres::cursor::Walk;
 use crate::store::postgres::error::{Failure, Remedy};
 use crate::store::postgres::link::Link;
 use crate::store::postgres::members::{OUTLOOK, OUTLOOK_OF, Outlook};
@@ -39,9 +40,11 @@ fn step<'v>((sql, values): (&'static str, Vec<Value<'v>>)) -> Step<'v> {
 }
 
 /// This writer commits with this number. The row is locked before the `COMMIT` is sent, so the
-/// question whether the commit was done waits for it. Returns the number of the transaction.
+/// question whether the commit was done waits for it. Returns the number of the transaction, and
+/// keeps an instant after which the server has given it.
 const MARK: &str = "INSERT INTO writers (writer, number, at) VALUES ($1, $2, clock()) \
-     ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at RETURNING pg_current_xact_id()::text::bigint";
+     ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at \
+     RETURNING pg_current_xact_id()::text::bigint, set_config('timerqueue.numbered', clock()::text, true)";
 
 /// The claimer keeps its member, so no other node ends it before this commit; and for half a lease
 /// from now at least.
@@ -76,55 +79,79 @@ macro_rules! low {
     };
 }
 
-/// The due rows of a handler from its cursor on; behind the columns, what sets the cursor.
-const DUE: &str = joined!([
-    "SELECT ",
-    read_names!(Server, ""),
-    ", (SELECT wake FROM jobs WHERE handler = (SELECT id FROM handlers WHERE name = $1) AND recurs = $2 AND wake >= ",
-    low!(),
-    " ORDER BY wake LIMIT 1) AS first, pg_snapshot_xmin(pg_current_snapshot())::text::bigint \
-     FROM jobs WHERE handler = (SELECT id FROM handlers WHERE name = $1 AND NOT paused) AND recurs = $2 AND wake >= ",
-    low!(),
-    " AND wake <= current_setting('timerqueue.now')::bigint ORDER BY wake, id LIMIT $3 FOR UPDATE SKIP LOCKED"
-]);
+/// The due rows of a walk from its cursor on; behind the columns, what sets the cursor.
+macro_rules! due {
+    ($at:literal, $rows:literal) => {
+        joined!([
+            "SELECT ",
+            read_names!(Server, ""),
+            concat!(", (SELECT ", $at, " FROM jobs WHERE ", $rows, " AND ", $at, " >= "),
+            low!(),
+            concat!(" ORDER BY ", $at, " LIMIT 1) AS first, pg_snapshot_xmin(pg_current_snapshot())::text::bigint"),
+            concat!(" FROM jobs WHERE ", $rows, " AND ", $at, " >= "),
+            low!(),
+            concat!(" AND ", $at, " <= current_setting('timerqueue.now')::bigint"),
+            concat!(" ORDER BY ", $at, ", id LIMIT $3 FOR UPDATE SKIP LOCKED")
+        ])
+    };
+}
 
 /// The due rows before the cursor.
-const EARLY: &str = joined!([
-    "SELECT ",
-    read_names!(Server, ""),
-    " FROM jobs WHERE early AND handler = (SELECT id FROM handlers WHERE name = $1 AND NOT paused) AND recurs = $2 AND wake < ",
-    low!(),
-    " AND wake <= current_setting('timerqueue.now')::bigint ORDER BY wake, id LIMIT $3 FOR UPDATE SKIP LOCKED"
-]);
+macro_rules! early {
+    ($at:literal, $rows:literal) => {
+        joined!([
+            "SELECT ",
+            read_names!(Server, ""),
+            concat!(" FROM jobs WHERE early AND ", $rows, " AND ", $at, " < "),
+            low!(),
+            concat!(" AND ", $at, " <= current_setting('timerqueue.now')::bigint"),
+            concat!(" ORDER BY ", $at, ", id LIMIT $3 FOR UPDATE SKIP LOCKED")
+        ])
+    };
+}
 
-/// The first wake instant of the others, and how many are due; the priorities of those that have
-/// one; and what sets the cursor if none is due.
-const NEXT: &str = joined!([
-    "SELECT (SELECT wake FROM jobs WHERE handler = h.id AND recurs = $2 \
-     AND wake > current_setting('timerqueue.now')::bigint ORDER BY wake LIMIT 1), \
-     (SELECT count(*) FROM (SELECT FROM jobs WHERE handler = h.id AND recurs = $2 AND wake >= ",
-    low!(),
-    " AND wake <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due) + (SELECT count(*) FROM (SELECT FROM jobs \
-     WHERE early AND handler = h.id AND recurs = $2 AND wake < ",
-    low!(),
-    " AND wake <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due), \
-     CASE WHEN NOT $2 AND EXISTS (SELECT FROM jobs AS j WHERE j.handler = h.id AND j.priority <> 0 AND j.state = 0 \
-     AND j.affinity_id IS NULL AND j.apart IS NOT NULL) THEN ARRAY(SELECT priorities_of(h.id)) END, \
-     pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM handlers AS h WHERE name = $1 AND NOT paused"
-]);
+/// The first wake instant of the others, and how many are due; and what sets the cursor if none is.
+macro_rules! next {
+    ($at:literal, $rows:literal, $handler:literal) => {
+        joined!([
+            concat!("SELECT (SELECT ", $at, " FROM jobs WHERE ", $rows),
+            concat!(" AND ", $at, " > current_setting('timerqueue.now')::bigint ORDER BY ", $at, " LIMIT 1), "),
+            concat!("(SELECT count(*) FROM (SELECT FROM jobs WHERE ", $rows, " AND ", $at, " >= "),
+            low!(),
+            concat!(" AND ", $at, " <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due) + "),
+            concat!("(SELECT count(*) FROM (SELECT FROM jobs WHERE early AND ", $rows, " AND ", $at, " < "),
+            low!(),
+            concat!(" AND ", $at, " <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due), "),
+            concat!("pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM handlers AS h WHERE ", $handler),
+            " AND NOT paused"
+        ])
+    };
+}
 
-/// As [`DUE`], of a handler's jobs with a priority.
-const DUE_OF: &str = with_columns!(
-    "SELECT ",
-    " FROM jobs WHERE handler = $1 AND priority = $2 AND priority <> 0 AND state = 0 AND affinity_id IS NULL \
-     AND apart <= current_setting('timerqueue.now')::bigint ORDER BY apart, id LIMIT $3 FOR UPDATE SKIP LOCKED"
-);
+/// The statements of a walk.
+struct Texts {
+    due: &'static str,
+    early: &'static str,
+    next: &'static str,
+}
 
-/// As [`NEXT`], of a handler's jobs with a priority.
-const NEXT_OF: &str = "SELECT (SELECT apart FROM jobs WHERE handler = $1 AND priority = $2 AND priority <> 0 AND state = 0 \
-     AND affinity_id IS NULL AND apart > current_setting('timerqueue.now')::bigint ORDER BY apart LIMIT 1), \
-     (SELECT count(*) FROM (SELECT FROM jobs WHERE handler = $1 AND priority = $2 AND priority <> 0 AND state = 0 \
-     AND affinity_id IS NULL AND apart <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due)";
+/// Of a handler.
+const PLAIN: Texts = Texts {
+    due: due!("wake", "handler = (SELECT id FROM handlers WHERE name = $1 AND NOT paused) AND recurs = $2"),
+    early: early!("wake", "handler = (SELECT id FROM handlers WHERE name = $1 AND NOT paused) AND recurs = $2"),
+    next: next!("wake", "handler = h.id AND recurs = $2", "name = $1"),
+};
+
+/// Of a handler's jobs with a priority.
+const OF_PRIORITY: Texts = Texts {
+    due: due!("apart", "handler = $1 AND priority = $2 AND priority <> 0 AND state = 0 AND affinity_id IS NULL"),
+    early: early!("apart", "handler = $1 AND priority = $2 AND priority <> 0 AND state = 0 AND affinity_id IS NULL"),
+    next: next!(
+        "apart",
+        "handler = h.id AND priority = $2 AND priority <> 0 AND state = 0 AND affinity_id IS NULL",
+        "id = $1"
+    ),
+};
 
 /// What a claim finds in an index: the most rows that it asks for, those that it has locked, the
 /// first wake instant of the others, and how many are due.
@@ -143,35 +170,59 @@ impl<'l> Walks<'l> {
         Self { link, since: link.cursors.borrow_mut().since(), early: VecDeque::new() }
     }
 
-    fn step<'n>(&self, sql: &'static str, name: &'n Arc<str>, recurs: bool, limit: i64) -> Step<'n> {
-        let low = self.link.cursors.borrow().low(name, recurs);
-        run!(sql, &**name, recurs, limit, low.unwrap_or(i64::MIN), self.since)
+    fn step(&self, text: impl Fn(&Texts) -> &'static str, walk: &Walk, limit: i64) -> Step<'static> {
+        let low = self.link.cursors.borrow().low(walk).unwrap_or(i64::MIN);
+        match walk {
+            Walk::Handler(name, recurs) => run!(text(&PLAIN), name.to_string(), *recurs, limit, low, self.since),
+            Walk::Priority(kind, priority) => {
+                run!(text(&OF_PRIORITY), *kind, i64::from(*priority), limit, low, self.since)
+            }
+        }
     }
 
-    fn due<'n>(&mut self, steps: &mut Vec<Step<'n>>, name: &'n Arc<str>, recurs: bool, limit: i64) {
-        let is_behind = self.link.cursors.borrow().low(name, recurs).is_some();
-        steps.push(self.step(DUE, name, recurs, limit));
-        steps.extend(is_behind.then(|| self.step(EARLY, name, recurs, limit)));
+    fn due(&mut self, steps: &mut Vec<Step<'_>>, walk: &Walk, limit: i64) {
+        let is_behind = self.link.cursors.borrow().low(walk).is_some();
+        steps.push(self.step(|texts| texts.due, walk, limit));
+        steps.extend(is_behind.then(|| self.step(|texts| texts.early, walk, limit)));
         self.early.push_back(is_behind);
+    }
+
+    /// The due rows, and the question what is left.
+    fn all(&mut self, steps: &mut Vec<Step<'_>>, walk: &Walk, limit: i64) {
+        self.due(steps, walk, limit);
+        steps.push(self.step(|texts| texts.next, walk, limit));
     }
 
     /// The answer to the first walk that is left.
     fn take(
         &mut self,
         answers: &mut impl Iterator<Item = Vec<tokio_postgres::Row>>,
-        name: &Arc<str>,
-        recurs: bool,
+        walk: &Walk,
     ) -> Vec<tokio_postgres::Row> {
         let mut rows = answers.next().unwrap_or_default();
         let found =
             rows.first().and_then(|row| Some((row.get::<_, Option<i64>>(row.len() - 2)?, row.get(row.len() - 1))));
         if let Some((first, under_way)) = found {
-            self.link.cursors.borrow_mut().found(name, recurs, first, under_way);
+            self.link.cursors.borrow_mut().found(walk, first, under_way);
         }
         if self.early.pop_front() == Some(true) {
             rows.extend(answers.next().unwrap_or_default());
         }
         rows
+    }
+
+    /// The same with the answer to what is left: none of a handler that is paused or not known.
+    fn take_all(
+        &mut self,
+        answers: &mut impl Iterator<Item = Vec<tokio_postgres::Row>>,
+        walk: &Walk,
+    ) -> (Vec<tokio_postgres::Row>, Option<(Option<i64>, i64)>) {
+        let (rows, next) = (self.take(answers, walk), answers.next().unwrap_or_default());
+        let next = next.first().map(|next| (next.get::<_, Option<i64>>(0), next.get::<_, i64>(1), next.get(2)));
+        if let Some((first, 0, under_way)) = next {
+            self.link.cursors.borrow_mut().found(walk, first.unwrap_or(i64::MAX), under_way);
+        }
+        (rows, next.map(|(first, due, _)| (first, due)))
     }
 }
 
@@ -303,7 +354,8 @@ impl<'a> Work<'a> {
     ) -> Result<(Self, std::vec::IntoIter<Vec<tokio_postgres::Row>>), Failure> {
         // Zero would be for ever.
         let wait = link.lock_wait.get().as_millis().max(1).to_string();
-        let mut steps = vec![Step::Begin, run!(NOW, wait), run!("SELECT id, name, paused, keeps_keys FROM handlers")];
+        let mut steps =
+            vec![Step::Begin, run!(NOW, wait), run!("SELECT id, name, paused, keeps_keys, priorities FROM handlers")];
         if ids > 0 {
             steps.push(run!("SELECT nextval('ids') FROM generate_series(1, $1::bigint)", ids as i64));
         }
@@ -325,7 +377,6 @@ impl<'a> Work<'a> {
             ids,
             any_behind: false,
             rests: None,
-            priorities: HashMap::new(),
             due: HashMap::new(),
             remembered: HashMap::new(),
             keeps_keys: HashSet::new(),
@@ -339,7 +390,7 @@ impl<'a> Work<'a> {
             begins: false,
         };
         let mut work = Self::new(server, Micros::new(now));
-        let mut known = link.handlers.borrow_mut();
+        let (mut known, mut priorities) = (link.handlers.borrow_mut(), link.priorities.borrow_mut());
         for row in handlers {
             let name: Arc<str> = row.get::<_, &str>(1).into();
             if !known.contains(&name) {
@@ -350,9 +401,12 @@ impl<'a> Work<'a> {
             if row.get(3) {
                 work.dialect.keeps_keys.insert(kind);
             }
+            if let bits @ 1.. = row.get::<_, i64>(4) {
+                priorities.insert(kind as i64, bits);
+            }
         }
         link.keeps_keys.set(!work.dialect.keeps_keys.is_empty());
-        drop(known);
+        drop((known, priorities));
         Ok((work, answers.collect::<Vec<_>>().into_iter()))
     }
 
@@ -368,7 +422,8 @@ impl<'a> Work<'a> {
         // Members are locked before their runs, as at their end.
         for place in places {
             let names: Vec<&str> = place.rooms.iter().map(|room| &*room.name).collect();
-            further.push(run!(OUTLOOK_OF, place.owner as i64, names));
+            let (kinds, priorities, lows) = link.walks_of_priorities();
+            further.push(run!(OUTLOOK_OF, place.owner as i64, names, kinds, priorities, lows));
         }
         let before = further.len();
         further.extend(named.step());
@@ -381,7 +436,7 @@ impl<'a> Work<'a> {
         }
         let mut walks = Walks::new(link);
         for room in places.iter().flat_map(|place| &place.rooms) {
-            walks.due(&mut further, &room.name, false, room.places as i64);
+            walks.due(&mut further, &Walk::Handler(Arc::clone(&room.name), false), room.places as i64);
         }
         let (mut work, mut answers) = Self::open(link, Self::new_rows(ops), further)?;
         if let Some(own) = answers.next().unwrap_or_default().first() {
@@ -400,7 +455,8 @@ impl<'a> Work<'a> {
             work.dialect.remembered.insert(row.get::<_, &str>(0).into(), JobId(row.get::<_, i64>(1) as u64));
         }
         for (place, outlook) in places.iter().zip(outlooks) {
-            let due = place.rooms.iter().flat_map(|room| walks.take(&mut answers, &room.name, false));
+            let walked = place.rooms.iter().map(|room| Walk::Handler(Arc::clone(&room.name), false));
+            let due = walked.flat_map(|walk| walks.take(&mut answers, &walk));
             let due: Vec<_> = due.map(|row| rows::read(&row)).collect();
             work.dialect.due.insert(place.owner, (outlook, due.iter().map(|read| read.row.id).collect()));
             work.take_in(due);
@@ -422,36 +478,28 @@ impl<'a> Work<'a> {
     pub(in crate::store::postgres) fn begin_claim(link: &'a Link, claim: &Claim) -> Result<Self, Failure> {
         let mut asked = Vec::new();
         for room in &claim.rooms {
-            asked.push((&room.name, true, 257));
+            asked.push((&room.name, Walk::Handler(Arc::clone(&room.name), true), 257));
             if room.places > 0 {
-                asked.push((&room.name, false, room.places.min(claim.at_most) as i64 + 1));
+                let limit = room.places.min(claim.at_most) as i64 + 1;
+                asked.push((&room.name, Walk::Handler(Arc::clone(&room.name), false), limit));
             }
         }
         let mut further = vec![run!(OUTLOOK, claim.owner as i64), run!(BEHIND)];
         let mut walks = Walks::new(link);
-        for &(name, recurs, limit) in &asked {
-            walks.due(&mut further, name, recurs, limit);
-            further.push(walks.step(NEXT, name, recurs, limit));
+        for (_, walk, limit) in &asked {
+            walks.all(&mut further, walk, *limit);
         }
         let (mut work, mut answers) = Self::open(link, 0, further)?;
         work.dialect.outlook = Outlook::of(&answers.next().unwrap_or_default());
         work.dialect.any_behind = !answers.next().unwrap_or_default().is_empty();
         let mut indexes = Vec::new();
-        for (name, recurs, limit) in asked {
-            let rows = walks.take(&mut answers, name, recurs);
-            let next = answers.next().unwrap_or_default();
-            if let Some(next) = next.first().filter(|next| next.get::<_, i64>(1) == 0) {
-                let first = next.get::<_, Option<i64>>(0).unwrap_or(i64::MAX);
-                link.cursors.borrow_mut().found(name, recurs, first, next.get(3));
-            }
-            let (Some(kind), Some(next)) = (work.known(name), next.first()) else { continue };
-            if let Some(priorities) = next.get::<_, Option<Vec<i64>>>(2) {
-                let priorities = priorities.into_iter().filter_map(|priority| i8::try_from(priority).ok());
-                work.dialect.priorities.insert(kind, priorities.collect());
-            }
-            indexes.push(((kind, (!recurs).then_some(0)), limit, rows, (next.get(0), next.get(1))));
+        for (name, walk, limit) in asked {
+            let (rows, next) = walks.take_all(&mut answers, &walk);
+            let (Some(kind), Some(next)) = (work.known(name), next) else { continue };
+            let is_plain = matches!(walk, Walk::Handler(_, false));
+            indexes.push(((kind, is_plain.then_some(0)), limit, rows, next));
         }
-        work.ask_priorities(&mut indexes)?;
+        work.ask_priorities(&mut walks, &mut indexes)?;
         let mut heads: HashMap<Index, Heads> = HashMap::new();
         let mut rests: HashMap<Index, Option<Micros>> = HashMap::new();
         let mut read = Vec::new();
@@ -478,14 +526,14 @@ impl<'a> Work<'a> {
         Ok(work)
     }
 
-    /// The due jobs with priorities, by one further trip if there are any.
-    fn ask_priorities(&self, indexes: &mut Vec<Found>) -> Result<(), Failure> {
+    /// The due jobs with priorities, by one further trip where handlers have had such jobs.
+    fn ask_priorities(&self, walks: &mut Walks<'_>, indexes: &mut Vec<Found>) -> Result<(), Failure> {
         let (mut steps, mut asked) = (Vec::new(), Vec::new());
         for &((kind, which), limit, ..) in &*indexes {
-            for &priority in self.dialect.priorities.get(&kind).filter(|_| which.is_some()).into_iter().flatten() {
-                asked.push(((kind, Some(priority)), limit));
-                let (kind, priority) = (kind as i64, i64::from(priority));
-                steps.extend([run!(DUE_OF, kind, priority, limit), run!(NEXT_OF, kind, priority, limit)]);
+            for priority in which.into_iter().flat_map(|_| self.dialect.link.priorities_of(kind)) {
+                let walk = Walk::Priority(kind as i64, priority);
+                walks.all(&mut steps, &walk, limit);
+                asked.push(((kind, Some(priority)), walk, limit));
             }
         }
         if steps.is_empty() {
@@ -496,10 +544,9 @@ impl<'a> Work<'a> {
             return Err(failure);
         }
         let mut answers = answers.into_iter();
-        for (index, limit) in asked {
-            let (rows, next) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
-            let next = next.first().map_or((None, 0), |next| (next.get(0), next.get(1)));
-            indexes.push((index, limit, rows, next));
+        for (index, walk, limit) in asked {
+            let (rows, next) = walks.take_all(&mut answers, &walk);
+            indexes.push((index, limit, rows, next.unwrap_or_default()));
         }
         Ok(())
     }
@@ -579,7 +626,10 @@ impl<'a> Work<'a> {
         let done = Committed { now: self.up, effects: self.effects, before, questions, looks, answers: after };
         match failed {
             Some(failure) if !is_done => Err((failure, has_written.then(|| Box::new(done)))),
-            _ => Ok(done),
+            _ => {
+                link.cursors.borrow_mut().commit();
+                Ok(done)
+            }
         }
     }
 }
