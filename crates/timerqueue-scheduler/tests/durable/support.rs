@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use timerqueue::{ManualClock, Runtime};
 use timerqueue_scheduler::{Builder, Error, Pending, Run, Scheduler};
 
-pub(crate) const LONG: Duration = Duration::from_secs(30);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A folder that goes with its test.
 pub(crate) struct Folder(PathBuf);
