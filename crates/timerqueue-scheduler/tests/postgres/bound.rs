@@ -65,7 +65,7 @@ fn m2_sql_and_older_nodes_keep_the_group() {
     server.psql(&format!("SELECT {schema}.put('h', 'a', in_group => 'x')"));
     let row = || server.psql(&format!("SELECT wake IS NULL, apart = due, affinity FROM {schema}.jobs"));
     assert_eq!(row(), "t|t|x");
-    let head = |of: &str| server.psql(&format!("SELECT {of} FROM {schema}.affinities"));
+    let head = |of: &str| server.psql(&format!("SELECT {of} FROM {schema}.heads"));
     assert_eq!(head("head IS NOT NULL AND idle IS NULL"), "t");
     server.psql(&format!("UPDATE {schema}.jobs SET due = 7, wake = 7"));
     assert_eq!(row(), "t|t|x");
@@ -170,6 +170,6 @@ fn m4_jobs_taken_away_by_statements_are_in_no_other_jobs_way() {
     server.psql(&format!("SELECT {schema}.put('h', 'a', due => now() + interval '1 day', clash => 'replace')"));
     server.psql(&format!("DELETE FROM {schema}.jobs WHERE key = 'b'"));
     until("the third one has run", || log.lock().unwrap().len() == 4);
-    let heads = format!("SELECT count(*) FROM {schema}.affinities WHERE head IS NOT NULL");
+    let heads = format!("SELECT count(*) FROM {schema}.heads WHERE head IS NOT NULL");
     until("no group is looked at again", || server.psql(&heads) == "0");
 }

@@ -199,7 +199,9 @@ fn l17_runs_of_older_nodes_come_back_after_their_own_leases() {
     let row = |key: &str, of: &str| server.psql(&format!("SELECT {of} FROM {schema}.jobs WHERE key = '{key}'"));
     assert_eq!(row("long", "wake IS NULL AND apart IS NULL"), "t", "no claim looks at it");
     until("one waits again", || row("short", "state = 0 AND lease IS NULL AND apart = due") == "t");
-    let head = format!("SELECT count(*) FROM {schema}.affinities WHERE head IS NOT NULL AND affinity = 'short'");
+    let head = format!(
+        "SELECT count(*) FROM {schema}.heads JOIN {schema}.affinities USING (id) WHERE heads.head IS NOT NULL AND affinity = 'short'"
+    );
     assert_eq!(server.psql(&head), "1");
     assert_eq!(row("long", "state"), "2");
     // The older node closes, and its run goes on. Then it is gone.

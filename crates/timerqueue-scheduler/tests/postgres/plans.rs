@@ -4,7 +4,7 @@
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
-use timerqueue_scheduler::{Run, Scheduler};
+use timerqueue_scheduler::{Handler, Run, Scheduler};
 
 use crate::locks::Open;
 use crate::server::{Server, new_schema, until};
@@ -23,6 +23,12 @@ const MOST: u64 = 60;
 enum Kind {
     Plain,
     Priority,
+    /// One of 25 groups.
+    Group,
+    /// A group that runs one job at a time.
+    OneByOne,
+    /// With a limit over all nodes.
+    Everywhere,
 }
 
 /// A node beside rows that have left, and what keeps these.
@@ -51,7 +57,12 @@ impl Left {
             ended.lock().unwrap().recv().unwrap();
         };
         let store = connect(&server, &options(&schema));
-        let node = Scheduler::builder().store(store).handler("log", logs).handler("held", held).start().unwrap();
+        let logs = match kind {
+            Kind::OneByOne => Handler::new("log", logs).parallel_per_group(1),
+            Kind::Everywhere => Handler::new("log", logs).parallel_everywhere(8),
+            _ => Handler::new("log", logs),
+        };
+        let node = Scheduler::builder().store(store).register(logs).handler("held", held).start().unwrap();
         let mut report = Open::new(&server, &schema);
         report.run("ROLLBACK; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM jobs");
         Some(Self { kind, server, schema, node, log, report, ends })
@@ -61,8 +72,10 @@ impl Left {
         let put = |n: usize| {
             let put = self.node.put_to("log", &n).key(&format!("{name}/{n}"));
             match self.kind {
-                Kind::Plain => put,
+                Kind::Plain | Kind::Everywhere => put,
                 Kind::Priority => put.priority([-3, 0, 5][n % 3]),
+                Kind::Group => put.group(&format!("g{}", n % 25)),
+                Kind::OneByOne => put.group("g"),
             }
         };
         self.ran(jobs, || {
@@ -158,6 +171,34 @@ fn l23_a_run_with_a_priority_reads_no_rows_that_have_left() {
     let Some(left) = Left::new(Kind::Priority) else { return };
     let mut run = |name: &str| left.run(name, 1);
     left.leave("left", 2_000);
+    left.check(true, &mut run);
+    left.report.end("COMMIT");
+}
+
+#[test]
+fn l23_a_run_with_a_group_reads_no_rows_that_have_left() {
+    let Some(left) = Left::new(Kind::Group) else { return };
+    let mut run = |name: &str| left.run(name, 1);
+    left.leave("left", 1_500);
+    left.check(true, &mut run);
+    left.report.end("COMMIT");
+}
+
+#[test]
+fn l23_a_run_within_a_limit_over_all_nodes_reads_no_rows_that_have_left() {
+    let Some(left) = Left::new(Kind::Everywhere) else { return };
+    let mut run = |name: &str| left.run(name, 1);
+    left.leave("left", 3_000);
+    left.check(true, &mut run);
+    left.report.end("COMMIT");
+}
+
+/// Each run is a commit of its own, and changes its group three times.
+#[test]
+fn l23_a_run_of_a_group_with_a_limit_reads_no_versions_of_the_group() {
+    let Some(left) = Left::new(Kind::OneByOne) else { return };
+    let mut run = |name: &str| left.run(name, 1);
+    left.leave("left", 300);
     left.check(true, &mut run);
     left.report.end("COMMIT");
 }

@@ -100,3 +100,42 @@ fn l17_a_step_may_take_longer_than_the_patience() {
     }
     assert_eq!(server.psql(&format!("SELECT version FROM {schema}.store")), "8");
 }
+
+/// Statements of nodes of version 7 and before: they write and read heads in `affinities`.
+#[test]
+fn l17_an_older_node_finds_the_heads_of_groups_and_they_are_found() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let store = connect(server, &options(&schema));
+    let put = |key: &str| {
+        server.psql(&format!("SELECT {schema}.put('h', '{key}', due => now() + interval '1 day', in_group => 'g')"))
+    };
+    let head = |of: &str| server.psql(&format!("SELECT count(head), count(idle) FROM {schema}.{of}"));
+    put("a");
+    assert_eq!((head("heads"), head("affinities")), ("1|0".to_owned(), "0|1".to_owned()));
+    server.psql(&format!(
+        "INSERT INTO {schema}.members (owner, name, since, until, handlers) VALUES (77, 'older', 1, {schema}.clock() + 60000000, '[]')"
+    ));
+    assert_eq!(head("affinities"), "1|0");
+    let same = format!("SELECT bool_and(a.head = h.head) FROM {schema}.affinities a JOIN {schema}.heads h USING (id)");
+    server.psql(&format!("SELECT {schema}.move('a', now() + interval '1 hour')"));
+    assert_eq!(server.psql(&same), "t");
+    // It ends the group's only job.
+    server.psql(&format!(
+        "DELETE FROM {schema}.jobs; UPDATE {schema}.affinities SET head = NULL, idle = coalesce(idle, {schema}.clock())"
+    ));
+    assert_eq!(head("heads"), "0|1");
+    put("b");
+    assert_eq!((head("heads"), head("affinities")), ("1|0".to_owned(), "1|0".to_owned()));
+    // It has gone, so no head is written for it; then it forgets groups.
+    server.psql(&format!("UPDATE {schema}.members SET dead = true; UPDATE {schema}.affinities SET idle = 1"));
+    assert_eq!(
+        server.psql(&format!(
+            "WITH gone AS (DELETE FROM {schema}.affinities WHERE idle < 2 RETURNING id) SELECT count(*) FROM gone"
+        )),
+        "0"
+    );
+    server.psql(&format!("DELETE FROM {schema}.jobs; DELETE FROM {schema}.affinities WHERE idle < 2"));
+    assert_eq!(head("heads"), "0|0");
+    drop(store);
+}

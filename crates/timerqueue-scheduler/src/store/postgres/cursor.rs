@@ -43,16 +43,32 @@ const WHOLE: Duration = Duration::from_secs(300);
 /// Numbers of transactions that are kept, and how far apart they are, in microseconds.
 const MARKS: usize = 64;
 const APART: i64 = 20_000;
+/// The most walks that are known.
+const WALKS: usize = 10_000;
 /// Before all rows.
 const BEGIN: i64 = i64::MIN;
 
-/// Rows that stand in an index in the order of an instant.
+/// Rows that are claimed in the order of their wake instants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Walk {
+pub(super) enum Due {
     /// The jobs of a handler, or its recurring jobs.
     Handler(Arc<str>, bool),
     /// The jobs of a handler with a priority.
     Priority(i64, i8),
+}
+
+/// Rows that stand in an index in the order of an instant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Walk {
+    Due(Due),
+    /// The jobs of a group that wait, by its number.
+    Group(i64),
+    /// The runs of a group, in the order of their begins.
+    Runs(i64),
+    /// The runs of a handler among those of all members, in the order of their begins.
+    Counted(i64),
+    /// The groups of a handler and a member, in the order of their heads.
+    Heads(i64, i64),
 }
 
 /// The cursors of a connection.
@@ -104,6 +120,19 @@ impl Cursors {
         self.lows.get(walk).copied()
     }
 
+    /// The handlers, the members and the begins of the walks for groups.
+    pub(super) fn heads(&self) -> (Vec<i64>, Vec<i64>, Vec<i64>) {
+        let (mut kinds, mut members, mut lows) = (Vec::new(), Vec::new(), Vec::new());
+        for (walk, &low) in &self.lows {
+            if let Walk::Heads(kind, member) = *walk {
+                kinds.push(kind);
+                members.push(member);
+                lows.push(low);
+            }
+        }
+        (kinds, members, lows)
+    }
+
     /// A transaction has read the instant `at`, and then got its number.
     pub(super) fn mark(&mut self, at: i64, number: i64) {
         let is_apart = self.marks.back().is_none_or(|&(last, _)| at >= last.saturating_add(APART));
@@ -126,6 +155,9 @@ impl Cursors {
 
     /// The transaction is committed.
     pub(super) fn commit(&mut self) {
+        if self.lows.len() > WALKS {
+            self.lows.clear();
+        }
         for (walk, low) in self.found.drain(..) {
             let known = self.lows.entry(walk).or_insert(low);
             *known = low.max(*known);

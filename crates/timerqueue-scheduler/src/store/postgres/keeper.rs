@@ -206,9 +206,7 @@ async fn keep_nodes(shared: &Shared, wire: &Wire) -> Result<(), tokio_postgres::
     let long = micros(shared.settings.lease * 10).max(60_000_000);
     wire.ask("DELETE FROM nodes WHERE seen < clock() - $1", &[&long]).await?;
     // Those that others have locked are in use again.
-    let idle = "DELETE FROM affinities WHERE id IN (SELECT id FROM affinities WHERE idle <= clock() - $1 ORDER BY idle \
-                LIMIT 1000 FOR UPDATE SKIP LOCKED)";
-    wire.ask(idle, &[&KEPT_MICROS]).await?;
+    wire.ask("SELECT forget_idle($1)", &[&KEPT_MICROS]).await?;
     // Also where no job is kept any more.
     let over = "DELETE FROM finished WHERE id IN (SELECT id FROM finished WHERE keep_until <= (SELECT clock()) \
                 ORDER BY keep_until LIMIT 1000 FOR UPDATE SKIP LOCKED)";

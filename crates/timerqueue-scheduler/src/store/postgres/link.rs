@@ -18,7 +18,7 @@ use tokio::runtime::{Handle, Runtime};
 use tokio_postgres::Row;
 
 use super::Settings;
-use super::cursor::{Cursors, Walk};
+use super::cursor::{Cursors, Due, Walk};
 use super::error::Failure;
 use super::params::Param;
 use super::wire::{self, Answers, Step, Wire, limited};
@@ -133,7 +133,7 @@ impl Link {
             for priority in priorities_in(bits) {
                 kinds.push(kind);
                 priorities.push(i64::from(priority));
-                lows.push(self.cursors.borrow().low(&Walk::Priority(kind, priority)).unwrap_or(i64::MIN));
+                lows.push(self.cursors.borrow().low(&Walk::Due(Due::Priority(kind, priority))).unwrap_or(i64::MIN));
             }
         }
         (kinds, priorities, lows)

@@ -9,16 +9,18 @@
 //! One statement of a claim tells whether there is anything here at all ([`OUTLOOK`]). If not, a
 //! claim asks no more.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cursor::Walk;
 use super::error::{Failure, Remedy};
 use super::rows::{self, with_columns};
+use super::schema::VERSION;
 use super::work::{LOCKED_AGAIN, Work};
 use crate::store::columns::Read;
 use crate::store::rules::{Rows, Runs};
-use crate::store::sql::{Answer, Claimable, group_of, values};
+use crate::store::sql::{Answer, Claimable, SERVER, group_of, values};
 use crate::store::{Entry, Fault, Held, Micros, Op, Settle, Verdict, limits, text};
 
 /// What there is beside the rows of handlers: the member with the end of its lease, whether a
@@ -32,8 +34,12 @@ pub(super) const OUTLOOK: &str = "SELECT mine.id, mine.until, EXISTS (SELECT FRO
 /// groups is due, or a job with a priority, by the walks for these. What is due later, and what is
 /// of other handlers, does not matter.
 pub(super) const OUTLOOK_OF: &str = "SELECT mine.id, mine.until, EXISTS (SELECT FROM members WHERE dead OR leaving), \
-     EXISTS (SELECT FROM handlers h WHERE name = ANY($2::text[]) AND EXISTS (SELECT FROM affinities WHERE handler = h.id \
-     AND head <= current_setting('timerqueue.now')::bigint)) \
+     EXISTS (SELECT FROM handlers h CROSS JOIN (SELECT 0 AS id UNION ALL SELECT id FROM members WHERE owner = $1 AND NOT dead) AS m \
+     LEFT JOIN unnest($6::bigint[], $7::bigint[], $8::bigint[]) AS walk (handler, member, low) ON walk.handler = h.id AND walk.member = m.id \
+     WHERE h.name = ANY($2::text[]) AND (EXISTS (SELECT FROM heads WHERE handler = h.id AND member = m.id \
+     AND head BETWEEN coalesce(walk.low, 0) AND current_setting('timerqueue.now')::bigint) \
+     OR EXISTS (SELECT FROM heads WHERE early AND handler = h.id AND member = m.id \
+     AND head + 0 < least(walk.low, current_setting('timerqueue.now')::bigint)))) \
      OR EXISTS (SELECT FROM unnest($3::bigint[], $4::bigint[], $5::bigint[]) AS walk (handler, priority, low) \
      JOIN handlers h ON h.id = walk.handler WHERE h.name = ANY($2) \
      AND (EXISTS (SELECT FROM jobs AS j WHERE j.handler = walk.handler AND j.priority = walk.priority AND j.priority <> 0 \
@@ -99,10 +105,10 @@ impl Work<'_> {
         let sql = "SELECT id FROM members WHERE owner = $1 AND NOT dead";
         let mut found = self.query(sql, &[&owner]);
         if found.is_empty() {
-            let sql =
-                "INSERT INTO members (owner, name, since, until, handlers) VALUES ($1, $2, $3, $4, $5) RETURNING id";
+            let sql = "INSERT INTO members (owner, name, since, until, handlers, tables) VALUES ($1, $2, $3, $4, $5, $6) RETURNING id";
             let (name, handlers) = (entry.name.replace('\0', "\u{FFFD}"), text::write_handlers(&entry.handlers));
-            found = self.query(sql, &[&owner, &name, &now, &now.saturating_add(micros(lease)), &handlers]);
+            let (until, version) = (now.saturating_add(micros(lease)), i64::from(VERSION));
+            found = self.query(sql, &[&owner, &name, &now, &until, &handlers, &version]);
         }
         self.dialect.outlook.member = found.first().map(|row| row.get(0));
     }
@@ -165,36 +171,73 @@ impl Work<'_> {
         self.flush();
         let (kinds, of, now) = (kinds.iter().map(|&kind| kind as i64).collect::<Vec<_>>(), member as i64, now.as_i64());
         let limit = i64::try_from(at_most).unwrap_or(i64::MAX);
-        let seen = "SELECT head, id, handler FROM affinities WHERE handler = ANY($1::bigint[]) AND member = $2 \
-                    AND head <= $3 ORDER BY head, id LIMIT $4";
-        let mut due = self.query(seen, &[&kinds, &of, &now, &limit]);
+        let lows: Vec<i64> = kinds.iter().map(|&kind| self.low(&Walk::Heads(kind, of))).collect();
+        let seen = "SELECT due.head, due.id, walk.handler FROM unnest($1::bigint[], $5::bigint[]) AS walk (handler, low) CROSS JOIN LATERAL \
+                    ((SELECT head, id FROM heads WHERE handler = walk.handler AND member = $2 AND head BETWEEN walk.low AND $3 \
+                    ORDER BY head, id LIMIT $4) UNION ALL (SELECT head, id FROM heads WHERE early AND handler = walk.handler \
+                    AND member = $2 AND head + 0 < least(walk.low, $3 + 1) ORDER BY head + 0, id LIMIT $4)) AS due ORDER BY 1, 2 LIMIT $4";
+        let due = self.query(seen, &[&kinds, &of, &now, &limit, &lows]);
+        let mut due: Vec<(i64, i64, i64)> = due.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
         if member != 0 && !due.is_empty() {
             // While this transaction lasts, no other node marks the member dead.
             if self.query("SELECT id FROM members WHERE id = $1 AND NOT dead FOR KEY SHARE", &[&of]).is_empty() {
                 self.dialect.is_locked = true;
                 return Vec::new();
             }
-            let locked = "SELECT head, id, handler FROM affinities WHERE handler = ANY($1::bigint[]) AND member = $2 \
-                          AND head <= $3 ORDER BY head, id LIMIT $4 FOR UPDATE SKIP LOCKED";
-            let found = self.query(locked, &[&kinds, &of, &now, &limit]);
-            self.dialect.is_locked |= found.len() < due.len();
-            due = found;
-            let ids: Vec<i64> = due.iter().map(|row| row.get(1)).collect();
-            self.lock_jobs(&ids, now, limit);
+            let ids: Vec<i64> = due.iter().map(|&(_, id, _)| id).collect();
+            let locked = "SELECT id FROM affinities WHERE id = ANY($1::bigint[]) AND member = $2 ORDER BY id FOR UPDATE SKIP LOCKED";
+            let locked: Vec<i64> = self.query(locked, &[&ids, &of]).iter().map(|row| row.get(0)).collect();
+            let seen = due.len();
+            due.retain(|(_, id, _)| locked.contains(id));
+            self.lock_jobs(&mut due, now, limit);
+            self.dialect.is_locked |= due.len() < seen;
         }
-        due.iter()
-            .map(|row| (Micros::new(row.get(0)), row.get::<_, i64>(1) as u64, row.get::<_, i64>(2) as usize))
-            .collect()
+        due.into_iter().map(|(head, id, kind)| (Micros::new(head), id as u64, kind as usize)).collect()
     }
 
-    fn lock_jobs(&mut self, ids: &[i64], now: i64, limit: i64) {
-        let facts = "SELECT id, handler, affinity, member, next, version, most, \
-                     (SELECT count(*) FROM jobs j WHERE j.affinity_id = a.id AND j.state = 2), \
-                     EXISTS (SELECT FROM jobs j WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart <= $2) \
-                     FROM affinities a WHERE id = ANY($1::bigint[])";
-        for row in self.query(facts, &[&ids, &now]) {
-            let (group, running) = (group_of(&row), row.get::<_, i64>(7) as u64);
-            if !row.get::<_, bool>(8) {
+    /// Where a walk begins.
+    fn low(&self, walk: &Walk) -> i64 {
+        self.dialect.link.cursors.borrow().low(walk).unwrap_or(i64::MIN)
+    }
+
+    /// The runs of a handler among those of all members.
+    pub(super) fn count_runs(&mut self, kind: i64) -> u64 {
+        let (walk, sql) = (Walk::Counted(kind), SERVER.counted);
+        let found = self.query(sql, &[&kind, &self.low(&walk)]);
+        let Some(row) = found.first() else { return 0 };
+        let first = row.get::<_, Option<i64>>(1).unwrap_or(i64::MAX);
+        self.dialect.link.cursors.borrow_mut().found(&walk, first, row.get(2));
+        row.get::<_, i64>(0) as u64
+    }
+
+    /// What groups are settled by.
+    pub(super) fn find_facts(&mut self, ids: &[i64]) -> Vec<tokio_postgres::Row> {
+        let lows: Vec<i64> = ids.iter().map(|&id| self.low(&Walk::Group(id))).collect();
+        let ran: Vec<i64> = ids.iter().map(|&id| self.low(&Walk::Runs(id))).collect();
+        let rows = self.query(SERVER.facts, &[&ids, &lows, &ran]);
+        let mut cursors = self.dialect.link.cursors.borrow_mut();
+        for row in &rows {
+            let (id, under_way) = (row.get(0), row.get(16));
+            let first = |column| row.get::<_, Option<i64>>(column).unwrap_or(i64::MAX);
+            cursors.found(&Walk::Runs(id), first(14), under_way);
+            cursors.found(&Walk::Group(id), first(15), under_way);
+        }
+        drop(cursors);
+        rows
+    }
+
+    /// The due jobs of these groups, which are locked: those that are not due any more are left
+    /// out.
+    fn lock_jobs(&mut self, due: &mut Vec<(i64, i64, i64)>, now: i64, limit: i64) {
+        let ids: Vec<i64> = due.iter().map(|&(_, id, _)| id).collect();
+        let facts = self.find_facts(&ids);
+        let head = |row: &tokio_postgres::Row| row.get::<_, Option<i64>>(7).filter(|&head| head <= now);
+        let heads: HashMap<i64, i64> = facts.iter().filter_map(|row| Some((row.get(0), head(row)?))).collect();
+        *due = due.iter().filter_map(|&(_, id, kind)| Some((*heads.get(&id)?, id, kind))).collect();
+        due.sort_unstable();
+        for row in facts.iter().filter(|row| heads.contains_key(&row.get(0))) {
+            let (group, running) = (group_of(row), row.get::<_, i64>(8) as u64);
+            if row.get::<_, Option<i64>>(9).is_none_or(|first| first > now) {
                 // Its due jobs were taken away by another way than this one, such as a statement of
                 // a user's.
                 self.groups.unsettled.insert(group.id);
@@ -202,13 +245,19 @@ impl Work<'_> {
             let claimable = Claimable { running, waiting: VecDeque::new(), group };
             self.groups.claimable.insert(claimable.group.id, claimable);
         }
+        let ids: Vec<i64> = due.iter().map(|&(_, id, _)| id).collect();
+        let lows: Vec<i64> = ids.iter().map(|&id| self.low(&Walk::Group(id))).collect();
         let sql = with_columns!(
             "SELECT ",
-            " FROM jobs WHERE id IN (SELECT job.id FROM unnest($1::bigint[]) AS a (id), LATERAL \
-             (SELECT id FROM jobs AS j WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart <= $2 \
-             ORDER BY j.apart, j.id LIMIT $3) AS job) AND state = 0 AND apart <= $2 ORDER BY apart, id FOR UPDATE SKIP LOCKED"
+            " FROM jobs WHERE id = ANY(ARRAY(SELECT job.id FROM unnest($1::bigint[], $4::bigint[]) AS a (id, low) CROSS JOIN LATERAL \
+             ((SELECT id FROM jobs AS j WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart BETWEEN a.low AND $2 \
+             ORDER BY j.apart, j.id LIMIT $3) UNION ALL (SELECT id FROM jobs AS j WHERE j.early AND j.affinity_id = a.id \
+             AND j.apart < a.low AND j.apart <= $2 ORDER BY j.apart, j.id LIMIT $3)) AS job)) \
+             AND state + 0 = 0 AND apart <= $2 FOR UPDATE SKIP LOCKED"
         );
-        let read: Vec<Read> = self.query(sql, &[&ids, &now, &limit]).iter().map(rows::read).collect();
+        let mut read: Vec<Read> = self.query(sql, &[&ids, &now, &limit, &lows]).iter().map(rows::read).collect();
+        // Here: for their order, or by their state, the server would read an index of all rows.
+        read.sort_unstable_by_key(|read| (read.row.wake(), read.row.id));
         for row in &read {
             let (Some(tie), Some(wake)) = (&row.row.tie, row.row.wake()) else { continue };
             if let Some(claimable) = self.groups.claimable.get_mut(&tie.group) {
@@ -228,22 +277,27 @@ impl Work<'_> {
         }
         self.flush();
         let kinds: Vec<i64> = kinds.iter().map(|&kind| kind as i64).collect();
-        let found = match of {
-            None => {
-                let sql = "SELECT min(head) FROM affinities WHERE handler = ANY($1::bigint[]) AND head IS NOT NULL";
-                self.query(sql, &[&kinds])
-            }
-            Some((member, now)) => {
-                let sql = "SELECT min((SELECT head FROM affinities WHERE handler = k AND member = m AND head > $3 ORDER BY head LIMIT 1)) \
-                           FROM unnest($1::bigint[]) AS kinds (k), unnest(ARRAY[0, $2::bigint]) AS members (m)";
-                self.query(sql, &[&kinds, &(member as i64), &now.as_i64()])
-            }
+        let Some((member, now)) = of else {
+            let sql = "SELECT min(head) FROM heads WHERE handler = ANY($1::bigint[]) AND head IS NOT NULL";
+            let found = self.query(sql, &[&kinds]);
+            return found.first().and_then(|row| row.get::<_, Option<i64>>(0)).map(Micros::new);
         };
-        let first = found.first().and_then(|row| row.get::<_, Option<i64>>(0)).map(Micros::new);
-        let next = [first, again.filter(|_| of.is_some())].into_iter().flatten().min();
-        if of.is_some() {
-            self.dialect.next_bound = next;
+        let walks = kinds.iter().flat_map(|&kind| [0, member as i64].map(|member| (kind, member)));
+        let (kinds, members): (Vec<i64>, Vec<i64>) = walks.unzip();
+        let walks: Vec<Walk> = kinds.iter().zip(&members).map(|(&kind, &member)| Walk::Heads(kind, member)).collect();
+        let lows: Vec<i64> = walks.iter().map(|walk| self.low(walk)).collect();
+        let sql = "SELECT (SELECT head FROM heads WHERE handler = walk.handler AND member = walk.member AND head >= walk.low ORDER BY head LIMIT 1), \
+                   (SELECT head FROM heads WHERE handler = walk.handler AND member = walk.member AND head > $4 ORDER BY head LIMIT 1), \
+                   pg_snapshot_xmin(pg_current_snapshot())::text::bigint \
+                   FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS walk (handler, member, low, place) ORDER BY place";
+        let found = self.query(sql, &[&kinds, &members, &lows, &now.as_i64()]);
+        let mut cursors = self.dialect.link.cursors.borrow_mut();
+        for (walk, row) in walks.iter().zip(&found) {
+            cursors.found(walk, row.get::<_, Option<i64>>(0).unwrap_or(i64::MAX), row.get(2));
         }
-        next
+        drop(cursors);
+        let first = found.iter().filter_map(|row| row.get::<_, Option<i64>>(1)).min().map(Micros::new);
+        self.dialect.next_bound = [first, again].into_iter().flatten().min();
+        self.dialect.next_bound
     }
 }

@@ -79,7 +79,7 @@ pub(super) const NEAR: &str = joined!([
     " JOIN handlers AS handler ON handler.id = job.handler WHERE \
          job.id IN (SELECT near.id FROM handlers h CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.handler = h.id \
          AND NOT j.recurs AND j.wake <= (SELECT clock() + $1) AND j.state = 0 ORDER BY j.wake LIMIT $2) AS near) \
-         OR job.id IN (SELECT bound.id FROM affinities a CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.affinity_id = a.id \
+         OR job.id IN (SELECT bound.id FROM heads a CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.affinity_id = a.id \
          AND j.state = 0 AND j.apart <= (SELECT clock() + $1) ORDER BY j.apart LIMIT $2) AS bound \
          WHERE a.head <= (SELECT clock() + $1)) \
          OR job.id IN (SELECT other.id FROM handlers h CROSS JOIN LATERAL priorities_of(h.id) AS p (priority) \

@@ -95,11 +95,107 @@ BEGIN
         'attempt', run.attempt, 'end', 'done', 'error', NULL))::text);
 END $$;
 
+-- Heads and idle times of groups, by the columns of `affinities` with these names, which nodes of version 7 and before write and read. Each put, claim and
+-- end of a run changes them. So they are in a table without a unique index: for such an index a change reads all versions of its row, which stay while a
+-- snapshot is held. The last version is the first one in the order of the stamps, backwards. A group is locked in `affinities`.
+CREATE TABLE IF NOT EXISTS heads (
+    id bigint NOT NULL,                -- of the group
+    stamp bigint NOT NULL,             -- counts the changes
+    handler bigint NOT NULL,
+    member bigint NOT NULL,
+    head bigint,
+    idle bigint,
+    early boolean NOT NULL             -- the head was written late, as in `jobs`
+);
+
+CREATE INDEX IF NOT EXISTS heads_groups ON heads (id, stamp);
+CREATE INDEX IF NOT EXISTS heads_due ON heads (handler, member, head, id) WHERE head IS NOT NULL;
+-- By an expression, since `heads_due` would have the order as well.
+CREATE INDEX IF NOT EXISTS heads_early ON heads (handler, member, (head + 0), id) WHERE early;
+CREATE INDEX IF NOT EXISTS heads_idle ON heads (idle) WHERE idle IS NOT NULL;
+
+ALTER TABLE members ADD COLUMN IF NOT EXISTS tables bigint NOT NULL DEFAULT 7; -- the version that the node knows
+
+-- The first wake instant of the jobs of a group, which is locked, if they may be claimed.
+CREATE OR REPLACE FUNCTION head_of(tie bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT CASE WHEN a.next = 0 AND (a.most = 0 OR a.most > (SELECT count(*) FROM jobs j WHERE j.affinity_id = tie AND j.state = 2))
+        THEN (SELECT j.apart FROM jobs j WHERE j.affinity_id = tie AND j.state = 0 AND j.apart IS NOT NULL ORDER BY j.apart LIMIT 1) END
+        FROM affinities a WHERE a.id = tie);
+END $$;
+
+-- Writes the head of a group, which is locked, and whether it has a job.
+CREATE OR REPLACE FUNCTION set_head(tie bigint, first bigint, has_job boolean, now bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE heads h SET head = first, idle = CASE WHEN NOT has_job THEN coalesce(h.idle, now) END, early = coalesce(first < numbered(), false),
+        stamp = h.stamp + 1
+    WHERE h.ctid = (SELECT n.ctid FROM heads n WHERE n.id = tie ORDER BY n.stamp DESC LIMIT 1)
+        AND (h.head IS DISTINCT FROM first OR (h.idle IS NULL) <> has_job);
+    IF FOUND AND EXISTS (SELECT FROM members m WHERE m.tables < 8 AND NOT m.dead) THEN
+        UPDATE affinities a SET head = h.head, idle = h.idle
+        FROM (SELECT n.head, n.idle FROM heads n WHERE n.id = tie ORDER BY n.stamp DESC LIMIT 1) AS h WHERE a.id = tie;
+    END IF;
+END $$;
+
+-- What changes in `affinities`: groups and their members, and what nodes of older versions write.
+CREATE OR REPLACE FUNCTION group_changes() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO heads VALUES (NEW.id, 0, NEW.handler, NEW.member, NEW.head, NEW.idle, coalesce(NEW.head < numbered(), false));
+    ELSIF TG_OP = 'DELETE' THEN
+        DELETE FROM heads h WHERE h.id = OLD.id;
+    ELSE
+        UPDATE heads h SET member = NEW.member, head = CASE WHEN NEW.head IS DISTINCT FROM OLD.head THEN NEW.head ELSE h.head END,
+            idle = CASE WHEN NEW.idle IS DISTINCT FROM OLD.idle THEN NEW.idle ELSE h.idle END, stamp = h.stamp + 1,
+            early = CASE WHEN NEW.head IS DISTINCT FROM OLD.head THEN coalesce(NEW.head < numbered(), false) ELSE h.early OR h.head IS NOT NULL END
+        WHERE h.ctid = (SELECT n.ctid FROM heads n WHERE n.id = NEW.id ORDER BY n.stamp DESC LIMIT 1)
+            AND (h.member <> NEW.member OR (NEW.head IS DISTINCT FROM OLD.head AND NEW.head IS DISTINCT FROM h.head)
+                OR (NEW.idle IS DISTINCT FROM OLD.idle AND NEW.idle IS DISTINCT FROM h.idle));
+    END IF;
+    RETURN NULL;
+END $$;
+
+DROP TRIGGER IF EXISTS affinities_heads ON affinities;
+CREATE TRIGGER affinities_heads AFTER INSERT OR DELETE OR UPDATE OF member, head, idle ON affinities FOR EACH ROW EXECUTE FUNCTION group_changes();
+INSERT INTO heads SELECT a.id, 0, a.handler, a.member, a.head, a.idle, a.head IS NOT NULL FROM affinities a
+WHERE NOT EXISTS (SELECT FROM heads h WHERE h.id = a.id);
+
+-- A node of an older version finds the heads as they are. It removes no group that has a job.
+CREATE OR REPLACE FUNCTION older_enters() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+BEGIN
+    UPDATE affinities a SET head = h.head, idle = h.idle FROM heads h WHERE h.id = a.id AND (a.head, a.idle) IS DISTINCT FROM (h.head, h.idle);
+    RETURN NULL;
+END $$;
+
+DROP TRIGGER IF EXISTS members_older ON members;
+CREATE TRIGGER members_older AFTER INSERT ON members FOR EACH ROW WHEN (NEW.tables < 8) EXECUTE FUNCTION older_enters();
+
+CREATE OR REPLACE FUNCTION keep_group() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+BEGIN
+    RETURN CASE WHEN NOT EXISTS (SELECT FROM jobs j WHERE j.affinity_id = OLD.id) THEN OLD END;
+END $$;
+
+DROP TRIGGER IF EXISTS affinities_kept ON affinities;
+CREATE TRIGGER affinities_kept BEFORE DELETE ON affinities FOR EACH ROW EXECUTE FUNCTION keep_group();
+
+-- Removes groups that have been without jobs for so long. Those that others have locked are in use again.
+CREATE OR REPLACE FUNCTION forget_idle(kept bigint) RETURNS void LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+DECLARE
+    before bigint := clock() - kept;
+    ties bigint[] := ARRAY(SELECT a.id FROM affinities a
+        WHERE a.id = ANY(ARRAY(SELECT h.id FROM heads h WHERE h.idle <= before ORDER BY h.idle LIMIT 1000)) FOR UPDATE SKIP LOCKED);
+BEGIN
+    -- A statement after the locks: it sees the puts that came before them.
+    DELETE FROM affinities a WHERE a.id = ANY(ties)
+        AND (SELECT h.idle FROM heads h WHERE h.id = a.id ORDER BY h.stamp DESC LIMIT 1) <= before;
+END $$;
+
 -- These runs, which are locked, wait again, but for those that are done. The first two ends in a row speak against each run of a node, further ones
 -- against a run that was alone.
 CREATE OR REPLACE FUNCTION take_back(runs bigint[]) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
 DECLARE
     taken bigint;
+    ties bigint[];
 BEGIN
     UPDATE jobs SET state = 0, lease = NULL, paused = paused AND NOT cancelled,
         wake = CASE WHEN cancelled OR NOT paused THEN due END,
@@ -109,11 +205,8 @@ BEGIN
     WHERE id = ANY(runs) AND state = 2 AND ended IS NULL;
     GET DIAGNOSTICS taken = ROW_COUNT;
     UPDATE jobs SET owner = 0 WHERE id = ANY(runs) AND state = 2 AND ended IS NOT NULL;
-    PERFORM FROM affinities WHERE id IN (SELECT affinity_id FROM jobs WHERE id = ANY(runs)) ORDER BY id FOR UPDATE;
-    UPDATE affinities a SET head = CASE WHEN a.next = 0 AND (a.most = 0 OR a.most >
-        (SELECT count(*) FROM jobs j WHERE j.affinity_id = a.id AND j.state = 2))
-        THEN (SELECT min(j.apart) FROM jobs j WHERE j.affinity_id = a.id AND j.state = 0) END
-    WHERE id IN (SELECT affinity_id FROM jobs WHERE id = ANY(runs));
+    ties := ARRAY(SELECT a.id FROM affinities a WHERE a.id IN (SELECT affinity_id FROM jobs WHERE id = ANY(runs)) ORDER BY a.id FOR UPDATE);
+    PERFORM set_head(tie, head_of(tie), true, NULL) FROM unnest(ties) AS locked (tie);
     RETURN taken;
 END $$;
 
@@ -150,7 +243,10 @@ DROP TRIGGER IF EXISTS told_at_commit ON told;
 CREATE CONSTRAINT TRIGGER told_at_commit AFTER INSERT ON told DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION tell();
 
 -- A job is to be looked at from this instant on.
-CREATE OR REPLACE FUNCTION wakes(kind bigint, tie bigint, first bigint) RETURNS void LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION wakes(kind bigint, tie bigint, first bigint) RETURNS void LANGUAGE plpgsql
+SET search_path = $SCHEMA$ AS $$
+DECLARE
+    is_open boolean;
 BEGIN
     -- One of many puts in a transaction finds that the first one has said it.
     IF NOT EXISTS (SELECT FROM told t WHERE t.tx = txid_current() AND t.handler = kind AND t.grouped = (tie IS NOT NULL) AND t.at <= first) THEN
@@ -160,12 +256,11 @@ BEGIN
     IF tie IS NULL THEN
         RETURN;
     END IF;
-    -- The row of the group is locked before its jobs are read, so its head is that of all commits.
-    PERFORM FROM affinities a WHERE a.id = tie FOR UPDATE;
-    UPDATE affinities a SET idle = NULL, head = CASE WHEN a.next = 0 AND (a.most = 0 OR a.most >
-        (SELECT count(*) FROM jobs j WHERE j.affinity_id = tie AND j.state = 2))
-        THEN (SELECT min(j.apart) FROM jobs j WHERE j.affinity_id = tie AND j.state = 0) END
-    WHERE a.id = tie;
+    -- The row of the group is locked before its jobs are read, so its head is that of all commits. An open group has no earlier job than its head. One
+    -- that was moved to later leaves the head behind: the claim that looks there sets it right.
+    SELECT a.next = 0 AND a.most = 0 INTO is_open FROM affinities a WHERE a.id = tie FOR UPDATE;
+    PERFORM set_head(tie, CASE WHEN is_open THEN least(first, (SELECT h.head FROM heads h WHERE h.id = tie ORDER BY h.stamp DESC LIMIT 1))
+        ELSE head_of(tie) END, true, NULL);
 END $$;
 
 -- No attempt at this job, which is locked, starts any more. Returns whether a run goes on.
@@ -294,9 +389,12 @@ BEGIN
             RETURNING id INTO kind;
         END IF;
         IF place.in_group IS NOT NULL THEN
-            INSERT INTO affinities (handler, affinity, idle) VALUES (kind, place.in_group, now)
-            ON CONFLICT (handler, affinity) DO UPDATE SET affinity = excluded.affinity
-            RETURNING id INTO tie;
+            SELECT a.id INTO tie FROM affinities a WHERE a.handler = kind AND a.affinity = place.in_group FOR UPDATE;
+            IF tie IS NULL THEN
+                INSERT INTO affinities (handler, affinity, idle) VALUES (kind, place.in_group, now)
+                ON CONFLICT (handler, affinity) DO UPDATE SET affinity = excluded.affinity
+                RETURNING id INTO tie;
+            END IF;
         END IF;
         PERFORM pg_current_xact_id(); -- before the insert looks at the clock: it may wait
         INSERT INTO jobs (id, key, handler, payload, due, wake, affinity, affinity_id, priority, expires, state, recurs, recurring, span, earliest, keep,
@@ -401,6 +499,17 @@ ALTER TABLE jobs
     ADD COLUMN IF NOT EXISTS begun bigint;
 ALTER TABLE jobs ALTER COLUMN added SET DEFAULT clock();
 
+-- The runs of groups, and those among all members, stand in the order of their begins, so a count of them passes by those that have left. A begin that a node of an older version has
+-- not written, or long before the number of its transaction, is the clock.
+CREATE INDEX IF NOT EXISTS jobs_group_runs ON jobs (affinity_id, begun) WHERE state = 2 AND affinity_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS jobs_counted_runs ON jobs (handler, begun) WHERE state = 2 AND counted;
+
+CREATE OR REPLACE FUNCTION set_begun() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+BEGIN
+    NEW.begun := clock();
+    RETURN NEW;
+END $$;
+
 -- Of a job that has its priority no more, `apart` moves back to `wake`.
 DROP TRIGGER IF EXISTS jobs_apart ON jobs;
 CREATE TRIGGER jobs_apart BEFORE INSERT OR UPDATE OF wake ON jobs FOR EACH ROW
@@ -413,6 +522,9 @@ ALTER TABLE jobs ADD COLUMN IF NOT EXISTS early boolean NOT NULL DEFAULT false;
 CREATE INDEX IF NOT EXISTS jobs_early ON jobs (handler, recurs, wake, id) WHERE early AND wake IS NOT NULL;
 CREATE INDEX IF NOT EXISTS jobs_early_priorities ON jobs (handler, priority, apart, id)
 WHERE early AND priority <> 0 AND state = 0 AND affinity_id IS NULL AND apart IS NOT NULL;
+
+-- Asked for without the state (those with `apart` wait), since the index of all jobs of groups would have the order as well.
+CREATE INDEX IF NOT EXISTS jobs_early_groups ON jobs (affinity_id, apart, id) WHERE early AND affinity_id IS NOT NULL AND apart IS NOT NULL;
 
 -- An instant at which the transaction had its number, less the quarter: what a node has written down, or the clock.
 CREATE OR REPLACE FUNCTION numbered() RETURNS bigint LANGUAGE sql VOLATILE AS
@@ -428,6 +540,11 @@ END $$;
 DROP TRIGGER IF EXISTS jobs_early ON jobs;
 CREATE TRIGGER jobs_early BEFORE INSERT OR UPDATE ON jobs FOR EACH ROW
 WHEN (NEW.early OR coalesce(NEW.wake, NEW.apart) < numbered()) EXECUTE FUNCTION set_early();
+
+DROP TRIGGER IF EXISTS jobs_begun ON jobs;
+CREATE TRIGGER jobs_begun BEFORE UPDATE OF state ON jobs FOR EACH ROW
+WHEN (NEW.state = 2 AND OLD.state <> 2 AND coalesce(NEW.begun, 0) < numbered()) EXECUTE FUNCTION set_begun();
+UPDATE jobs SET begun = clock() WHERE state = 2 AND begun IS NULL;
 
 -- The priorities other than zero that the jobs of a handler have had, as bits: the least one is -9. Walks for jobs with priorities begin behind the rows
 -- that have left, so a claim must know them beforehand.

@@ -225,6 +225,14 @@ impl Dialect for Server<'_> {
         work.lock(ids);
     }
 
+    fn counted(work: &mut Work<'_>, kind: usize) -> u64 {
+        work.count_runs(kind as i64)
+    }
+
+    fn facts(work: &mut Work<'_>, ids: &[i64]) -> Vec<tokio_postgres::Row> {
+        work.find_facts(ids)
+    }
+
     fn due_groups(
         work: &mut Work<'_>,
         kinds: &[usize],

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use super::aside::Aside;
-use super::cursor::Walk;
+use super::cursor::{Due, Walk};
 use super::error::{Failure, Remedy, TRIES};
 use super::link::Link;
 use super::sleepers::{self, Told};
@@ -133,8 +133,11 @@ const LOOK_AGAIN: &str = "SELECT least((SELECT min(least((SELECT apart FROM jobs
      AND wake >= walk.low AND wake < $2 ORDER BY wake LIMIT 1), \
      (SELECT wake FROM jobs WHERE early AND handler = h.id AND recurs = walk.recurs AND wake < least(walk.low, $2) ORDER BY wake LIMIT 1))) \
      FROM unnest($1::text[], $4::boolean[], $5::bigint[]) AS walk (name, recurs, low) JOIN handlers h ON h.name = walk.name WHERE NOT h.paused), \
-     (SELECT min((SELECT head FROM affinities WHERE handler = h.id AND member = m.id AND head < $2 ORDER BY head LIMIT 1)) \
-     FROM handlers h, (SELECT 0 AS id UNION ALL SELECT id FROM members WHERE owner = $3 AND NOT dead) AS m \
+     (SELECT min(least((SELECT head FROM heads WHERE handler = h.id AND member = m.id AND head >= coalesce(walk.low, 0) AND head < $2 \
+     ORDER BY head LIMIT 1), (SELECT head FROM heads WHERE early AND handler = h.id AND member = m.id AND head + 0 < least(walk.low, $2) \
+     ORDER BY head + 0 LIMIT 1))) \
+     FROM handlers h CROSS JOIN (SELECT 0 AS id UNION ALL SELECT id FROM members WHERE owner = $3 AND NOT dead) AS m \
+     LEFT JOIN unnest($9::bigint[], $10::bigint[], $11::bigint[]) AS walk (handler, member, low) ON walk.handler = h.id AND walk.member = m.id \
      WHERE h.name = ANY($1) AND NOT h.paused))";
 
 impl Writer {
@@ -647,11 +650,12 @@ fn look_again(link: &Link, claim: &Claim, next: Micros) -> Option<Step<'static>>
     }
     let cursors = link.cursors.borrow();
     let walks = claim.rooms.iter().flat_map(|room| [true, false].map(|recurs| (&room.name, recurs)));
-    let low = |(name, recurs)| cursors.low(&Walk::Handler(Arc::clone(name), recurs)).unwrap_or(i64::MIN);
+    let low = |(name, recurs)| cursors.low(&Walk::Due(Due::Handler(Arc::clone(name), recurs))).unwrap_or(i64::MIN);
     let (recurs, lows): (Vec<bool>, Vec<i64>) = walks.clone().map(|walk| (walk.1, low(walk))).unzip();
     let names: Vec<String> = walks.map(|(name, _)| name.to_string()).collect();
-    let (kinds, priorities, begins) = link.walks_of_priorities();
-    Some(run!(LOOK_AGAIN, names, next.as_i64(), claim.owner as i64, recurs, lows, kinds, priorities, begins))
+    let ((kinds, priorities, begins), (of, members, heads)) = (link.walks_of_priorities(), cursors.heads());
+    let (next, owner) = (next.as_i64(), claim.owner as i64);
+    Some(run!(LOOK_AGAIN, names, next, owner, recurs, lows, kinds, priorities, begins, of, members, heads))
 }
 
 /// A name among the writers of all nodes.

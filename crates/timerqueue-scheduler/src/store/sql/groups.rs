@@ -92,13 +92,17 @@ impl<D: Dialect> Work<D> {
     pub(super) fn change_group(&mut self, id: u64, change: impl FnOnce(&mut Group)) {
         let Some(mut group) = self.read_group(id) else { return };
         change(&mut group);
-        let most = i64::try_from(group.most).unwrap_or(i64::MAX);
-        let values = values![group.member, group.next, group.version, most, id];
-        self.ask(D::TEXTS.change_group, values);
+        self.write_group(&group);
         self.groups.unsettled.insert(id);
         if let Some(claimable) = self.groups.claimable.get_mut(&id) {
             claimable.group = group;
         }
+    }
+
+    fn write_group(&mut self, group: &Group) {
+        let most = i64::try_from(group.most).unwrap_or(i64::MAX);
+        let values = values![group.member, group.next, group.version, most, group.id];
+        self.ask(D::TEXTS.change_group, values);
     }
 
     pub(super) fn running_of(&mut self, id: u64) -> u64 {
@@ -132,16 +136,21 @@ impl<D: Dialect> Work<D> {
         }
         D::lock_groups(self, &ids);
         // A statement of its own, after the locks: it sees all that was committed before.
-        for row in self.ask(D::TEXTS.facts, values![&*ids]) {
+        for row in D::facts(self, &ids) {
             let mut group = group_of(&row);
             let (before, member, next) = (row.instant(7), group.member, group.next);
+            let was_idle = row.flag(13);
             let running = row.count(8);
             let live = [(member, row.flag(11)), (next, row.flag(12))];
             group.settle(running, |wanted| live.iter().any(|&(member, live)| live && member == wanted));
             let first = if group.is_open(running) { row.instant(9) } else { None };
             let (any, now) = (row.flag(10), self.up);
-            let values = values![group.member, group.next, group.version, first, any, now, group.id];
-            self.ask(D::TEXTS.settle, values);
+            if (member, next) != (group.member, group.next) {
+                self.write_group(&group);
+            }
+            if (before, was_idle) != (first, !any) {
+                self.ask(D::TEXTS.settle, values![first, any, now, group.id]);
+            }
             let is_earlier = first.is_some_and(|first| before.is_none_or(|before| first < before));
             if (is_earlier || member != group.member) && !self.is_paused(group.kind) {
                 first.into_iter().for_each(|first| self.effects.wake_all(first));

@@ -267,6 +267,14 @@ pub(super) trait Dialect: Sized {
     fn forget_idle(_work: &mut Work<Self>, _now: Micros) {}
     /// Locks groups whose jobs have changed.
     fn lock_groups(_work: &mut Work<Self>, _ids: &[i64]) {}
+    /// The runs among those of all members, of a handler whose row is locked.
+    fn counted(work: &mut Work<Self>, kind: usize) -> u64 {
+        work.number(Self::TEXTS.counted, values![kind]).unwrap_or_default() as u64
+    }
+    /// What groups are settled by, which are locked.
+    fn facts(work: &mut Work<Self>, ids: &[i64]) -> Vec<Self::Answer> {
+        work.ask(Self::TEXTS.facts, values![ids])
+    }
     /// As [`Rows::due_groups`].
     fn due_groups(
         work: &mut Work<Self>,

@@ -83,6 +83,34 @@ spellings! { $
     key_begins: "substr(one.key, 1, length($2)) = $2" | "starts_with(one.key, $2)",
     // A file has no locks of rows: its writers come one after another.
     lock: "" | " FOR UPDATE",
+    counted: "SELECT count(*) FROM timerqueue_jobs WHERE handler = $1 AND state = 2 AND counted = 1" |
+        "SELECT count(*), min(begun), pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM (SELECT begun FROM jobs \
+         WHERE handler = $1 AND state = 2 AND counted AND begun >= $2 ORDER BY begun) AS run",
+    // On a server heads and idle times stand in a table of their own, and a walk has a begin.
+    settle: "UPDATE timerqueue_affinities SET head = $1, idle = CASE WHEN $2 THEN NULL ELSE coalesce(idle, $3) END WHERE id = $4" |
+        "SELECT set_head($4, $1, $2, $3)",
+    facts: "SELECT a.id, handler, affinity, member, next, version, most, head, \
+         (SELECT count(*) FROM timerqueue_jobs j WHERE j.affinity_id = a.id AND j.state = 2), \
+         (SELECT min(j.apart) FROM timerqueue_jobs j WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart IS NOT NULL), \
+         EXISTS (SELECT 1 FROM timerqueue_jobs j WHERE j.affinity_id = a.id), \
+         EXISTS (SELECT 1 FROM timerqueue_members m WHERE m.id = a.member AND m.dead = 0), \
+         EXISTS (SELECT 1 FROM timerqueue_members m WHERE m.id = a.next AND m.dead = 0), idle IS NOT NULL \
+         FROM timerqueue_affinities a WHERE a.id IN (SELECT value FROM json_each($1))" |
+        "SELECT a.id, a.handler, a.affinity, a.member, a.next, a.version, a.most, filed.head, runs.number, waiting.first, \
+         CASE WHEN waiting.first IS NOT NULL OR runs.number > 0 THEN true ELSE EXISTS (SELECT FROM jobs j \
+         WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart IS NULL) OR EXISTS (SELECT FROM jobs j \
+         WHERE j.affinity_id = a.id AND j.state = 1) OR EXISTS (SELECT FROM jobs j WHERE j.affinity_id = a.id AND j.state > 2) END, \
+         EXISTS (SELECT FROM members m WHERE m.id = a.member AND NOT (m.dead OR m.leaving)), \
+         EXISTS (SELECT FROM members m WHERE m.id = a.next AND NOT (m.dead OR m.leaving)), filed.idle IS NOT NULL, \
+         runs.first, waiting.later, pg_snapshot_xmin(pg_current_snapshot())::text::bigint \
+         FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS walk (id, low, ran) JOIN affinities a ON a.id = walk.id \
+         LEFT JOIN LATERAL (SELECT head, idle FROM heads h WHERE h.id = walk.id ORDER BY h.stamp DESC LIMIT 1) AS filed ON true \
+         CROSS JOIN LATERAL (SELECT count(*) AS number, min(begun) AS first FROM (SELECT begun FROM jobs j \
+         WHERE j.affinity_id = walk.id AND j.state = 2 AND j.begun >= walk.ran ORDER BY j.begun) AS run) AS runs \
+         CROSS JOIN LATERAL (SELECT least(later, early) AS first, later FROM (SELECT \
+         (SELECT apart FROM jobs j WHERE j.affinity_id = walk.id AND j.state = 0 AND j.apart >= walk.low ORDER BY j.apart LIMIT 1) AS later, \
+         (SELECT apart FROM jobs j WHERE j.early AND j.affinity_id = walk.id AND j.apart < walk.low \
+         ORDER BY j.apart LIMIT 1) AS early) AS two) AS waiting",
     lock_but_for_references: "" | " FOR NO KEY UPDATE",
     skip: "" | " FOR UPDATE SKIP LOCKED",
     // Transactions meet in the same order.
@@ -97,7 +125,6 @@ spellings! { $
     among: " IN (SELECT value FROM json_each($1))" | " = ANY($1::bigint[])",
     // A member that closes.
     gone: "dead" | "(dead OR leaving)",
-    m_is_there: "m.dead = 0" | "NOT (m.dead OR m.leaving)",
     is_there: "dead = 0" | "NOT (dead OR leaving)",
     until: "NULL" | "until",
     counts: "SELECT handler.name, handler.paused, (SELECT min(first) FROM (SELECT min(wake) AS first FROM timerqueue_jobs AS job \
@@ -118,7 +145,7 @@ spellings! { $
          FROM jobs WHERE state = 0 AND coalesce(wake, apart) IS DISTINCT FROM due LIMIT $1) AS part GROUP BY handler), \
          most AS (SELECT greatest($1 / greatest((SELECT count(*) FROM handlers), 1), least($1, 1000)) AS n) \
          SELECT h.name, h.paused, least((SELECT min(wake) FROM jobs WHERE handler = h.id AND NOT recurs AND state = 0), \
-         (SELECT min(head) FROM affinities AS one WHERE one.handler = h.id AND head IS NOT NULL), \
+         (SELECT min(head) FROM heads AS one WHERE one.handler = h.id AND head IS NOT NULL), \
          (SELECT min(first.apart) FROM priorities_of(h.id) AS p (priority) CROSS JOIN LATERAL (SELECT j.apart FROM jobs j \
          WHERE j.handler = h.id AND j.priority = p.priority AND j.priority <> 0 AND j.state = 0 AND j.affinity_id IS NULL \
          AND j.apart IS NOT NULL ORDER BY j.apart LIMIT 1) AS first)), \
@@ -275,7 +302,7 @@ texts! {
     /// How many links a predecessor has, and the links of a follower.
     followers: ["SELECT count(*) FROM " links " WHERE predecessor = $1"],
     predecessors: ["SELECT predecessor, key, ended FROM " links " WHERE follower = $1 ORDER BY predecessor"],
-    counted: ["SELECT count(*) FROM " jobs " WHERE handler = $1 AND state = 2 AND counted" is],
+    counted: [counted],
     handler: ["INSERT INTO " handlers " (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id, paused"],
     pause: ["UPDATE " handlers " SET paused = $1 WHERE id = $2"],
     /// Claims of a limited handler come one after another.
@@ -290,19 +317,12 @@ texts! {
     change_group: ["UPDATE " groups " SET member = $1, next = $2, version = $3, most = $4 WHERE id = $5"],
     running_of: ["SELECT count(*) FROM " jobs " WHERE affinity_id = $1 AND state = 2"],
     first_of: ["SELECT apart, id FROM " jobs " WHERE affinity_id = $1 AND state = 0 AND apart IS NOT NULL ORDER BY apart, id LIMIT 1"],
-    /// What a group is settled by.
-    facts: [
-        "SELECT a.id, handler, affinity, member, next, version, most, head, \
-         (SELECT count(*) FROM " jobs " j WHERE j.affinity_id = a.id AND j.state = 2), \
-         (SELECT min(j.apart) FROM " jobs " j WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart IS NOT NULL), \
-         EXISTS (SELECT 1 FROM " jobs " j WHERE j.affinity_id = a.id), \
-         EXISTS (SELECT 1 FROM " members " m WHERE m.id = a.member AND " m_is_there "), \
-         EXISTS (SELECT 1 FROM " members " m WHERE m.id = a.next AND " m_is_there ") FROM " groups " a WHERE a.id" among
-    ],
-    settle: [
-        "UPDATE " groups " SET member = $1, next = $2, version = $3, head = $4, \
-         idle = CASE WHEN $5 THEN NULL ELSE coalesce(idle, $6) END WHERE id = $7"
-    ],
+    /// What a group is settled by: its head as it stands, its runs, its first wake instant, whether
+    /// it has a job, whether its member and the next one live, and whether it has stood without
+    /// jobs.
+    facts: [facts],
+    /// Writes the head of a group, and whether it has a job.
+    settle: [settle],
     /// Groups of members that are gone, without runs.
     unbound: [
         "SELECT id FROM " groups " AS one WHERE member IN (SELECT id FROM " members " WHERE " gone ") AND NOT EXISTS \

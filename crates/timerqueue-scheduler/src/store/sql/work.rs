@@ -627,7 +627,7 @@ impl<D: Dialect> Rows for Work<D> {
         }
         self.flush();
         // A statement of its own, after the lock: it sees all claims before.
-        self.number(D::TEXTS.counted, values![kind]).unwrap_or_default() as u64
+        D::counted(self, kind)
     }
 
     fn full_at(&mut self, kind: usize) -> Option<Micros> {

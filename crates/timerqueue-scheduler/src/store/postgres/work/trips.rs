@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::{LOCKED_AGAIN, Server, Work, whole};
 use crate::store::columns::{joined, read_names};
 use crate::store::postgres::Shared;
-use crate::store::postgres::cursor::Walk;
+use crate::store::postgres::cursor::{Due, Walk};
 use crate::store::postgres::error::{Failure, Remedy};
 use crate::store::postgres::link::Link;
 use crate::store::postgres::members::{OUTLOOK, OUTLOOK_OF, Outlook};
@@ -170,40 +170,44 @@ impl<'l> Walks<'l> {
         Self { link, since: link.cursors.borrow_mut().since(), early: VecDeque::new() }
     }
 
-    fn step(&self, text: impl Fn(&Texts) -> &'static str, walk: &Walk, limit: i64) -> Step<'static> {
-        let low = self.link.cursors.borrow().low(walk).unwrap_or(i64::MIN);
-        match walk {
-            Walk::Handler(name, recurs) => run!(text(&PLAIN), name.to_string(), *recurs, limit, low, self.since),
-            Walk::Priority(kind, priority) => {
+    fn low(&self, due: &Due) -> Option<i64> {
+        self.link.cursors.borrow().low(&Walk::Due(due.clone()))
+    }
+
+    fn step(&self, text: impl Fn(&Texts) -> &'static str, due: &Due, limit: i64) -> Step<'static> {
+        let low = self.low(due).unwrap_or(i64::MIN);
+        match due {
+            Due::Handler(name, recurs) => run!(text(&PLAIN), name.to_string(), *recurs, limit, low, self.since),
+            Due::Priority(kind, priority) => {
                 run!(text(&OF_PRIORITY), *kind, i64::from(*priority), limit, low, self.since)
             }
         }
     }
 
-    fn due(&mut self, steps: &mut Vec<Step<'_>>, walk: &Walk, limit: i64) {
-        let is_behind = self.link.cursors.borrow().low(walk).is_some();
-        steps.push(self.step(|texts| texts.due, walk, limit));
-        steps.extend(is_behind.then(|| self.step(|texts| texts.early, walk, limit)));
+    fn due(&mut self, steps: &mut Vec<Step<'_>>, due: &Due, limit: i64) {
+        let is_behind = self.low(due).is_some();
+        steps.push(self.step(|texts| texts.due, due, limit));
+        steps.extend(is_behind.then(|| self.step(|texts| texts.early, due, limit)));
         self.early.push_back(is_behind);
     }
 
     /// The due rows, and the question what is left.
-    fn all(&mut self, steps: &mut Vec<Step<'_>>, walk: &Walk, limit: i64) {
-        self.due(steps, walk, limit);
-        steps.push(self.step(|texts| texts.next, walk, limit));
+    fn all(&mut self, steps: &mut Vec<Step<'_>>, due: &Due, limit: i64) {
+        self.due(steps, due, limit);
+        steps.push(self.step(|texts| texts.next, due, limit));
     }
 
     /// The answer to the first walk that is left.
     fn take(
         &mut self,
         answers: &mut impl Iterator<Item = Vec<tokio_postgres::Row>>,
-        walk: &Walk,
+        due: &Due,
     ) -> Vec<tokio_postgres::Row> {
         let mut rows = answers.next().unwrap_or_default();
         let found =
             rows.first().and_then(|row| Some((row.get::<_, Option<i64>>(row.len() - 2)?, row.get(row.len() - 1))));
         if let Some((first, under_way)) = found {
-            self.link.cursors.borrow_mut().found(walk, first, under_way);
+            self.link.cursors.borrow_mut().found(&Walk::Due(due.clone()), first, under_way);
         }
         if self.early.pop_front() == Some(true) {
             rows.extend(answers.next().unwrap_or_default());
@@ -215,12 +219,12 @@ impl<'l> Walks<'l> {
     fn take_all(
         &mut self,
         answers: &mut impl Iterator<Item = Vec<tokio_postgres::Row>>,
-        walk: &Walk,
+        due: &Due,
     ) -> (Vec<tokio_postgres::Row>, Option<(Option<i64>, i64)>) {
-        let (rows, next) = (self.take(answers, walk), answers.next().unwrap_or_default());
+        let (rows, next) = (self.take(answers, due), answers.next().unwrap_or_default());
         let next = next.first().map(|next| (next.get::<_, Option<i64>>(0), next.get::<_, i64>(1), next.get(2)));
         if let Some((first, 0, under_way)) = next {
-            self.link.cursors.borrow_mut().found(walk, first.unwrap_or(i64::MAX), under_way);
+            self.link.cursors.borrow_mut().found(&Walk::Due(due.clone()), first.unwrap_or(i64::MAX), under_way);
         }
         (rows, next.map(|(first, due, _)| (first, due)))
     }
@@ -422,8 +426,10 @@ impl<'a> Work<'a> {
         // Members are locked before their runs, as at their end.
         for place in places {
             let names: Vec<&str> = place.rooms.iter().map(|room| &*room.name).collect();
-            let (kinds, priorities, lows) = link.walks_of_priorities();
-            further.push(run!(OUTLOOK_OF, place.owner as i64, names, kinds, priorities, lows));
+            let ((kinds, priorities, lows), (of, members, begins)) =
+                (link.walks_of_priorities(), link.cursors.borrow().heads());
+            let owner = place.owner as i64;
+            further.push(run!(OUTLOOK_OF, owner, names, kinds, priorities, lows, of, members, begins));
         }
         let before = further.len();
         further.extend(named.step());
@@ -436,7 +442,7 @@ impl<'a> Work<'a> {
         }
         let mut walks = Walks::new(link);
         for room in places.iter().flat_map(|place| &place.rooms) {
-            walks.due(&mut further, &Walk::Handler(Arc::clone(&room.name), false), room.places as i64);
+            walks.due(&mut further, &Due::Handler(Arc::clone(&room.name), false), room.places as i64);
         }
         let (mut work, mut answers) = Self::open(link, Self::new_rows(ops), further)?;
         if let Some(own) = answers.next().unwrap_or_default().first() {
@@ -455,7 +461,7 @@ impl<'a> Work<'a> {
             work.dialect.remembered.insert(row.get::<_, &str>(0).into(), JobId(row.get::<_, i64>(1) as u64));
         }
         for (place, outlook) in places.iter().zip(outlooks) {
-            let walked = place.rooms.iter().map(|room| Walk::Handler(Arc::clone(&room.name), false));
+            let walked = place.rooms.iter().map(|room| Due::Handler(Arc::clone(&room.name), false));
             let due = walked.flat_map(|walk| walks.take(&mut answers, &walk));
             let due: Vec<_> = due.map(|row| rows::read(&row)).collect();
             work.dialect.due.insert(place.owner, (outlook, due.iter().map(|read| read.row.id).collect()));
@@ -478,10 +484,10 @@ impl<'a> Work<'a> {
     pub(in crate::store::postgres) fn begin_claim(link: &'a Link, claim: &Claim) -> Result<Self, Failure> {
         let mut asked = Vec::new();
         for room in &claim.rooms {
-            asked.push((&room.name, Walk::Handler(Arc::clone(&room.name), true), 257));
+            asked.push((&room.name, Due::Handler(Arc::clone(&room.name), true), 257));
             if room.places > 0 {
                 let limit = room.places.min(claim.at_most) as i64 + 1;
-                asked.push((&room.name, Walk::Handler(Arc::clone(&room.name), false), limit));
+                asked.push((&room.name, Due::Handler(Arc::clone(&room.name), false), limit));
             }
         }
         let mut further = vec![run!(OUTLOOK, claim.owner as i64), run!(BEHIND)];
@@ -496,7 +502,7 @@ impl<'a> Work<'a> {
         for (name, walk, limit) in asked {
             let (rows, next) = walks.take_all(&mut answers, &walk);
             let (Some(kind), Some(next)) = (work.known(name), next) else { continue };
-            let is_plain = matches!(walk, Walk::Handler(_, false));
+            let is_plain = matches!(walk, Due::Handler(_, false));
             indexes.push(((kind, is_plain.then_some(0)), limit, rows, next));
         }
         work.ask_priorities(&mut walks, &mut indexes)?;
@@ -531,7 +537,7 @@ impl<'a> Work<'a> {
         let (mut steps, mut asked) = (Vec::new(), Vec::new());
         for &((kind, which), limit, ..) in &*indexes {
             for priority in which.into_iter().flat_map(|_| self.dialect.link.priorities_of(kind)) {
-                let walk = Walk::Priority(kind as i64, priority);
+                let walk = Due::Priority(kind as i64, priority);
                 walks.all(&mut steps, &walk, limit);
                 asked.push(((kind, Some(priority)), walk, limit));
             }
