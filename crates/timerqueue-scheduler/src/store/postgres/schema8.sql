@@ -536,14 +536,19 @@ BEGIN
     RETURN NEW;
 END $$;
 
--- After `jobs_apart`, by its name.
+-- After `jobs_apart`, by its name. The condition of a trigger is read and planned again by each statement, which takes long for functions in SQL. So where
+-- the number is not known the function decides.
 DROP TRIGGER IF EXISTS jobs_early ON jobs;
 CREATE TRIGGER jobs_early BEFORE INSERT OR UPDATE ON jobs FOR EACH ROW
-WHEN (NEW.early OR coalesce(NEW.wake, NEW.apart) < numbered()) EXECUTE FUNCTION set_early();
+WHEN (NEW.early OR coalesce(NEW.wake, NEW.apart)
+    < coalesce(nullif(current_setting('timerqueue.numbered', true), '')::bigint, 9223372036854775807) - 250000)
+EXECUTE FUNCTION set_early();
 
 DROP TRIGGER IF EXISTS jobs_begun ON jobs;
 CREATE TRIGGER jobs_begun BEFORE UPDATE OF state ON jobs FOR EACH ROW
-WHEN (NEW.state = 2 AND OLD.state <> 2 AND coalesce(NEW.begun, 0) < numbered()) EXECUTE FUNCTION set_begun();
+WHEN (NEW.state = 2 AND OLD.state <> 2
+    AND (NEW.begun IS NOT DISTINCT FROM OLD.begun OR NEW.begun < extract(epoch FROM clock_timestamp()) * 1000000 - 250000))
+EXECUTE FUNCTION set_begun();
 UPDATE jobs SET begun = clock() WHERE state = 2 AND begun IS NULL;
 
 -- The priorities other than zero that the jobs of a handler have had, as bits: the least one is -9. Walks for jobs with priorities begin behind the rows
@@ -553,17 +558,19 @@ ALTER TABLE handlers ADD COLUMN IF NOT EXISTS priorities bigint NOT NULL DEFAULT
 -- At the commit: until then a transaction of the user's holds no lock on the handler.
 CREATE OR REPLACE FUNCTION note_priority() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
 BEGIN
-    UPDATE handlers h SET priorities = h.priorities | (1::bigint << (NEW.priority + 9)::int)
-    WHERE h.id = NEW.handler AND h.priorities & (1::bigint << (NEW.priority + 9)::int) = 0;
+    IF NEW.priority BETWEEN -9 AND 9 THEN
+        UPDATE handlers h SET priorities = h.priorities | (1::bigint << (NEW.priority + 9)::int)
+        WHERE h.id = NEW.handler AND h.priorities & (1::bigint << (NEW.priority + 9)::int) = 0;
+    END IF;
     RETURN NULL;
 END $$;
 
 DROP TRIGGER IF EXISTS jobs_put_priority ON jobs;
 CREATE CONSTRAINT TRIGGER jobs_put_priority AFTER INSERT ON jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-WHEN (NEW.priority <> 0 AND NEW.priority BETWEEN -9 AND 9) EXECUTE FUNCTION note_priority();
+WHEN (NEW.priority <> 0) EXECUTE FUNCTION note_priority();
 DROP TRIGGER IF EXISTS jobs_set_priority ON jobs;
 CREATE CONSTRAINT TRIGGER jobs_set_priority AFTER UPDATE ON jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-WHEN (NEW.priority <> 0 AND NEW.priority BETWEEN -9 AND 9 AND (NEW.priority, NEW.handler) IS DISTINCT FROM (OLD.priority, OLD.handler))
+WHEN (NEW.priority <> OLD.priority OR NEW.handler <> OLD.handler)
 EXECUTE FUNCTION note_priority();
 UPDATE handlers h SET priorities = p.bits FROM (SELECT j.handler, bit_or(1::bigint << (j.priority + 9)::int) AS bits FROM jobs j
     WHERE j.priority <> 0 AND j.priority BETWEEN -9 AND 9 GROUP BY j.handler) AS p WHERE p.handler = h.id;
