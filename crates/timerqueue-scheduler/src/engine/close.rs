@@ -113,7 +113,7 @@ impl Core {
         if first {
             self.disarm();
             self.give_up_waiting(None);
-            self.may_have_ended(None, true);
+            self.end_waits();
             self.refuse_waiting();
             self.store.leave(self.owner);
             quietly(|| _ = self.closing.cancel());

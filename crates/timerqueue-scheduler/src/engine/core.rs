@@ -312,13 +312,17 @@ impl Core {
     /// A store tells. False: no more notices, please.
     pub(super) fn notice(self: &Arc<Self>, notice: Notice) -> bool {
         match notice {
-            Notice::Ended(id) => {
-                self.may_have_ended(id, false);
+            Notice::Ended(Some(id)) => {
+                self.may_have_ended(id);
+                true
+            }
+            Notice::Ended(None) => {
+                self.any_may_have_ended();
                 true
             }
             Notice::Wake { at } => {
                 if at == Micros::FIRST {
-                    self.may_have_ended(None, false); // a notice may have been lost
+                    self.any_may_have_ended(); // a notice may have been lost
                 }
                 let mut state = self.state.lock();
                 self.arm(&mut state, at);

@@ -2,11 +2,13 @@
 //!
 //! Ground rules. A wait looks at its job when it begins, when the store tells of an end, and at its
 //! limit. One look of a wait is under way at a time; a notice meanwhile asks for another one. So a
-//! notice that comes after a look has begun is not lost. No thread polls. The timer of the limit
-//! owns a [`Limit`]; an ended runtime drops the timer, and so ends the wait. Waits are completed
-//! with no lock held.
+//! notice that comes after a look has begun is not lost. A notice that names no job is one question
+//! for all jobs that are awaited, and a look for those that have ended. No thread polls. The timer
+//! of the limit owns a [`Limit`]; an ended runtime drops the timer, and so ends the wait. Waits are
+//! completed with no lock held.
 
 use std::collections::BTreeMap;
+use std::ops::RangeBounds;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -33,10 +35,23 @@ pub enum JobEnd {
     Pending,
 }
 
-/// The waits, by job and number.
-pub(super) type Waits = BTreeMap<(JobId, u64), Wait>;
+#[derive(Default)]
+pub(super) struct Waits {
+    /// By job and number.
+    one: BTreeMap<(JobId, u64), Wait>,
+    /// Which jobs have ended is asked for, and is to be asked for again.
+    asks: bool,
+    asks_again: bool,
+}
 
-pub(super) struct Wait {
+#[cfg(test)]
+impl Waits {
+    pub(super) fn count(&self) -> usize {
+        self.one.len()
+    }
+}
+
+struct Wait {
     completer: Completer<JobEnd>,
     limit: Option<OnceTimer>,
     /// A look is under way.
@@ -66,7 +81,7 @@ impl Core {
         let (completer, pending) = Pending::new(&self.runtime);
         let key = (id, self.keys.fetch_add(1, Ordering::Relaxed));
         let wait = Wait { completer, limit: None, looks: false, again: false, is_over: false };
-        self.waits.lock().insert(key, wait);
+        self.waits.lock().one.insert(key, wait);
         if limit.is_zero() || self.is_closing() || self.runtime.is_shut_down() {
             self.look_for(key, true);
             return pending;
@@ -74,7 +89,7 @@ impl Core {
         self.look_for(key, false);
         let guard = Limit { core: Arc::downgrade(self), wait: key };
         let timer = OnceTimer::on(&self.runtime, limit.min(LONGEST), move |_| drop(guard));
-        let unused = match self.waits.lock().get_mut(&key) {
+        let unused = match self.waits.lock().one.get_mut(&key) {
             Some(wait) => wait.limit.replace(timer),
             None => Some(timer), // complete already
         };
@@ -82,21 +97,60 @@ impl Core {
         pending
     }
 
-    /// A job may have ended. `None`: any of them.
-    pub(super) fn may_have_ended(self: &Arc<Self>, id: Option<JobId>, is_over: bool) {
-        let keys: Vec<_> = {
-            let waits = self.waits.lock();
-            let range = id.map_or((JobId(0), 0)..=(JobId(u64::MAX), u64::MAX), |id| (id, 0)..=(id, u64::MAX));
-            waits.range(range).map(|(&key, _)| key).collect()
-        };
+    /// A job may have ended.
+    pub(super) fn may_have_ended(self: &Arc<Self>, id: JobId) {
+        self.look_for_each((id, 0)..=(id, u64::MAX), false);
+    }
+
+    /// Each wait ends.
+    pub(super) fn end_waits(self: &Arc<Self>) {
+        self.look_for_each(.., true);
+    }
+
+    fn look_for_each(self: &Arc<Self>, range: impl RangeBounds<(JobId, u64)>, is_over: bool) {
+        let keys: Vec<_> = self.waits.lock().one.range(range).map(|(&key, _)| key).collect();
         keys.into_iter().for_each(|key| self.look_for(key, is_over));
+    }
+
+    /// Any job may have ended.
+    pub(super) fn any_may_have_ended(self: &Arc<Self>) {
+        let (ids, given_up) = {
+            let mut waits = self.waits.lock();
+            if waits.one.is_empty() || std::mem::replace(&mut waits.asks, true) {
+                waits.asks_again = true;
+                return;
+            }
+            waits.asks_again = false;
+            let one = &mut waits.one;
+            let is_given_up = |(&key, wait): (&_, &Wait)| (!wait.completer.is_awaited()).then_some(key);
+            let given_up: Vec<_> = one.iter().filter_map(is_given_up).collect();
+            let given_up: Vec<_> = given_up.iter().filter_map(|key| one.remove(key)).collect();
+            let mut ids: Vec<JobId> = one.keys().map(|&(id, _)| id).collect();
+            ids.dedup();
+            (ids, given_up)
+        };
+        drop(given_up); // their timers look for their waits
+        let (core, all) = (Arc::clone(self), ids.clone());
+        let reply = Reply::new(move |scanned| {
+            let ended = if let Ok(Scanned::Ended(ended)) = scanned { ended } else { all };
+            let again = {
+                let mut waits = core.waits.lock();
+                waits.asks = false;
+                waits.asks_again
+            };
+            ended.into_iter().for_each(|id| core.may_have_ended(id));
+            if again {
+                core.any_may_have_ended();
+            }
+        });
+        self.store.scan(Scan::Ended(ids), reply);
     }
 
     /// `is_over`: for the last time.
     fn look_for(self: &Arc<Self>, key: (JobId, u64), is_over: bool) {
         {
             let mut waits = self.waits.lock();
-            let Some(wait) = waits.get_mut(&key) else { return };
+            let Some(wait) = waits.one.get_mut(&key) else { return };
             wait.is_over |= is_over;
             if std::mem::replace(&mut wait.looks, true) {
                 wait.again = true;
@@ -130,14 +184,14 @@ impl Core {
 
     /// A store that does not answer now may do so before the limit.
     fn could_not_look(self: &Arc<Self>, key: (JobId, u64), error: Error) {
-        let is_over = self.waits.lock().get(&key).is_some_and(|wait| wait.is_over && !wait.again);
+        let is_over = self.waits.lock().one.get(&key).is_some_and(|wait| wait.is_over && !wait.again);
         self.looked(key, (is_over || error == Error::Closed).then_some(Err(error)));
     }
 
     fn looked(self: &Arc<Self>, key: (JobId, u64), mut end: Option<Result<JobEnd, Error>>) {
         let ended = {
             let mut waits = self.waits.lock();
-            let Some(wait) = waits.get_mut(&key) else { return };
+            let Some(wait) = waits.one.get_mut(&key) else { return };
             wait.looks = false;
             let again = std::mem::take(&mut wait.again);
             let is_awaited = wait.completer.is_awaited();
@@ -145,7 +199,7 @@ impl Core {
                 end = Some(Ok(JobEnd::Pending));
             }
             if end.is_some() || !is_awaited {
-                waits.remove(&key)
+                waits.one.remove(&key)
             } else if again {
                 None
             } else {

@@ -166,6 +166,8 @@ pub enum Scan {
     Get(Arc<str>),
     /// The job with this number, unless it has left.
     Job(JobId),
+    /// Which of these jobs are dead or have left.
+    Ended(Vec<JobId>),
     /// The done job with this number, if the store keeps it.
     Finished(JobId),
     /// The done jobs of a query.
@@ -217,6 +219,8 @@ pub enum Scan {
 pub enum Scanned {
     /// To [`Scan::Get`], [`Scan::Job`], [`Scan::List`] and [`Scan::Zoned`].
     Jobs(Vec<JobInfo>),
+    /// To [`Scan::Ended`].
+    Ended(Vec<JobId>),
     /// To [`Scan::Finished`].
     Finished(Option<Box<FinishedJob>>),
     /// To [`Scan::History`].

@@ -234,9 +234,14 @@ pub(crate) fn j32_the_end_of_a_job_that_is_kept_is_told<R: Rig>() {
         Scanned::Jobs(jobs) => jobs.into_iter().next().map(|job| job.state),
         _ => panic!("a job"),
     };
+    let ended = |ids: &[JobId]| match store.scan(Scan::Ended(ids.to_vec())) {
+        Scanned::Ended(ended) => ended,
+        _ => panic!("numbers"),
+    };
     let done = put("done");
     let run = store.claim().jobs.remove(0);
     assert_eq!((by_id(done), told()), (Some(State::Running), vec![]));
+    assert_eq!((ended(&[done]), ended(&[])), (vec![], vec![]));
     assert_eq!(store.settle(&run, Verdict::Done), Applied::Held(true));
     assert_eq!((by_id(done), told()), (None, vec![done]));
     assert_eq!(store.past_keys(HistoryQuery::new()), ["done"], "though its handler keeps nothing");
@@ -250,6 +255,10 @@ pub(crate) fn j32_the_end_of_a_job_that_is_kept_is_told<R: Rig>() {
     let cancelled = put("cancelled");
     let _ = store.change("cancelled", Mutation::Cancel);
     assert_eq!((by_id(cancelled), told()), (None, vec![cancelled]));
+    let waits = put("waits");
+    assert_eq!(ended(&[done, waits, dead, cancelled]), [done, dead, cancelled]);
+    let _ = store.change("waits", Mutation::Cancel);
+    assert_eq!(told(), [waits]);
     let _ = store.put("other", When::At(at(0)));
     let _ = store.change("other", Mutation::Cancel);
     assert_eq!(told(), [], "nobody has asked");

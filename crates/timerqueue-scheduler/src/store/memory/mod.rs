@@ -284,6 +284,11 @@ impl Store for MemoryStore {
                 let table = self.inner.table.lock();
                 Scanned::Jobs(table.one(id).into_iter().collect())
             }
+            Scan::Ended(ids) => {
+                let table = self.inner.table.lock();
+                let lives = |id: &super::JobId| table.rows.get(id).is_some_and(|row| row.state != super::State::Dead);
+                Scanned::Ended(ids.into_iter().filter(|id| !lives(id)).collect())
+            }
             Scan::Finished(id) => {
                 let table = self.inner.table.lock();
                 Scanned::Finished(table.history.one(id, &table.kinds).map(Box::new))

@@ -54,6 +54,7 @@ pub(in crate::store) fn answer<L: Look>(db: &L, asked: &Asked, now: Option<Micro
     match scan {
         Scan::Get(key) => get(db, key).map(jobs),
         Scan::Job(id) => get_by_id(db, *id).map(jobs),
+        Scan::Ended(ids) => ended(db, ids).map(Scanned::Ended),
         Scan::Finished(id) => history::one(db, *id).map(|job| Scanned::Finished(job.map(Box::new))),
         Scan::History(query) => history::list(db, query).map(Scanned::History),
         Scan::List(query) => list(db, query).map(Scanned::Jobs),
@@ -82,6 +83,12 @@ pub(in crate::store) fn get<L: Look>(db: &L, key: &str) -> Result<Option<JobInfo
 /// The job with a number.
 pub(in crate::store) fn get_by_id<L: Look>(db: &L, id: JobId) -> Result<Option<JobInfo>, L::Failure> {
     db.jobs(L::TEXTS.job, values![id])?.pop().map(|job| with_predecessors(db, job)).transpose()
+}
+
+/// The jobs among these that are dead or have left.
+fn ended<L: Look>(db: &L, ids: &[JobId]) -> Result<Vec<JobId>, L::Failure> {
+    let ids: Vec<i64> = ids.iter().filter_map(|id| i64::try_from(id.0).ok()).collect();
+    Ok(db.look(L::TEXTS.ended, values![&*ids])?.iter().map(|row| JobId(row.count(0))).collect())
 }
 
 pub(in crate::store) fn list<L: Look>(db: &L, query: &Query) -> Result<Vec<JobInfo>, L::Failure> {

@@ -123,6 +123,7 @@ spellings! { $
     no_process: ", process = NULL" | "",
     // Numbers of a list, which is the first value.
     among: " IN (SELECT value FROM json_each($1))" | " = ANY($1::bigint[])",
+    numbers: "SELECT value FROM json_each($1) AS one" | "SELECT value FROM unnest($1::bigint[]) AS one (value)",
     // A member that closes.
     gone: "dead" | "(dead OR leaving)",
     is_there: "dead = 0" | "NOT (dead OR leaving)",
@@ -340,6 +341,8 @@ texts! {
     dead_with: [infos with_handler "job.key = $1 AND job.state = 3 ORDER BY job.died DESC LIMIT 1"],
     job: [infos with_handler "job.id = $1"],
     jobs: [infos with_handler "job.id" among],
+    /// Of these numbers, those of jobs that are dead or have left.
+    ended: [numbers " WHERE NOT EXISTS (SELECT 1 FROM " jobs " AS job WHERE job.id = one.value AND job.state <> 3)"],
     /// Recurring jobs of a handler whose schedules have a time zone.
     zoned: [infos by_recurring with_handler zoned],
     /// Jobs in the order of their numbers, and backwards: all, and those of an index that has few.

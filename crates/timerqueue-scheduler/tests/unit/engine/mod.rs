@@ -19,6 +19,7 @@ mod suspects;
 
 type HeldClaim = (Result<Claimed, Error>, Reply<Claimed>);
 type HeldSettle = (Result<Vec<Applied>, Error>, Reply<Vec<Applied>>);
+type HeldScan = (Result<Scanned, Error>, Reply<Scanned>);
 type HeldEnd = (Result<Settled, Error>, Reply<Settled>);
 
 /// A memory store whose answers can be held back, and whose calls can fail.
@@ -29,6 +30,9 @@ struct Gate {
     fails: Arc<AtomicBool>,
     failures: Arc<AtomicUsize>,
     held: Arc<Mutex<Vec<HeldClaim>>>,
+    scans: Arc<AtomicUsize>,
+    holds_scans: Arc<AtomicBool>,
+    held_scans: Arc<Mutex<Vec<HeldScan>>>,
     holds_settles: Arc<AtomicBool>,
     /// All operations are held, in the place of settles.
     holds_all: Arc<AtomicBool>,
@@ -51,6 +55,9 @@ impl Gate {
             fails: Arc::default(),
             failures: Arc::default(),
             held: Arc::default(),
+            scans: Arc::default(),
+            holds_scans: Arc::default(),
+            held_scans: Arc::default(),
             holds_settles: Arc::default(),
             holds_all: Arc::default(),
             held_settles: Arc::default(),
@@ -149,6 +156,11 @@ impl Store for Gate {
     }
 
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
+        self.scans.fetch_add(1, Ordering::SeqCst);
+        if self.holds_scans.load(Ordering::SeqCst) {
+            let held = Arc::clone(&self.held_scans);
+            return self.store.scan(scan, Reply::new(move |scanned| held.lock().push((scanned, reply))));
+        }
         self.store.scan(scan, reply);
     }
 
@@ -676,4 +688,42 @@ fn an_interval_goes_on_after_a_step_back_between_a_commit_and_its_notice() {
     assert!(gate.steps.lock().is_none(), "the clock was set back");
     clock.advance(Duration::from_secs(60));
     assert!(scheduler.stats().wait().unwrap().done >= before + 30);
+}
+
+/// A file and a lost connection tell of no particular job.
+#[test]
+fn j32_a_notice_of_no_particular_job_is_one_question_for_all_waits() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let clock = ManualClock::new();
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let gate = Gate::new(&runtime);
+    let scheduler = Scheduler::builder().runtime(&runtime).store(gate.clone()).start().unwrap();
+    let put = |n: u32| scheduler.put_to("log", &n).key(&n.to_string()).due(HOUR).send().wait().unwrap();
+    let waits: Vec<_> = (0..100).map(|n| scheduler.wait_for(put(n).added().unwrap(), HOUR)).collect();
+    drop(scheduler.wait_for(crate::JobId(1), HOUR));
+    let asked = || gate.scans.swap(0, Ordering::SeqCst);
+    asked();
+    scheduler.core.notice(Notice::Ended(None));
+    assert_eq!((asked(), scheduler.core.waits.lock().count()), (1, 100), "one was given up");
+    // Not told of, since they are not kept.
+    assert_eq!(scheduler.cancel("7").wait(), Ok(Cancel::Cancelled));
+    assert_eq!(scheduler.cancel("8").wait(), Ok(Cancel::Cancelled));
+    asked();
+    scheduler.core.notice(Notice::Wake { at: Micros::FIRST });
+    assert_eq!(asked(), 1 + 2 * 2, "a question, and two looks for each job that has left");
+    scheduler.core.notice(Notice::Ended(None));
+    assert_eq!(asked(), 1, "98 wait");
+    // One that ends while the question is under way.
+    gate.holds_scans.store(true, Ordering::SeqCst);
+    scheduler.core.notice(Notice::Ended(None));
+    gate.holds_scans.store(false, Ordering::SeqCst);
+    assert_eq!(scheduler.cancel("9").wait(), Ok(Cancel::Cancelled));
+    scheduler.core.notice(Notice::Ended(None));
+    assert_eq!(asked(), 1);
+    let (none, reply) = gate.held_scans.lock().remove(0);
+    reply.send(none);
+    assert_eq!(asked(), 1 + 2);
+    let _ = scheduler.close(Duration::ZERO).wait().unwrap();
+    let ends = waits.into_iter().map(|wait| wait.wait().unwrap());
+    assert_eq!(ends.filter(|end| *end == crate::JobEnd::Gone).count(), 3);
 }
