@@ -83,7 +83,7 @@ impl Figure {
         gauge(AHEAD, "Schedules that wait behind a clock that was ahead"),
         gauge(NODES, "Schedulers that are alive on the store"),
         gauge(STORE, "How long the store took to answer for these figures"),
-        counter(RUNS, "Runs on the store that ended, by handler and end"),
+        counter(RUNS, "Runs on the store that ended, by handler and end; `dead` are those cut off and blocked, too"),
         counter(LATE_BUCKET, "Runs on the store that began late by less than `le` seconds, by handler"),
         counter(LATE_COUNT, "Runs on the store whose lateness is known, by handler"),
         counter(OWN_RUNS, "Runs of this scheduler that ended, by end"),

@@ -38,8 +38,9 @@ pub struct Activity {
     pub again: u64,
     /// Attempts that ended with [`RunEnd::Failed`].
     pub failed: u64,
-    /// Attempts that ended with [`RunEnd::Dead`], and jobs that ended with [`RunEnd::CutOff`] or
-    /// [`RunEnd::Blocked`].
+    /// Jobs that died, but for those that have expired: by an attempt that ended with
+    /// [`RunEnd::Dead`], or with [`RunEnd::CutOff`] or [`RunEnd::Blocked`]. [`Stats`](crate::Stats)
+    /// has the three apart, for one scheduler.
     pub died: u64,
     /// Jobs that ended with [`RunEnd::Expired`], without a run. Nodes of version 0.1.0 and before
     /// count them as dead.

@@ -4,7 +4,18 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json, to_value};
 use timerqueue::{ManualClock, Runtime};
-use timerqueue_scheduler::{Catchup, Handler, JobInfo, Overlap, Retry, Run, Schedule, Scheduler};
+use timerqueue_scheduler::{Catchup, Figure, Handler, JobInfo, Overlap, Retry, Run, Schedule, Scheduler};
+
+#[test]
+fn the_dashboard_shows_figures_that_there_are() {
+    let dashboard = include_str!("../../docs/grafana.json");
+    let words = dashboard.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let names: Vec<_> = words.filter(|word| word.starts_with("timerqueue_")).collect();
+    assert!(names.len() > 10, "{names:?}");
+    for name in names {
+        assert!(Figure::KINDS.iter().any(|kind| kind.name == name), "{name}");
+    }
+}
 
 #[test]
 fn jobs_and_counts_serialize_for_people_and_programs() {
