@@ -63,7 +63,7 @@
 //! | `/api/v1/job/17` | the job with this number: a [`JobInfo`], or a [`FinishedJob`] that its store keeps |
 //!
 //! `next` of a list is the `after` of its next part, or `null`. A request for `find`, `since` or
-//! `until` looks at 5,000 jobs at most, and a list with fewer jobs than 50 may have a `next`. What
+//! `until` looks at 1,000 jobs at most, and a list with fewer jobs than 50 may have a `next`. What
 //! goes wrong has an `error` beside a status: 401 without the token, 404 for a job that is not
 //! there or a field that cannot be read, 503 for a store that fails. Programs give the token as
 //! `Authorization: Bearer`.

@@ -32,7 +32,7 @@ const SLOW: Duration = Duration::from_millis(20);
 /// The greatest age of counts that a page shows.
 const OLDEST: Duration = Duration::from_secs(30);
 /// What a store that keeps no counts walks for a page, of each index: some milliseconds.
-const MOST_COUNTED: u64 = 50_000;
+const MOST_COUNTED: u64 = 10_000;
 /// The path of the figures, as Prometheus asks for it.
 const FIGURES: &str = "/metrics";
 

@@ -563,13 +563,13 @@ fn a_search_is_bounded_and_goes_on() {
         };
         let _ = rig.scheduler.put_many((0..500).map(put)).wait().unwrap();
     }
-    let html = show(&page, "/jobs?find=n/10/49");
+    let html = show(&page, "/jobs?find=n/02/49");
     assert!(
-        html.contains("No job.") && html.contains("Look further") && html.contains("5\u{2009}000 jobs were looked at")
+        html.contains("No job.") && html.contains("Look further") && html.contains("1\u{2009}000 jobs were looked at")
     );
-    let first = json(&page, "/jobs?find=n/10/49");
-    let rest = keys(&page, &format!("find=n/10/49&after={}", first["next"].as_str().unwrap()));
-    assert_eq!((rest.len(), &*rest[0]), (10, "n/10/490"));
+    let first = json(&page, "/jobs?find=n/02/49");
+    let rest = keys(&page, &format!("find=n/02/49&after={}", first["next"].as_str().unwrap()));
+    assert_eq!((rest.len(), &*rest[0]), (10, "n/02/490"));
     // What has been found is shown in parts, of which none is lost.
     let (mut seen, mut after) = (Vec::new(), String::new());
     loop {
@@ -583,7 +583,7 @@ fn a_search_is_bounded_and_goes_on() {
     assert_eq!(seen.len(), 110);
     assert!(seen.is_sorted());
     let html = show(&page, "/many?state=waiting&find=n/0&action=pause");
-    assert!(html.contains("more than 5\u{2009}000 jobs"), "{html}");
+    assert!(html.contains("more than 1\u{2009}000 jobs"), "{html}");
 }
 
 /// Does all steps of a change of many jobs. The last page, and the number of the steps.
@@ -620,7 +620,7 @@ fn many_jobs_are_changed_in_steps() {
     let _ = rig.scheduler.pause_handler("dies").wait().unwrap();
     let yesterday = "state=dead&handler=dies&until=2026-01-02&action=retry";
     let html = show(&page, &format!("/many?{yesterday}"));
-    assert!(html.contains("1\u{2009}200 jobs") && html.contains("old/0"), "{html}");
+    assert!(html.contains("more than 1\u{2009}000 jobs") && html.contains("old/0"), "{html}");
     assert!(!html.contains("data-go-on>"), "the first step is asked for by hand");
     assert_eq!(count(State::Dead), 1_208, "a look changes nothing");
     // What is put after the look is not among them.

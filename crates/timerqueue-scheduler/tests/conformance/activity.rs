@@ -210,6 +210,43 @@ pub(crate) fn lists_begin_with_the_newest_on_request<R: Rig>() {
     }
 }
 
+pub(crate) fn lists_by_the_begin_of_a_key_have_each_job_with_it<R: Rig>() {
+    let store = Bench::<R>::new();
+    let keys = ["a", "a/1", "a/2", "a/10", "a\u{10ffff}z", "ab", "b", "A/1", "a/ä", "a/ä/1", "\u{10ffff}", "a_1", "a%"];
+    let _ = store.apply(keys.iter().map(|key| put(key, When::At(at(0)))).collect());
+    let verdicts = [Some(Verdict::Dead), Some(Verdict::Retry(secs(9))), None, None];
+    for (job, verdict) in store.claim().jobs.iter().zip(verdicts.into_iter().cycle()) {
+        let _ = verdict.map(|verdict| store.settle(job, verdict));
+    }
+    // A run without its key, another job with it, and the runs of a recurring job.
+    let _ = store.one(put_over("a/2", Clash::Replace));
+    let _ = store.put("a", When::At(at(70)));
+    let _ = store.put_recurring("a/r", Overlap::Allow, 1);
+    store.clock(2);
+    let _ = store.advance(&[1], 2);
+    let all = store.list(Query::new());
+    assert!(all.len() > keys.len() + 3, "{}", all.len());
+    for prefix in ["", "a", "a/", "a/1", "a/ä", "ab", "A", "a\u{10ffff}", "\u{10ffff}", "a_", "a%", "none"] {
+        let states = State::ALL.map(|state| Query::new().state(state));
+        let filters = [Query::new(), Query::new().name("h"), Query::new().name("none"), Query::new().failing()];
+        for query in filters.into_iter().chain(states) {
+            let mut expected = store.list(query.clone());
+            expected.retain(|job| job.key.starts_with(prefix));
+            let query = query.key_prefix(prefix);
+            assert_eq!(store.list(query.clone()), expected, "{query:?}");
+            if let [first, .., last] = &expected[..] {
+                assert_eq!(store.list(query.clone().after(first.id).limit(1)), expected[1..2], "{query:?}");
+                let newest = query.clone().newest_first();
+                assert_eq!(store.list(newest.clone().limit(1)), std::slice::from_ref(last), "{query:?}");
+                let newest = store.list(newest.after(last.id));
+                assert!(newest.iter().rev().eq(&expected[..expected.len() - 1]), "{query:?}");
+            }
+            expected.sort_by_key(|job| (job.due.is_none(), job.due, job.id));
+            assert_eq!(store.list(query.clone().soonest_first()), expected, "{query:?}");
+        }
+    }
+}
+
 pub(crate) fn lists_begin_with_the_soonest_on_request<R: Rig>() {
     let store = Bench::<R>::new();
     let one = |n: i64| {

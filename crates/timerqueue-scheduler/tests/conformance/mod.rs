@@ -325,6 +325,7 @@ macro_rules! conformance {
             failing_jobs_are_listed_and_counted
             lists_begin_with_the_newest_on_request
             lists_begin_with_the_soonest_on_request
+            lists_by_the_begin_of_a_key_have_each_job_with_it
             j17_ends_of_runs_are_counted_by_minute_and_handler
             j17_each_end_counts_once
             j17_a_week_is_kept

@@ -65,6 +65,15 @@ fn j13_lists_of_few_jobs_do_not_read_those_that_wait() {
             assert!(rows < 200, "{rows} rows are read for {query:?}");
         }
     }
+    for (prefix, found) in [("1999", 11), ("none", 0), ("1", 11_110)] {
+        for query in [Query::new(), Query::new().newest_first(), Query::new().soonest_first()] {
+            let query = query.state(State::Waiting).key_prefix(prefix).limit(50);
+            let rows = read(&|reader| assert_eq!(reader.list(&query).unwrap().len(), found.min(50)));
+            // By the index of the keys: to see how many there are, and then their rows.
+            let most = 2 * found as u64 + 200;
+            assert!(rows < most, "{rows} rows are read for {query:?}");
+        }
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::text;
 
 /// The most jobs that a request looks at, to find those of a filter, and the most bytes of their
 /// texts.
-pub(super) const LOOKED: usize = 5_000;
+pub(super) const LOOKED: usize = 1_000;
 const LOOKED_BYTES: usize = 16 << 20;
 /// The jobs that are asked for at a time.
 const SOME: usize = 500;

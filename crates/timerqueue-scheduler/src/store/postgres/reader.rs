@@ -15,7 +15,7 @@ use super::rows;
 use super::{Settings, Shared};
 use crate::store::columns::joined;
 use crate::store::questions::{Question, Questions};
-use crate::store::sql::{SERVER, looks};
+use crate::store::sql::{SERVER, looks, next_due};
 use crate::store::{JobInfo, NodeId, Scanned};
 
 pub(super) struct Reader {
@@ -71,6 +71,61 @@ pub(super) fn info(row: &tokio_postgres::Row) -> JobInfo {
     let node = row.get::<_, Option<i64>>(row.len() - 2).map(|id| NodeId(id as u64));
     JobInfo { node, ..rows::read(row).row.info(&row.get::<_, &str>(row.len() - 1).into()) }
 }
+
+/// Below this number, the jobs with a begin of their keys are found by the keys. Beyond, a walk in
+/// the order of the list comes across the first ones soon.
+pub(super) const KEYED_MOST: i64 = 20_000;
+
+/// Keys with a begin: no key is longer than 512 bytes.
+macro_rules! key_begins {
+    () => {
+        " AND job.key >= $1 AND job.key <= $1 || repeat(chr(1114111), 128)"
+    };
+}
+
+/// As many index entries as there may be.
+macro_rules! keys_of {
+    ($condition:literal) => {
+        concat!(
+            "(SELECT count(*) FROM (SELECT FROM jobs AS job WHERE ",
+            $condition,
+            key_begins!(),
+            " LIMIT $3) AS part)"
+        )
+    };
+}
+
+macro_rules! keyed {
+    ($condition:literal) => {
+        concat!(
+            "SELECT CASE job.state WHEN 3 THEN 9223372036854775807 WHEN 4 THEN ",
+            next_due!(),
+            " ELSE job.due END AS place, job.id FROM jobs AS job WHERE n.n < $3 AND ",
+            $condition,
+            key_begins!(),
+            " AND ($2::text IS NULL OR job.handler = (SELECT id FROM handlers WHERE name = $2)) \
+             AND ($4::bigint IS NULL OR job.state = $4) AND (NOT $5::boolean OR (job.state = 0 AND job.error IS NOT NULL))"
+        )
+    };
+}
+
+/// The places of the jobs with a begin of their keys, unless there are many, and how many keys
+/// begin so.
+pub(super) const KEYED: &str = concat!(
+    "WITH n AS MATERIALIZED (SELECT ",
+    keys_of!("holds_key"),
+    " + ",
+    keys_of!("state = 3"),
+    " + ",
+    keys_of!("NOT holds_key AND state <> 3"),
+    " AS n) SELECT few.place, few.id, n.n FROM n LEFT JOIN LATERAL (",
+    keyed!("holds_key"),
+    " UNION ALL ",
+    keyed!("state = 3"),
+    " UNION ALL ",
+    keyed!("NOT holds_key AND state <> 3"),
+    ") AS few ON true"
+);
 
 /// The jobs that run, and up to a number of those that are due within this time, without recurring
 /// ones. The clock is read once, so that indexes are used.

@@ -32,6 +32,9 @@ CREATE INDEX IF NOT EXISTS finished_handlers ON finished (handler, seq);
 -- Keys of its done jobs may be taken, so a put looks there.
 ALTER TABLE handlers ADD COLUMN IF NOT EXISTS keeps_keys boolean NOT NULL DEFAULT false;
 
+-- The other jobs with a key are in indexes of their own: a look for keys with a begin finds all.
+CREATE INDEX IF NOT EXISTS jobs_keyless ON jobs (key) WHERE NOT holds_key AND state <> 3;
+
 -- What a job asks for its runs; of a recurring job, for each of them.
 ALTER TABLE jobs
     ADD COLUMN IF NOT EXISTS at_most_once boolean NOT NULL DEFAULT false, -- a run is not begun again, also after the end of its node

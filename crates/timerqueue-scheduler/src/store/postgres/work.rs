@@ -27,7 +27,7 @@ use crate::store::columns::Read;
 use crate::store::rules::{Claims, Row};
 use crate::store::sql::looks::Look;
 use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Index, Texts, Value, Which, values};
-use crate::store::{Claim, ClaimedJob, Entry, Finished, JobId, JobInfo, Micros, State};
+use crate::store::{Claim, ClaimedJob, Entry, Finished, JobId, JobInfo, Micros, Query, State};
 
 /// How soon to look again for a due row that another transaction has locked.
 pub(super) const LOCKED_AGAIN: i64 = 20_000;
@@ -123,6 +123,15 @@ impl Look for Link {
     fn near(&self, within: Duration, limit: usize) -> Result<Vec<JobInfo>, Failure> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.jobs(reader::NEAR, values![Micros::new(0).saturating_add(within), limit])
+    }
+
+    fn keyed(&self, query: &Query) -> Result<Option<Vec<(i64, i64)>>, Failure> {
+        let Some(prefix) = query.prefix.as_deref() else { return Ok(None) };
+        let (name, state) = (query.name.as_deref(), query.state.map(|state| state as i64));
+        let rows = self.look(reader::KEYED, values![prefix, name, reader::KEYED_MOST, state, query.failing])?;
+        let place = |row: &tokio_postgres::Row| Some((row.number(0)?, row.number(1)?));
+        let are_few = rows.first().and_then(|row| row.number(2)) < Some(reader::KEYED_MOST);
+        Ok(are_few.then(|| rows.iter().filter_map(place).collect()))
     }
 
     fn clock(&self) -> Result<Micros, Failure> {

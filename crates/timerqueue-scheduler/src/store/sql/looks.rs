@@ -1,5 +1,6 @@
 //! Looks that change nothing.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,12 @@ pub(in crate::store) trait Look {
     /// Whether a table can have this text.
     fn can_have(_text: &str) -> bool {
         true
+    }
+
+    /// The places of all jobs of a list in the order of due times, if it asks for the begin of a
+    /// key and an index tells that few jobs have it.
+    fn keyed(&self, _query: &Query) -> Result<Option<Vec<(i64, i64)>>, Self::Failure> {
+        Ok(None)
     }
 
     /// Several looks at the same rows, where one statement does not see to it.
@@ -101,6 +108,9 @@ fn section<L: Look>(db: &L, query: &Query, most: usize) -> Result<Vec<JobInfo>, 
     if most == 0 || ![name, prefix].into_iter().flatten().all(L::can_have) {
         return Ok(Vec::new());
     }
+    if let Some(places) = db.keyed(query)? {
+        return at_places(db, &first_of(query, most, places));
+    }
     if query.soonest_first {
         return soonest(db, query, most);
     }
@@ -120,6 +130,23 @@ fn section<L: Look>(db: &L, query: &Query, most: usize) -> Result<Vec<JobInfo>, 
     let (first, sql) = if query.newest_first { (i64::MAX, down) } else { (-1, up) };
     let after = query.after.map_or(first, |JobId(id)| i64::try_from(id).unwrap_or(i64::MAX));
     db.jobs(sql, values![after, query.state.map(|state| state as i64), name, prefix, most])
+}
+
+/// The numbers of the first jobs of a list, of all its places.
+fn first_of(query: &Query, most: usize, mut places: Vec<(i64, i64)>) -> Vec<i64> {
+    let after = query.after.map(|JobId(id)| i64::try_from(id).unwrap_or(i64::MAX));
+    if query.soonest_first {
+        let cursor = query.cursor();
+        places.retain(|&place| place > cursor);
+        places.sort_unstable();
+    } else if query.newest_first {
+        places.retain(|&(_, id)| after.is_none_or(|after| id < after));
+        places.sort_unstable_by_key(|&(_, id)| Reverse(id));
+    } else {
+        places.retain(|&(_, id)| after.is_none_or(|after| id > after));
+        places.sort_unstable_by_key(|&(_, id)| id);
+    }
+    places.iter().take(most).map(|&(_, id)| id).collect()
 }
 
 /// The first jobs of a list in the order of due times. Each source has its rows in that order or is
@@ -166,8 +193,12 @@ fn soonest<L: Look>(db: &L, query: &Query, most: usize) -> Result<Vec<JobInfo>, 
         }
     }
     let ids: Vec<i64> = first.iter().map(|&(_, id)| id).collect();
-    // Between two statements a job may leave.
-    let jobs = db.jobs(texts.jobs, values![&*ids])?;
+    at_places(db, &ids)
+}
+
+/// The jobs with these numbers, in their order. Between two statements a job may leave.
+fn at_places<L: Look>(db: &L, ids: &[i64]) -> Result<Vec<JobInfo>, L::Failure> {
+    let jobs = db.jobs(L::TEXTS.jobs, values![ids])?;
     let mut jobs: HashMap<i64, JobInfo> = jobs.into_iter().map(|job| (job.id.0 as i64, job)).collect();
     Ok(ids.iter().filter_map(|id| jobs.remove(id)).collect())
 }

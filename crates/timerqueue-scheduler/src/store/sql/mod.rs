@@ -24,9 +24,9 @@ use super::{Finished, History, Invalid, JobId, LinkEnds, MAX_PRIORITY, Micros, M
 pub(super) use self::groups::{Claimable, group_of};
 #[cfg(feature = "sqlite")]
 pub(super) use self::texts::FILE;
-#[cfg(feature = "postgres")]
-pub(super) use self::texts::SERVER;
 pub(super) use self::texts::Texts;
+#[cfg(feature = "postgres")]
+pub(super) use self::texts::{SERVER, next_due};
 pub(super) use self::work::{Changed, Heads, Index, Work, index_of};
 
 /// An operation, or the reason why it is none.
