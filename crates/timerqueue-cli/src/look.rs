@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use timerqueue_scheduler::{
-    Catchup, Counts, FinishedJob, HistoryQuery, JobId, JobInfo, LastRun, Node, Overlap, PredecessorEnd, Query, RunEnd,
-    State, Until,
+    Catchup, Counts, FinishedJob, HistoryQuery, JobId, JobInfo, LastRun, Node, Overlap, Query, State,
 };
 
 use crate::args;
@@ -18,49 +17,6 @@ use crate::text;
 
 /// The rows that are read at a time.
 const PAGE: usize = 512;
-
-pub(crate) fn state_name(state: State) -> &'static str {
-    match state {
-        State::Waiting => "waiting",
-        State::Queued => "queued",
-        State::Running => "running",
-        State::Dead => "dead",
-        State::Recurring => "recurring",
-        _ => "unknown",
-    }
-}
-
-pub(crate) fn end_name(end: RunEnd) -> &'static str {
-    match end {
-        RunEnd::Done => "done",
-        RunEnd::Again => "again",
-        RunEnd::Failed => "failed",
-        RunEnd::Dead => "dead",
-        RunEnd::Expired => "expired",
-        RunEnd::CutOff => "cut off",
-        RunEnd::Blocked => "blocked",
-        _ => "unknown",
-    }
-}
-
-fn until_name(until: Until) -> &'static str {
-    match until {
-        Until::AllDone => "all are done",
-        Until::AllDoneOrDead => "all are done, or dead with one",
-        Until::AllEnded => "all have ended",
-        Until::AnyDead => "any is dead",
-        _ => "an end",
-    }
-}
-
-fn predecessor_end(end: PredecessorEnd) -> &'static str {
-    match end {
-        PredecessorEnd::Done => "done",
-        PredecessorEnd::Dead => "dead",
-        PredecessorEnd::Cancelled => "cancelled",
-        _ => "ended",
-    }
-}
 
 fn state_of(state: args::State) -> State {
     match state {
@@ -101,7 +57,7 @@ pub(crate) fn heading(out: &mut Out) -> Result<(), Fail> {
 }
 
 pub(crate) fn row(job: &JobInfo) -> String {
-    let state = if job.paused { "paused" } else { state_name(job.state) };
+    let state = if job.paused { "paused".to_owned() } else { job.state.to_string() };
     let due = job.due.filter(|_| job.state != State::Dead).map(text::at).unwrap_or_else(|| "-".to_owned());
     let error = job.error.as_deref().map(|error| text::short(error, 80)).unwrap_or_default();
     let (name, key) = (text::short(&job.name, 40), text::tame(&job.key));
@@ -245,7 +201,7 @@ fn last_line(last: &LastRun) -> String {
     let error = last.error.as_deref().map(|error| format!(": {}", text::tame(error))).unwrap_or_default();
     format!(
         "{} after {:.3} s, attempt {}, begun {}{error}",
-        end_name(last.end),
+        last.end,
         last.duration.as_secs_f64(),
         last.attempt,
         text::at(last.started)
@@ -261,7 +217,7 @@ fn described(job: &JobInfo, is_served: bool) -> String {
     let nodes =
         if is_served || job.state == State::Dead { "" } else { " (no worker or program that is up has this handler)" };
     field("handler", format!("{}{nodes}", text::tame(&job.name)));
-    field("state", format!("{}{}", state_name(job.state), if job.paused { ", paused" } else { "" }));
+    field("state", format!("{}{}", job.state, if job.paused { ", paused" } else { "" }));
     if let Some(due) = job.due.filter(|_| job.state != State::Dead) {
         field("due", format!("{} ({})", text::at(due), text::relative(due, SystemTime::now())));
     }
@@ -279,7 +235,7 @@ fn described(job: &JobInfo, is_served: bool) -> String {
         field("run of", format!("job {}", parent.0));
     }
     if let Some(until) = job.until {
-        field("waits", format!("until {} of these", until_name(until)));
+        field("waits", format!("until {until}"));
     }
     for before in &job.predecessors {
         field(
@@ -288,7 +244,7 @@ fn described(job: &JobInfo, is_served: bool) -> String {
                 "{}, job {}: {}",
                 text::tame(&before.key),
                 before.id.0,
-                before.end.map_or("has not ended", predecessor_end)
+                before.end.map_or_else(|| "has not ended".to_owned(), |end| end.to_string())
             ),
         );
     }

@@ -6,6 +6,7 @@
 //! go: the numbers that were given tell how many.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -13,7 +14,7 @@ use timerqueue_scheduler::{FinishedJob, HistoryQuery, JobId, JobInfo, LastRun, Q
 
 use crate::args;
 use crate::exit::Fail;
-use crate::look::{end_name, pages};
+use crate::look::pages;
 use crate::out::Out;
 use crate::place::Place;
 use crate::store::Reader;
@@ -30,7 +31,7 @@ const AGAIN: u64 = 2_000;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Event {
     at: String,
-    event: &'static str,
+    event: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,12 +49,12 @@ struct Event {
 }
 
 impl Event {
-    fn bare(event: &'static str) -> Self {
-        let at = text::rfc3339(SystemTime::now());
+    fn bare(event: impl Display) -> Self {
+        let (at, event) = (text::rfc3339(SystemTime::now()), event.to_string());
         Self { at, event, id: None, key: None, handler: None, attempt: None, due: None, error: None, jobs: None }
     }
 
-    fn of(event: &'static str, job: &JobInfo) -> Self {
+    fn of(event: impl Display, job: &JobInfo) -> Self {
         Self {
             id: Some(job.id.0),
             key: Some((*job.key).to_owned()),
@@ -266,7 +267,7 @@ impl Tail {
             if let Some(last) = self.reader.get_by_id(parent)?.and_then(|job| job.last) {
                 let seen = self.last_runs.insert(parent, Some(last.started));
                 if seen != Some(Some(last.started)) {
-                    return Ok(Event::of(end_name(last.end), before).error(last.error.as_deref()));
+                    return Ok(Event::of(last.end, before).error(last.error.as_deref()));
                 }
             }
         }
@@ -293,12 +294,12 @@ fn began_and_ended(before: Option<&JobInfo>, now: &JobInfo) -> Vec<Event> {
     let ended = ended(before, now);
     let was_running = before.is_some_and(|job| job.state == State::Running);
     for (n, run) in ended.iter().enumerate() {
-        let of = |event| Event { attempt: Some(run.attempt), ..Event::of(event, now) };
+        let of = |event: &dyn Display| Event { attempt: Some(run.attempt), ..Event::of(event, now) };
         if n > 0 || !was_running {
-            events.push(of("began")); // between two looks
+            events.push(of(&"began")); // between two looks
         }
         let is_latest = n + 1 == ended.len();
-        let event = of(end_name(run.end)).error(run.error.as_deref());
+        let event = of(&run.end).error(run.error.as_deref());
         events.push(if is_latest && run.end != RunEnd::Dead { event.due(now) } else { event });
     }
     if ended.is_empty() && was_running && now.state == State::Waiting {

@@ -33,7 +33,6 @@ use self::kept::{Kept, Mail};
 use self::run::Exec;
 use crate::args;
 use crate::exit::{Fail, note};
-use crate::look::end_name;
 use crate::out::Out;
 use crate::place::Place;
 use crate::store::Scheduling;
@@ -55,7 +54,7 @@ pub(crate) fn stage(arguments: &[OsString]) -> Option<ExitCode> {
 #[derive(Serialize)]
 struct Ended<'a> {
     at: String,
-    end: &'static str,
+    end: String,
     id: u64,
     key: &'a str,
     handler: &'a str,
@@ -75,7 +74,7 @@ fn log(record: &RunRecord, json: bool, quiet: bool) {
     let late = last.started.duration_since(last.due).unwrap_or_default();
     let ended = Ended {
         at: text::rfc3339(std::time::SystemTime::now()),
-        end: if last.error.as_deref() == Some(CANCELLED) { CANCELLED } else { end_name(last.end) },
+        end: if last.error.as_deref() == Some(CANCELLED) { CANCELLED.to_owned() } else { last.end.to_string() },
         id: record.id.0,
         key: &record.key,
         handler: &record.name,

@@ -91,7 +91,9 @@ fn a_job_waits_for_others(folder: Folder) {
     folder.ok(["cancel", "a"]);
     let shown = folder.ok(["show", "end"]);
     assert!(
-        shown.contains("all have ended") && shown.contains(": cancelled") && shown.contains(": has not ended"),
+        shown.contains("until all of these have ended")
+            && shown.contains(": cancelled")
+            && shown.contains(": has not ended"),
         "{shown}"
     );
     folder.ok(["cancel", "b"]);

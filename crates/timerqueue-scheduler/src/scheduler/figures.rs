@@ -275,9 +275,9 @@ impl Figures {
         for kind in &jobs.kinds {
             let handler = ("handler", &*kind.name);
             let estimate = kind.estimate();
-            for (state, word) in STATES {
+            for state in State::ALL {
                 let jobs = estimate.filter(|_| state == State::Waiting).unwrap_or_else(|| kind.of(state));
-                add(JOBS, &[handler, ("state", word)], jobs as f64);
+                add(JOBS, &[handler, ("state", &state.to_string())], jobs as f64);
             }
             add(ESTIMATED, &[handler], f64::from(u8::from(estimate.is_some())));
             add(FAILING, &[handler], kind.failing as f64);
@@ -326,14 +326,6 @@ const MOST_COUNTED: u64 = 50_000;
 const MINUTE: Duration = Duration::from_secs(60);
 /// After this time no run is counted for a minute that has passed, unless the clock was set.
 const SETTLED: Duration = Duration::from_secs(600);
-
-const STATES: [(State, &str); State::ALL.len()] = [
-    (State::Waiting, "waiting"),
-    (State::Queued, "queued"),
-    (State::Running, "running"),
-    (State::Dead, "dead"),
-    (State::Recurring, "recurring"),
-];
 
 /// Calls `add` with the end of each bucket, and with how many durations are below it.
 fn buckets(durations: &Histogram, mut add: impl FnMut(&str, f64)) {

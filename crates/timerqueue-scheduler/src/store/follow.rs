@@ -4,6 +4,7 @@
 //! before it: so no chain of them is a circle. A link is one such pair. It has the end of the
 //! predecessor, once there is one, and leaves with the follower.
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -75,6 +76,18 @@ impl Until {
     }
 }
 
+/// In words, of the jobs that were named before: `all of these are done`.
+impl fmt::Display for Until {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::AllDone => "all of these are done",
+            Self::AllDoneOrDead => "all of these are done, or dead with one",
+            Self::AllEnded => "all of these have ended",
+            Self::AnyDead => "any of these is dead",
+        })
+    }
+}
+
 /// The end of a predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -92,6 +105,13 @@ pub enum PredecessorEnd {
 impl PredecessorEnd {
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) const ALL: [Self; 3] = [Self::Done, Self::Dead, Self::Cancelled];
+}
+
+/// The word of its JSON form: `done`.
+impl fmt::Display for PredecessorEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
 }
 
 /// The jobs that a new one is put after.

@@ -1,5 +1,6 @@
 //! Jobs as a store shows them: claimed ones, and those of a scan.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -163,6 +164,16 @@ pub enum RunEnd {
     Blocked,
 }
 
+/// In words: `cut off`.
+impl fmt::Display for RunEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CutOff => f.pad("cut off"),
+            end => end.serialize(f),
+        }
+    }
+}
+
 /// What a job asks for its runs and its end, beside the settings of its handler:
 /// [`Put::at_most_once`], [`Put::attempts`], [`Put::limit`], [`Put::unique_for`] and
 /// [`Put::kept_for`]. The default asks for nothing.
@@ -303,6 +314,13 @@ impl State {
 
     pub(crate) fn index(self) -> usize {
         self as usize
+    }
+}
+
+/// The word of its JSON form: `waiting`.
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 

@@ -1,9 +1,7 @@
 //! One job.
 
 use maud::{Markup, html};
-use timerqueue_scheduler::{
-    Catchup, Error, FinishedJob, JobId, JobInfo, LastRun, Overlap, PredecessorEnd, Recurrence, State, Until,
-};
+use timerqueue_scheduler::{Catchup, Error, FinishedJob, JobId, JobInfo, LastRun, Overlap, Recurrence, State};
 
 use super::form::takes_edits;
 use super::{Frame, Place, actions, end, schedules, state};
@@ -185,7 +183,7 @@ fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
             }
             @if let Some(until) = job.until {
                 dt { "Waits until" }
-                dd { (until_name(until)) }
+                dd { (until) }
             }
             @if !job.predecessors.is_empty() {
                 dt { "After" }
@@ -193,7 +191,7 @@ fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
                     @for one in &job.predecessors {
                         li {
                             a href=(frame.link(&format!("/job/{}", one.id.0))) { bdi { (text::visible(&one.key)) } }
-                            ", " (one.end.map_or("has not ended", predecessor_end))
+                            ", " @match one.end { Some(end) => (end), None => "has not ended" }
                         }
                     }
                 } }
@@ -210,25 +208,6 @@ fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
             dt { "Number" }
             dd { (job.id.0) }
         }
-    }
-}
-
-fn until_name(until: Until) -> &'static str {
-    match until {
-        Until::AllDone => "all of these are done",
-        Until::AllDoneOrDead => "all of these are done, or dead with one",
-        Until::AllEnded => "all of these have ended",
-        Until::AnyDead => "any of these is dead",
-        _ => "?",
-    }
-}
-
-fn predecessor_end(end: PredecessorEnd) -> &'static str {
-    match end {
-        PredecessorEnd::Done => "done",
-        PredecessorEnd::Dead => "dead",
-        PredecessorEnd::Cancelled => "cancelled",
-        _ => "ended",
     }
 }
 

@@ -305,15 +305,7 @@ fn actions(job: &JobInfo) -> Vec<Action> {
 
 /// The state of a job, as a word with a colour.
 fn state(job: &JobInfo) -> Markup {
-    let word = match job.state {
-        State::Waiting if job.is_failing() => "failing",
-        State::Waiting => "waiting",
-        State::Queued => "queued",
-        State::Running => "running",
-        State::Dead => "dead",
-        State::Recurring => "recurring",
-        _ => "other",
-    };
+    let word = if job.is_failing() { "failing".to_owned() } else { job.state.to_string() };
     html! {
         span class=(format!("state {word}")) { (word) }
         @if job.paused { " " span.paused { "paused" } }
@@ -321,17 +313,13 @@ fn state(job: &JobInfo) -> Markup {
 }
 
 fn end(run: &LastRun) -> Markup {
-    let (class, word) = match run.end {
-        RunEnd::Done => ("is-done", "done"),
-        RunEnd::Again => ("running", "again"),
-        RunEnd::Failed => ("failing", "failed"),
-        RunEnd::Dead => ("dead", "dead"),
-        RunEnd::Expired => ("dead", "expired"),
-        RunEnd::CutOff => ("dead", "cut off"),
-        RunEnd::Blocked => ("dead", "blocked"),
-        _ => ("waiting", "ended"),
+    let class = match run.end {
+        RunEnd::Done => "is-done",
+        RunEnd::Again => "running",
+        RunEnd::Failed => "failing",
+        _ => "dead",
     };
-    html! { span class=(format!("state {class}")) { (word) } }
+    html! { span class=(format!("state {class}")) { (run.end) } }
 }
 
 fn count(number: u64) -> Markup {
