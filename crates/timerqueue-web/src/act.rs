@@ -11,7 +11,9 @@ use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
 use serde_json::value::RawValue;
-use timerqueue_scheduler::{Cancel, Change, Error, JobId, JobInfo, Placed, Query, Revive, State};
+use timerqueue_scheduler::{
+    Cancel, Change, EditJob, Error, JobId, JobInfo, Pending, Placed, Put, Query, Revive, State,
+};
 
 use crate::page::{Answer, Inner};
 use crate::route::{Action, Fields, Many, Route, Said};
@@ -54,19 +56,27 @@ pub(crate) async fn act(page: &Inner, route: Route, form: &Fields, nonce: &str) 
             None => (Said::Gone, None),
         },
         Route::Step => return step(page, form).await,
-        Route::Put => return put(page, form, nonce).await,
-        Route::Save(id) => return save(page, id, form, nonce).await,
+        Route::Put => {
+            let values = Values::of(form);
+            let put = put(page, &values).await;
+            return changed(page, nonce, None, &values, put).await;
+        }
+        Route::Save(id) => {
+            let Some(job) = find(page, id).await? else { return Ok(said_at(page, "/jobs?", Said::Gone)) };
+            if form.get("was") != Some(&version(&job)) {
+                return Ok(said_at(page, &format!("/job/{}?", id.0), Said::Outdated));
+            }
+            let values = Values::of(form);
+            let saved = save(page, &job, &values).await;
+            return changed(page, nonce, Some(&job), &values, saved).await;
+        }
         _ => (Said::NotNow, None),
     };
-    // Back to where the form was, unless the job has gone.
-    let there = match id {
-        Some(id) => find(page, id).await?.is_some(),
-        None => false,
-    };
+    // Back to where the form was.
     let back = match (form.get("from"), id) {
         (Some("schedules"), _) => "/schedules?".to_owned(),
         (Some("overview"), _) => "/?".to_owned(),
-        (Some("job"), Some(JobId(id))) if there => format!("/job/{id}?"),
+        (Some("job"), Some(id)) => return said_at_job(page, id, said).await,
         (Some(word @ ("waiting" | "running" | "failing" | "dead" | "all")), _) => format!("/jobs?state={word}&"),
         (_, Some(_)) => "/jobs?".to_owned(),
         _ => "/?".to_owned(),
@@ -79,58 +89,54 @@ fn said_at(page: &Inner, path: &str, said: Said) -> Answer {
     Answer::SeeOther(page.link(&format!("{path}said={}", said.word())))
 }
 
+/// At the job, or at the list if the job has gone.
+async fn said_at_job(page: &Inner, id: JobId, said: Said) -> Result<Answer, Error> {
+    let is_there = find(page, id).await?.is_some();
+    let path = if is_there { format!("/job/{}?", id.0) } else { "/jobs?".to_owned() };
+    Ok(said_at(page, &path, said))
+}
+
 type Asked = Pin<Box<dyn Future<Output = Result<Said, Error>> + Send>>;
+
+fn then<T: Send + 'static>(pending: Pending<T>, said: impl FnOnce(T) -> Said + Send + 'static) -> Asked {
+    Box::pin(async { Ok(said(pending.await?)) })
+}
+
+fn said_of(change: Change, changed: Said) -> Said {
+    match change {
+        Change::Changed => changed,
+        Change::Running => Said::Runs,
+        Change::Absent => Said::Gone,
+        _ => Said::NotNow,
+    }
+}
 
 /// Asks for a change, at once. The answer is awaited.
 fn ask(page: &Inner, job: &JobInfo, action: Action) -> Asked {
-    let scheduler = &page.scheduler;
-    let action = match (action, job.state) {
-        (Action::Retry, State::Dead) => {
-            let revived = scheduler.revive(job.id);
-            return Box::pin(async {
-                Ok(match revived.await? {
-                    Revive::Revived => Said::Revived,
-                    Revive::Taken => Said::Taken,
-                    _ => Said::Gone,
-                })
-            });
-        }
+    let (scheduler, by_id) = (&page.scheduler, page.scheduler.job(job.id));
+    let change = |change, changed| then(change, move |change| said_of(change, changed));
+    match (action, job.state) {
+        (Action::Retry, State::Dead) => then(scheduler.revive(job.id), |revive| match revive {
+            Revive::Revived => Said::Revived,
+            Revive::Taken => Said::Taken,
+            _ => Said::Gone,
+        }),
         (Action::Discard, State::Dead) => {
-            let discarded = scheduler.discard(job.id);
-            return Box::pin(async { Ok(if discarded.await? { Said::Discarded } else { Said::Gone }) });
+            then(scheduler.discard(job.id), |was_there| if was_there { Said::Discarded } else { Said::Gone })
         }
-        (Action::Retry, _) if job.is_failing() => Action::RunNow,
-        (Action::Retry | Action::Discard, _) | (_, State::Dead) => return Box::pin(ready(Ok(Said::NotNow))),
+        (Action::Retry, _) if job.is_failing() => change(by_id.run_now(), Said::WillRun),
+        (Action::Retry | Action::Discard, _) | (_, State::Dead) => Box::pin(ready(Ok(Said::NotNow))),
         // A run of a schedule has the key of the schedule.
-        _ if job.parent.is_some() => return Box::pin(ready(Ok(Said::NotNow))),
-        (action, _) => action,
-    };
-    let job = scheduler.job(job.id);
-    let changed = match action {
-        Action::Cancel => {
-            let cancelled = job.cancel();
-            return Box::pin(async {
-                Ok(match cancelled.await? {
-                    Cancel::Cancelled => Said::Cancelled,
-                    Cancel::Running => Said::Cancelling,
-                    _ => Said::Gone,
-                })
-            });
-        }
-        Action::Pause => job.pause(),
-        Action::Resume => job.resume(),
-        Action::RunNow | Action::Retry | Action::Discard => job.run_now(),
-    };
-    Box::pin(async move {
-        Ok(match (changed.await?, action) {
-            (Change::Changed, Action::Pause) => Said::Paused,
-            (Change::Changed, Action::Resume) => Said::Resumed,
-            (Change::Changed, _) => Said::WillRun,
-            (Change::Running, _) => Said::Runs,
-            (Change::Absent, _) => Said::Gone,
-            _ => Said::NotNow,
-        })
-    })
+        _ if job.parent.is_some() => Box::pin(ready(Ok(Said::NotNow))),
+        (Action::Cancel, _) => then(by_id.cancel(), |cancel| match cancel {
+            Cancel::Cancelled => Said::Cancelled,
+            Cancel::Running => Said::Cancelling,
+            _ => Said::Gone,
+        }),
+        (Action::Pause, _) => change(by_id.pause(), Said::Paused),
+        (Action::Resume, _) => change(by_id.resume(), Said::Resumed),
+        (Action::RunNow, _) => change(by_id.run_now(), Said::WillRun),
+    }
 }
 
 /// The next step of a change of many jobs.
@@ -167,27 +173,25 @@ fn payload(values: &Values) -> Result<Box<RawValue>, String> {
     RawValue::from_string(text).map_err(|error| format!("The payload is no JSON: {error}."))
 }
 
-fn priority(values: &Values) -> Result<i8, String> {
-    let number = values.priority.trim();
-    if number.is_empty() { Ok(0) } else { number.parse().map_err(|_| "A priority lies between -9 and 9.".to_owned()) }
+/// What a field says. `None`: it is empty.
+fn field<T>(
+    text: &str,
+    read: impl FnOnce(&str) -> Option<T>,
+    wrong: impl FnOnce(&str) -> String,
+) -> Result<Option<T>, String> {
+    match text.trim() {
+        "" => Ok(None),
+        text => read(text).map(Some).ok_or_else(|| wrong(text)),
+    }
 }
 
 fn instant(text: &str, what: &str) -> Result<Option<SystemTime>, String> {
-    match text.trim() {
-        "" => Ok(None),
-        text => {
-            text::read_instant(text).map(Some).ok_or_else(|| format!("The {what} is none: 2026-12-24T18:00, in UTC."))
-        }
-    }
+    field(text, text::read_instant, |_| format!("The {what} is none: 2026-12-24T18:00, in UTC."))
 }
 
-/// A field with a number of seconds, or with nothing.
 fn seconds(text: &str) -> Result<Option<Duration>, String> {
     let read = |text: &str| Duration::try_from_secs_f64(text.parse().ok()?).ok();
-    match text.trim() {
-        "" => Ok(None),
-        text => read(text).map(Some).ok_or_else(|| format!("No number of seconds: {text}.")),
-    }
+    field(text, read, |text| format!("No number of seconds: {text}."))
 }
 
 /// What the fields of a form say.
@@ -205,19 +209,17 @@ struct Parts {
 
 impl Parts {
     fn of(values: &Values) -> Result<Self, String> {
-        let attempts = match values.attempts.trim() {
-            "" => None,
-            text => {
-                Some(text.parse().ok().filter(|&n| n > 0).ok_or_else(|| format!("No number of attempts: {text}."))?)
-            }
-        };
+        let priority =
+            field(&values.priority, |text| text.parse().ok(), |_| "A priority lies between -9 and 9.".to_owned());
+        let number = |text: &str| text.parse().ok().filter(|&number| number > 0);
+        let attempts = field(&values.attempts, number, |text| format!("No number of attempts: {text}."));
         Ok(Self {
             payload: payload(values)?,
-            priority: priority(values)?,
+            priority: priority?.unwrap_or_default(),
             due: instant(&values.due, "due time")?,
             expires: instant(&values.expires, "last instant")?,
             expires_after: seconds(&values.expires_after)?,
-            attempts,
+            attempts: attempts?,
             limit: seconds(&values.limit)?,
             unique_for: seconds(&values.unique_for)?,
             kept_for: seconds(&values.kept_for)?,
@@ -225,114 +227,90 @@ impl Parts {
     }
 }
 
-/// What the user can set right, as opposed to a store that fails.
-fn users(error: &Error) -> bool {
-    matches!(error, Error::Invalid(_) | Error::UnknownHandler { .. } | Error::NotSerializable { .. })
+/// Why a form changed nothing.
+enum Wrong {
+    /// The user can set it right.
+    Form(String),
+    Store(Error),
 }
 
-async fn put(page: &Inner, form: &Fields, nonce: &str) -> Result<Answer, Error> {
-    let values = Values::of(form);
-    let parts = match Parts::of(&values) {
-        Ok(parts) => parts,
-        Err(wrong) => return view::again(page, nonce, None, &values, wrong).await,
-    };
-    let mut put = page.scheduler.put_to(&values.handler, &parts.payload).priority(parts.priority);
-    if let Some(due) = parts.due {
-        put = put.due(due);
+impl From<String> for Wrong {
+    fn from(wrong: String) -> Self {
+        Self::Form(wrong)
     }
-    if let Some(last) = parts.expires {
-        put = put.expires(last);
-    }
-    if let Some(attempts) = parts.attempts {
-        put = put.attempts(attempts);
-    }
-    if let Some(limit) = parts.limit {
-        put = put.limit(limit);
-    }
-    if let Some(time) = parts.unique_for {
-        put = put.unique_for(time);
-    }
-    if let Some(time) = parts.kept_for {
-        put = put.kept_for(time);
-    }
-    if values.at_most_once {
-        put = put.at_most_once();
-    }
-    if !values.key.is_empty() {
-        put = put.key(&values.key);
-    }
-    if !values.group.is_empty() {
-        put = put.group(&values.group);
-    }
-    let wrong = match put.send().await {
-        Ok(Placed::Added(id)) => {
-            // It may have run already.
-            let there = find(page, id).await?.is_some();
-            let path = if there { format!("/job/{}?", id.0) } else { "/jobs?".to_owned() };
-            return Ok(said_at(page, &path, Said::Put));
+}
+
+impl From<Error> for Wrong {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Invalid(_) | Error::UnknownHandler { .. } | Error::NotSerializable { .. } => {
+                Self::Form(error.to_string())
+            }
+            error => Self::Store(error),
         }
-        Ok(_) => "Another job has this key.".to_owned(),
-        Err(error) if users(&error) => error.to_string(),
-        Err(error) => return Err(error),
-    };
-    view::again(page, nonce, None, &values, wrong).await
+    }
 }
 
-async fn save(page: &Inner, id: JobId, form: &Fields, nonce: &str) -> Result<Answer, Error> {
-    let Some(job) = find(page, id).await? else { return Ok(said_at(page, "/jobs?", Said::Gone)) };
-    let path = format!("/job/{}?", id.0);
-    if form.get("was") != Some(&version(&job)) {
-        return Ok(said_at(page, &path, Said::Outdated));
+/// The answer to a form for a job: the job, or the form again with what is wrong in it.
+async fn changed(
+    page: &Inner,
+    nonce: &str,
+    job: Option<&JobInfo>,
+    values: &Values,
+    changed: Result<(JobId, Said), Wrong>,
+) -> Result<Answer, Error> {
+    match changed {
+        Ok((id, said)) => said_at_job(page, id, said).await,
+        Err(Wrong::Form(wrong)) => view::again(page, nonce, job, values, wrong).await,
+        Err(Wrong::Store(error)) => Err(error),
     }
-    let (shown, values) = (Values::of_job(&job), Values::of(form));
-    let parts = match Parts::of(&values) {
-        Ok(parts) => parts,
-        Err(wrong) => return view::again(page, nonce, Some(&job), &values, wrong).await,
-    };
+}
+
+/// With a value, if there is one.
+pub(crate) fn with<B, T>(builder: B, value: Option<T>, set: impl FnOnce(B, T) -> B) -> B {
+    match value {
+        Some(value) => set(builder, value),
+        None => builder,
+    }
+}
+
+async fn put(page: &Inner, values: &Values) -> Result<(JobId, Said), Wrong> {
+    let parts = Parts::of(values)?;
+    let put = page.scheduler.put_to(&values.handler, &parts.payload).priority(parts.priority);
+    let put = with(put, parts.due, Put::due);
+    let put = with(put, parts.expires, Put::expires);
+    let put = with(put, parts.attempts, Put::attempts);
+    let put = with(put, parts.limit, Put::limit);
+    let put = with(put, parts.unique_for, Put::unique_for);
+    let put = with(put, parts.kept_for, Put::kept_for);
+    let put = if values.at_most_once { put.at_most_once() } else { put };
+    let put = with(put, Some(&*values.key).filter(|key| !key.is_empty()), Put::key);
+    let put = with(put, Some(&*values.group).filter(|group| !group.is_empty()), Put::group);
+    match put.send().await? {
+        Placed::Added(id) => Ok((id, Said::Put)),
+        _ => Err(Wrong::Form("Another job has this key.".to_owned())),
+    }
+}
+
+async fn save(page: &Inner, job: &JobInfo, values: &Values) -> Result<(JobId, Said), Wrong> {
+    let (shown, parts) = (Values::of_job(job), Parts::of(values)?);
     // What stays as it was shown is left alone: a due time is shown in seconds.
-    let mut edit = page.scheduler.job(id).edit();
-    if values.payload != shown.payload {
-        edit = edit.payload(&parts.payload);
-    }
-    if parts.priority != job.priority {
-        edit = edit.priority(parts.priority);
-    }
-    if let Some(due) = parts.due.filter(|_| values.due != shown.due) {
-        edit = edit.due(due);
-    }
-    match parts.expires {
-        _ if values.expires == shown.expires => {}
-        Some(last) => edit = edit.expires(last),
-        None => edit = edit.expires_after(None),
-    }
-    if values.expires_after != shown.expires_after {
-        edit = edit.expires_after(parts.expires_after);
-    }
-    if values.attempts != shown.attempts {
-        edit = edit.attempts(parts.attempts);
-    }
-    if values.limit != shown.limit {
-        edit = edit.limit(parts.limit);
-    }
-    if values.unique_for != shown.unique_for {
-        edit = edit.unique_for(parts.unique_for);
-    }
-    if values.kept_for != shown.kept_for {
-        edit = edit.kept_for(parts.kept_for);
-    }
-    if values.at_most_once != shown.at_most_once {
-        edit = edit.at_most_once(values.at_most_once);
-    }
-    let said = match edit.send().await {
-        Ok(Change::Changed) => Said::Edited,
-        Ok(Change::Running) => Said::Runs,
-        Ok(Change::Absent) => Said::Gone,
-        Ok(_) => Said::NotNow,
-        Err(error) if users(&error) => {
-            return view::again(page, nonce, Some(&job), &values, error.to_string()).await;
-        }
-        Err(error) => return Err(error),
+    let edit = page.scheduler.job(job.id).edit();
+    let edit = with(edit, (values.payload != shown.payload).then_some(&parts.payload), EditJob::payload);
+    let edit = with(edit, Some(parts.priority).filter(|&priority| priority != job.priority), EditJob::priority);
+    let edit = with(edit, parts.due.filter(|_| values.due != shown.due), EditJob::due);
+    let edit = match parts.expires {
+        _ if values.expires == shown.expires => edit,
+        Some(last) => edit.expires(last),
+        None => edit.expires_after(None),
     };
-    let there = find(page, id).await?.is_some();
-    Ok(said_at(page, if there { &path } else { "/jobs?" }, said))
+    let changed = values.expires_after != shown.expires_after;
+    let edit = with(edit, changed.then_some(parts.expires_after), EditJob::expires_after);
+    let edit = with(edit, (values.attempts != shown.attempts).then_some(parts.attempts), EditJob::attempts);
+    let edit = with(edit, (values.limit != shown.limit).then_some(parts.limit), EditJob::limit);
+    let edit = with(edit, (values.unique_for != shown.unique_for).then_some(parts.unique_for), EditJob::unique_for);
+    let edit = with(edit, (values.kept_for != shown.kept_for).then_some(parts.kept_for), EditJob::kept_for);
+    let changed = values.at_most_once != shown.at_most_once;
+    let edit = with(edit, changed.then_some(values.at_most_once), EditJob::at_most_once);
+    Ok((job.id, said_of(edit.send().await?, Said::Edited)))
 }

@@ -7,7 +7,7 @@
 use std::time::{Duration, SystemTime};
 
 use maud::{Markup, html};
-use timerqueue_scheduler::Histogram;
+use timerqueue_scheduler::{Activity, Histogram};
 
 use crate::text;
 
@@ -38,8 +38,27 @@ impl Window {
         Self { begin, done: 0, again: 0, failed: 0, died: 0, expired: 0, lateness: Histogram::default() }
     }
 
+    pub(crate) fn add(&mut self, part: &Activity) {
+        self.done += part.done;
+        self.again += part.again;
+        self.failed += part.failed;
+        self.died += part.died;
+        self.expired += part.expired;
+        self.lateness.merge(&part.lateness);
+    }
+
+    /// By the classes of the style.
+    pub(crate) fn ends(&self) -> [(&'static str, u64); 5] {
+        let Self { done, again, failed, died, expired, .. } = *self;
+        [("done", done), ("again", again), ("failed", failed), ("died", died), ("expired", expired)]
+    }
+
     pub(crate) fn all(&self) -> u64 {
-        self.done + self.again + self.failed + self.died + self.expired
+        self.ends().iter().map(|(_, runs)| runs).sum()
+    }
+
+    pub(crate) fn wrong(&self) -> u64 {
+        self.failed + self.died + self.expired
     }
 }
 
@@ -135,14 +154,7 @@ pub(crate) fn throughput(windows: &[Window], days: bool) -> Markup {
     let total: u64 = windows.iter().map(Window::all).sum();
     let parts = |window: &Window| {
         let mut foot = 0;
-        [
-            ("done", window.done),
-            ("again", window.again),
-            ("failed", window.failed),
-            ("died", window.died),
-            ("expired", window.expired),
-        ]
-        .map(|(class, count)| {
+        window.ends().map(|(class, count)| {
             let from = foot;
             foot += count;
             (class, from, foot)

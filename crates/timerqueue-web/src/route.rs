@@ -9,41 +9,46 @@ use timerqueue_scheduler::{JobId, JobInfo, Query, State};
 
 use crate::text;
 
-/// A list of jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tab {
-    Waiting,
-    Running,
-    Failing,
-    Dead,
-    Queued,
-    All,
+/// An enumeration of which each value has texts; the first one is its word in URLs.
+macro_rules! with_texts {
+    ($(#[$of:meta])* $name:ident { $($(#[$of_one:meta])* $value:ident: [$word:literal $(, $text:literal)*],)+ }) => {
+        $(#[$of])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum $name { $($(#[$of_one])* $value,)+ }
+
+        impl $name {
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$value),+];
+
+            fn texts(self) -> &'static [&'static str] {
+                match self { $(Self::$value => &[$word $(, $text)*],)+ }
+            }
+
+            pub(crate) fn word(self) -> &'static str {
+                self.texts()[0]
+            }
+
+            pub(crate) fn of(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|one| one.word() == word)
+            }
+        }
+    };
+}
+
+with_texts! {
+    /// A list of jobs.
+    Tab {
+        Waiting: ["waiting", "Waiting"],
+        Running: ["running", "Running"],
+        Failing: ["failing", "Failing"],
+        Dead: ["dead", "Dead"],
+        Queued: ["queued", "Queued"],
+        All: ["all", "All jobs"],
+    }
 }
 
 impl Tab {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Waiting, Self::Running, Self::Failing, Self::Dead, Self::Queued, Self::All];
-
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Running => "running",
-            Self::Failing => "failing",
-            Self::Dead => "dead",
-            Self::Queued => "queued",
-            Self::All => "all",
-        }
-    }
-
     pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::Waiting => "Waiting",
-            Self::Running => "Running",
-            Self::Failing => "Failing",
-            Self::Dead => "Dead",
-            Self::Queued => "Queued",
-            Self::All => "All jobs",
-        }
+        self.texts()[1]
     }
 
     pub(crate) fn state(self) -> Option<State> {
@@ -54,10 +59,6 @@ impl Tab {
             Self::Queued => Some(State::Queued),
             Self::Failing | Self::All => None,
         }
-    }
-
-    fn of(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|tab| tab.word() == word)
     }
 
     /// The order of a list for which none was chosen: those that are about to run first, the
@@ -78,58 +79,38 @@ impl Tab {
     }
 }
 
-/// The order of a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sort {
-    /// By due time.
-    Due,
-    /// By put.
-    Newest,
-    Oldest,
+with_texts! {
+    /// The order of a list.
+    Sort {
+        /// By due time.
+        Due: ["due", "Due first"],
+        /// By put.
+        Newest: ["newest", "Put last"],
+        Oldest: ["oldest", "Put first"],
+    }
 }
 
 impl Sort {
-    pub(crate) const ALL: [Self; 3] = [Self::Due, Self::Newest, Self::Oldest];
-
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Due => "due",
-            Self::Newest => "newest",
-            Self::Oldest => "oldest",
-        }
-    }
-
     pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::Due => "Due first",
-            Self::Newest => "Put last",
-            Self::Oldest => "Put first",
-        }
-    }
-
-    fn of(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|sort| sort.word() == word)
+        self.texts()[1]
     }
 }
 
-/// The time that the plots show.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Span {
-    #[default]
-    Hour,
-    Day,
-    Week,
+with_texts! {
+    /// The time that the plots show.
+    #[derive(Default)]
+    Span {
+        #[default]
+        Hour: ["hour", "each minute"],
+        Day: ["day", "each 15 minutes"],
+        Week: ["week", "each 2 hours"],
+    }
 }
 
 impl Span {
-    pub(crate) const ALL: [Self; 3] = [Self::Hour, Self::Day, Self::Week];
-
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-        }
+    /// How wide a window is.
+    pub(crate) fn each(self) -> &'static str {
+        self.texts()[1]
     }
 
     /// Minutes of a window, and the number of windows.
@@ -306,56 +287,26 @@ pub(crate) struct Past {
     pub(crate) after: Option<u64>,
 }
 
-/// A change of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    Cancel,
-    RunNow,
-    Retry,
-    Discard,
-    Pause,
-    Resume,
+with_texts! {
+    /// A change of a job: its label, and what became of many jobs.
+    Action {
+        Cancel: ["cancel", "Cancel", "were cancelled"],
+        RunNow: ["run", "Run now", "are due now"],
+        Retry: ["retry", "Retry", "wait again"],
+        Discard: ["discard", "Discard", "were removed"],
+        Pause: ["pause", "Pause", "were paused"],
+        Resume: ["resume", "Resume", "go on"],
+    }
 }
 
 impl Action {
-    const ALL: [Self; 6] = [Self::Cancel, Self::RunNow, Self::Retry, Self::Discard, Self::Pause, Self::Resume];
-
-    fn of(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|action| action.word() == word)
-    }
-
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Cancel => "cancel",
-            Self::RunNow => "run",
-            Self::Retry => "retry",
-            Self::Discard => "discard",
-            Self::Pause => "pause",
-            Self::Resume => "resume",
-        }
-    }
-
     pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Cancel => "Cancel",
-            Self::RunNow => "Run now",
-            Self::Retry => "Retry",
-            Self::Discard => "Discard",
-            Self::Pause => "Pause",
-            Self::Resume => "Resume",
-        }
+        self.texts()[1]
     }
 
-    /// What has become of many jobs.
+    /// Behind a number of jobs.
     pub(crate) fn past(self) -> &'static str {
-        match self {
-            Self::Cancel => "were cancelled",
-            Self::RunNow => "are due now",
-            Self::Retry => "wait again",
-            Self::Discard => "were removed",
-            Self::Pause => "were paused",
-            Self::Resume => "go on",
-        }
+        self.texts()[2]
     }
 }
 
@@ -433,10 +384,7 @@ impl Route {
         let mut parts = path.split('/').filter(|part| !part.is_empty());
         let parts = [parts.next(), parts.next(), parts.next(), parts.next()];
         Some(match parts {
-            [None, ..] => {
-                let span = Span::ALL.into_iter().find(|span| query.get("span") == Some(span.word()));
-                Self::Overview(span.unwrap_or_default())
-            }
+            [None, ..] => Self::Overview(query.get("span").and_then(Span::of).unwrap_or_default()),
             [Some("jobs"), None, ..] => Self::Jobs(Filter::read(query)?),
             [Some("many"), None, ..] => Self::Many(Many::read(query)?),
             [Some("step"), None, ..] => Self::Step,
@@ -482,95 +430,35 @@ impl Route {
     }
 }
 
-/// What an action came to, for the page after it. The words are in URLs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
-    Cancelled,
-    Cancelling,
-    WillRun,
-    Revived,
-    Discarded,
-    Paused,
-    Resumed,
-    HandlerPaused,
-    HandlerResumed,
-    Put,
-    Edited,
-    Gone,
-    Runs,
-    Taken,
-    NotNow,
-    Outdated,
+with_texts! {
+    /// What an action came to, for the page after it.
+    Said {
+        Cancelled: ["cancelled", "Cancelled. No attempt will start."],
+        Cancelling: ["cancelling", "The run goes on, and was asked to end. No attempt will follow."],
+        WillRun: ["will-run", "Due now."],
+        Revived: ["revived", "The job waits again, with all its attempts."],
+        Discarded: ["discarded", "The dead job was removed."],
+        Paused: ["paused", "Paused."],
+        Resumed: ["resumed", "Goes on."],
+        HandlerPaused: ["handler-paused", "The handler is paused: none of its jobs starts."],
+        HandlerResumed: ["handler-resumed", "The jobs of the handler go on."],
+        Put: ["put", "The job was put."],
+        Edited: ["edited", "The job was changed."],
+        Outdated: ["outdated", "Nothing was changed: the job is not as it was when the form was shown."],
+        Gone: ["gone", "Nothing was changed: the job is there no more."],
+        Runs: ["runs", "Nothing was changed: the job runs."],
+        Taken: ["taken", "Nothing was changed: another job has the key by now."],
+        NotNow: ["not-now", "Nothing was changed: the job takes no such change in its state."],
+    }
 }
 
 impl Said {
-    const ALL: [Self; 16] = [
-        Self::Cancelled,
-        Self::Cancelling,
-        Self::WillRun,
-        Self::Revived,
-        Self::Discarded,
-        Self::Paused,
-        Self::Resumed,
-        Self::HandlerPaused,
-        Self::HandlerResumed,
-        Self::Put,
-        Self::Edited,
-        Self::Gone,
-        Self::Runs,
-        Self::Taken,
-        Self::NotNow,
-        Self::Outdated,
-    ];
-
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Cancelled => "cancelled",
-            Self::Cancelling => "cancelling",
-            Self::WillRun => "will-run",
-            Self::Revived => "revived",
-            Self::Discarded => "discarded",
-            Self::Paused => "paused",
-            Self::Resumed => "resumed",
-            Self::HandlerPaused => "handler-paused",
-            Self::HandlerResumed => "handler-resumed",
-            Self::Put => "put",
-            Self::Edited => "edited",
-            Self::Outdated => "outdated",
-            Self::Gone => "gone",
-            Self::Runs => "runs",
-            Self::Taken => "taken",
-            Self::NotNow => "not-now",
-        }
-    }
-
     pub(crate) fn text(self) -> &'static str {
-        match self {
-            Self::Cancelled => "Cancelled. No attempt will start.",
-            Self::Cancelling => "The run goes on, and was asked to end. No attempt will follow.",
-            Self::WillRun => "Due now.",
-            Self::Revived => "The job waits again, with all its attempts.",
-            Self::Discarded => "The dead job was removed.",
-            Self::Paused => "Paused.",
-            Self::Resumed => "Goes on.",
-            Self::HandlerPaused => "The handler is paused: none of its jobs starts.",
-            Self::HandlerResumed => "The jobs of the handler go on.",
-            Self::Put => "The job was put.",
-            Self::Edited => "The job was changed.",
-            Self::Outdated => "Nothing was changed: the job is not as it was when the form was shown.",
-            Self::Gone => "Nothing was changed: the job is there no more.",
-            Self::Runs => "Nothing was changed: the job runs.",
-            Self::Taken => "Nothing was changed: another job has the key by now.",
-            Self::NotNow => "Nothing was changed: the job takes no such change in its state.",
-        }
+        self.texts()[1]
     }
 
     /// Whether the change was made.
     pub(crate) fn is_done(self) -> bool {
         !matches!(self, Self::Gone | Self::Runs | Self::Taken | Self::NotNow | Self::Outdated)
-    }
-
-    pub(crate) fn of(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|said| said.word() == word)
     }
 }

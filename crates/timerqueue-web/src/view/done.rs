@@ -4,22 +4,16 @@ use maud::{Markup, html};
 use timerqueue_scheduler::{Error, FinishedJob, HistoryQuery};
 
 use super::{Frame, PAGE, Place};
+use crate::act::with;
 use crate::page::Inner;
 use crate::route::Past;
 use crate::text;
 
 /// The done jobs of a part of the list, and where its next part begins.
 pub(crate) async fn find(page: &Inner, past: &Past) -> Result<(Vec<FinishedJob>, Option<u64>), Error> {
-    let mut query = HistoryQuery::new().limit(PAGE + 1);
-    if let Some(handler) = &past.handler {
-        query = query.name(handler);
-    }
-    if let Some(key) = &past.key {
-        query = query.key_prefix(key);
-    }
-    if let Some(after) = past.after {
-        query = query.after(after);
-    }
+    let query = with(HistoryQuery::new().limit(PAGE + 1), past.handler.as_deref(), HistoryQuery::name);
+    let query = with(query, past.key.as_deref(), HistoryQuery::key_prefix);
+    let query = with(query, past.after, HistoryQuery::after);
     let mut jobs = page.scheduler.history(query).await?;
     let next = (jobs.len() > PAGE).then(|| jobs[PAGE - 1].seq);
     jobs.truncate(PAGE);
@@ -32,7 +26,7 @@ pub(super) async fn show(frame: &Frame<'_>, past: &Past) -> Result<Markup, Error
         h1 { "Done" }
         (form(frame, past))
         (table(frame, &jobs, past))
-        (pager(frame, past, next))
+        (frame.pager(past.after.map(|_| base(past)), next.map(|next| format!("{}&after={next}", base(past)))))
     };
     Ok(frame.document(Place::Done, "Done", &main))
 }
@@ -43,19 +37,6 @@ fn base(past: &Past) -> String {
     let parts: Vec<String> =
         parts.iter().filter_map(|(name, value)| Some(text::pair(name, value.as_deref()?))).collect();
     format!("/done?{}", parts.join("&"))
-}
-
-fn pager(frame: &Frame<'_>, past: &Past, next: Option<u64>) -> Markup {
-    let first = past.after.map(|_| frame.link(&base(past)));
-    let next = next.map(|next| frame.link(&format!("{}&after={next}", base(past))));
-    html! {
-        @if first.is_some() || next.is_some() {
-            nav.pager #pager data-live aria-label="Parts of the list" {
-                @if let Some(first) = first { a href=(first) { "First part" } }
-                @if let Some(next) = next { a rel="next" href=(next) { "Next part" } }
-            }
-        }
-    }
 }
 
 fn form(frame: &Frame<'_>, past: &Past) -> Markup {

@@ -1,6 +1,6 @@
 //! One job.
 
-use maud::{Markup, html};
+use maud::{Markup, Render, html};
 use timerqueue_scheduler::{Catchup, Error, FinishedJob, JobId, JobInfo, LastRun, Overlap, Recurrence, State};
 
 use super::form::takes_edits;
@@ -55,10 +55,7 @@ fn done(frame: &Frame<'_>, job: &FinishedJob) -> Markup {
                     dd { a href=(handler) { bdi { (text::visible(&job.name)) } } }
                     dt { "Ended" }
                     dd { (frame.both(job.ended)) }
-                    @if let Some(node) = &job.node {
-                        dt { "Node" }
-                        dd { bdi { (text::visible(node)) } }
-                    }
+                    (fact("Node", job.node.as_deref().map(name)))
                     dt { "Number" }
                     dd { (job.id.0) }
                 }
@@ -116,7 +113,17 @@ fn changes(frame: &Frame<'_>, job: &JobInfo) -> Markup {
     }
 }
 
+fn fact(name: &str, value: Option<impl Render>) -> Markup {
+    html! { @if let Some(value) = value { dt { (name) } dd { (value) } } }
+}
+
+fn name(text: &str) -> Markup {
+    html! { bdi { (text::visible(text)) } }
+}
+
 fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
+    let both = |at| frame.both(at);
+    let once_done = |time| format!("for {} once it is done", text::duration(time));
     let handler = frame.link(&format!("/jobs?state=all&{}", text::pair("handler", &job.name)));
     let paused = frame.counts.kind(&job.name).is_some_and(|kind| kind.paused);
     html! {
@@ -125,66 +132,24 @@ fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
             dd { (state(job)) (frame.unserved(job)) }
             dt { "Handler" }
             dd { a href=(handler) { bdi { (text::visible(&job.name)) } } @if paused { " " span.paused { "handler paused" } } }
-            @if let Some(due) = job.due {
-                dt { (if job.state == State::Recurring { "Next run" } else { "Due" }) }
-                dd { (frame.both(due)) }
-            }
-            @if let Some(added) = job.added {
-                dt { "Put" }
-                dd { (frame.both(added)) }
-            }
-            @if let Some(begun) = job.begun {
-                dt { "Runs since" }
-                dd { (frame.both(begun)) }
-            }
-            @if job.node.is_some() {
-                dt { "Node" }
-                dd { (frame.node(job)) }
-            }
-            @if let Some(nominal) = job.nominal.filter(|&nominal| Some(nominal) != job.due) {
-                dt { "Occurrence of" }
-                dd { (frame.both(nominal)) }
-            }
-            @if job.priority != 0 {
-                dt { "Priority" }
-                dd { (job.priority) }
-            }
-            @if let Some(last) = job.expires {
-                dt { "Expires" }
-                dd { (frame.both(last)) }
-            }
-            @if let Some(after) = job.expires_after {
-                dt { "Expires" }
-                dd { (text::duration(after)) " after each due time" }
-            }
-            @if job.terms.at_most_once {
-                dt { "Begun" }
-                dd { "at most once" }
-            }
-            @if let Some(most) = job.terms.attempts {
-                dt { "Attempts at most" }
-                dd { (most) }
-            }
-            @if let Some(limit) = job.terms.limit {
-                dt { "Limit" }
-                dd { (text::duration(limit)) }
-            }
-            @if let Some(time) = job.terms.unique_for {
-                dt { "Key taken" }
-                dd { "for " (text::duration(time)) " once it is done" }
-            }
-            @if let Some(time) = job.terms.kept_for {
-                dt { "Kept" }
-                dd { "for " (text::duration(time)) " once it is done" }
-            }
+            (fact(if job.state == State::Recurring { "Next run" } else { "Due" }, job.due.map(both)))
+            (fact("Put", job.added.map(both)))
+            (fact("Runs since", job.begun.map(both)))
+            (fact("Node", job.node.map(|_| frame.node(job))))
+            (fact("Occurrence of", job.nominal.filter(|&nominal| Some(nominal) != job.due).map(both)))
+            (fact("Priority", Some(job.priority).filter(|&priority| priority != 0)))
+            (fact("Expires", job.expires.map(both)))
+            (fact("Expires", job.expires_after.map(|after| format!("{} after each due time", text::duration(after)))))
+            (fact("Begun", job.terms.at_most_once.then_some("at most once")))
+            (fact("Attempts at most", job.terms.attempts))
+            (fact("Limit", job.terms.limit.map(text::duration)))
+            (fact("Key taken", job.terms.unique_for.map(once_done)))
+            (fact("Kept", job.terms.kept_for.map(once_done)))
             @if job.state != State::Recurring {
                 dt { "Attempts begun" }
                 dd { (job.attempt) @if job.crashes > 0 { ", of which the end of their process has cut off " (job.crashes) } }
             }
-            @if let Some(until) = job.until {
-                dt { "Waits until" }
-                dd { (until) }
-            }
+            (fact("Waits until", job.until.map(|until| until.to_string())))
             @if !job.predecessors.is_empty() {
                 dt { "After" }
                 dd { ul {
@@ -196,10 +161,7 @@ fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
                     }
                 } }
             }
-            @if let Some(group) = &job.group {
-                dt { "Group" }
-                dd { bdi { (text::visible(group)) } }
-            }
+            (fact("Group", job.group.as_deref().map(name)))
             @if let Some(JobId(parent)) = job.parent {
                 dt { "Schedule" }
                 dd { a href=(frame.link(&format!("/job/{parent}"))) { "job " (parent) } }

@@ -150,7 +150,7 @@ fn form(frame: &Frame<'_>, filter: &Filter) -> Markup {
             label {
                 "State"
                 select name="state" {
-                    @for tab in Tab::ALL {
+                    @for &tab in Tab::ALL {
                         option value=(tab.word()) selected[tab == filter.tab] { (tab.title()) }
                     }
                 }
@@ -177,7 +177,7 @@ fn form(frame: &Frame<'_>, filter: &Filter) -> Markup {
                         "Order"
                         select name="sort" {
                             option value="" { "as usual" }
-                            @for sort in Sort::ALL {
+                            @for &sort in Sort::ALL {
                                 option value=(sort.word()) selected[sort == filter.sort && sort != filter.tab.sort()] { (sort.title()) }
                             }
                         }

@@ -150,6 +150,18 @@ impl Frame<'_> {
         }
     }
 
+    /// The links to the first and to the next part of a list.
+    fn pager(&self, first: Option<String>, next: Option<String>) -> Markup {
+        html! {
+            @if first.is_some() || next.is_some() {
+                nav.pager #pager data-live aria-label="Parts of the list" {
+                    @if let Some(first) = first { a href=(self.link(&first)) { "First part" } }
+                    @if let Some(next) = next { a rel="next" href=(self.link(&next)) { "Next part" } }
+                }
+            }
+        }
+    }
+
     fn document(&self, place: Place, title: &str, main: &Markup) -> Markup {
         html! {
             (DOCTYPE)

@@ -16,16 +16,6 @@ use crate::text::{self, Count};
 /// Jobs of the short lists.
 const FEW: usize = 5;
 
-/// What the runs of a handler came to, in the span.
-#[derive(Default)]
-struct Sum {
-    done: u64,
-    failed: u64,
-    died: u64,
-    expired: u64,
-    lateness: Histogram,
-}
-
 /// The ends of runs in a span, and the begin of its first window.
 pub(crate) async fn activity(page: &Inner, now: SystemTime, span: Span) -> Result<(SystemTime, Vec<Activity>), Error> {
     let (minutes, number) = span.windows();
@@ -75,25 +65,16 @@ fn windows(activity: &[Activity], first: SystemTime, minutes: u64, number: usize
         let at = part.begin.duration_since(first).map(|after| (after.as_secs() / window.as_secs()) as usize);
         // Behind the last one: the clock was set back.
         let Some(window) = at.ok().and_then(|at| windows.get_mut(at)) else { continue };
-        window.done += part.done;
-        window.again += part.again;
-        window.failed += part.failed;
-        window.died += part.died;
-        window.expired += part.expired;
-        window.lateness.merge(&part.lateness);
+        window.add(part);
     }
     windows
 }
 
-fn sums(activity: &[Activity]) -> HashMap<Arc<str>, Sum> {
-    let mut sums: HashMap<Arc<str>, Sum> = HashMap::new();
+/// What the runs of each handler came to, in the span.
+fn sums(activity: &[Activity]) -> HashMap<Arc<str>, Window> {
+    let mut sums: HashMap<Arc<str>, Window> = HashMap::new();
     for part in activity {
-        let sum = sums.entry(Arc::clone(&part.name)).or_default();
-        sum.done += part.done + part.again;
-        sum.failed += part.failed;
-        sum.died += part.died;
-        sum.expired += part.expired;
-        sum.lateness.merge(&part.lateness);
+        sums.entry(Arc::clone(&part.name)).or_insert_with(|| Window::new(part.begin)).add(part);
     }
     sums
 }
@@ -115,7 +96,7 @@ fn tiles(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
         @else { "none overdue" }
     };
     let ended: u64 = windows.iter().map(Window::all).sum();
-    let wrong: u64 = windows.iter().map(|window| window.failed + window.died + window.expired).sum();
+    let wrong: u64 = windows.iter().map(Window::wrong).sum();
     let paused = frame.counts.kinds.iter().filter(|kind| kind.paused).count();
     html! {
         (tile(Tab::Waiting, of(State::Waiting), overdue))
@@ -141,16 +122,11 @@ fn key(class: &str, line: bool, word: &str) -> Markup {
 
 fn plots(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
     let days = span == Span::Week;
-    let each = match span {
-        Span::Hour => "each minute",
-        Span::Day => "each 15 minutes",
-        Span::Week => "each 2 hours",
-    };
     html! {
         div.head {
             h2 { "Over time" }
             div.tabs {
-                @for other in Span::ALL {
+                @for &other in Span::ALL {
                     a href=(frame.link(&format!("/?span={}", other.word()))) aria-current=[(other == span).then_some("true")] {
                         (other.word())
                     }
@@ -160,7 +136,7 @@ fn plots(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
         div.plots {
             figure {
                 figcaption {
-                    b { "Runs ended, " (each) }
+                    b { "Runs ended, " (span.each()) }
                     (key("done", false, "done")) (key("again", false, "again")) (key("failed", false, "failed")) (key("died", false, "dead")) (key("expired", false, "expired"))
                 }
                 (plot::throughput(windows, days))
@@ -197,8 +173,8 @@ fn figures(windows: &[Window], days: bool) -> Markup {
                                     @if days { (text::clock(window.begin, true)) " " }
                                     (text::clock(window.begin, false))
                                 }
-                                @for number in [window.done, window.again, window.failed, window.died, window.expired] { td.num { (count(number)) } }
-                                (late(&window.lateness))
+                                @for (_, runs) in window.ends() { td.num { (count(runs)) } }
+                                (late(&window.lateness, false))
                             }
                         }
                         @if windows.iter().all(|window| window.all() == 0) {
@@ -211,15 +187,15 @@ fn figures(windows: &[Window], days: bool) -> Markup {
     }
 }
 
-fn late(lateness: &Histogram) -> Markup {
+fn late(lateness: &Histogram, wide: bool) -> Markup {
     html! {
         @for late in [lateness.at_most(0.5), lateness.at_most(0.99), lateness.longest()] {
-            td.num { @if lateness.count() > 0 { (text::duration(late)) } @else { span.dim { "–" } } }
+            td.num.wide[wide] { @if lateness.count() > 0 { (text::duration(late)) } @else { span.dim { "–" } } }
         }
     }
 }
 
-fn handlers(frame: &Frame<'_>, sums: &HashMap<Arc<str>, Sum>, span: Span) -> Markup {
+fn handlers(frame: &Frame<'_>, sums: &HashMap<Arc<str>, Window>, span: Span) -> Markup {
     let kinds = &frame.counts.kinds;
     html! {
         div.head {
@@ -246,8 +222,8 @@ fn handlers(frame: &Frame<'_>, sums: &HashMap<Arc<str>, Sum>, span: Span) -> Mar
     }
 }
 
-fn handler(frame: &Frame<'_>, kind: &KindCounts, sum: Option<&Sum>) -> Markup {
-    let none = Sum::default();
+fn handler(frame: &Frame<'_>, kind: &KindCounts, sum: Option<&Window>) -> Markup {
+    let none = Window::new(frame.now);
     let sum = sum.unwrap_or(&none);
     let name = text::pair("handler", &kind.name);
     let cell = |tab: Tab, jobs: Count| {
@@ -260,7 +236,6 @@ fn handler(frame: &Frame<'_>, kind: &KindCounts, sum: Option<&Sum>) -> Markup {
     };
     let (action, label) = if kind.paused { ("resume", "Resume") } else { ("pause", "Pause") };
     let path = format!("/handler/{action}?{}", text::pair("name", &kind.name));
-    let lateness = [sum.lateness.at_most(0.5), sum.lateness.at_most(0.99), sum.lateness.longest()];
     html! {
         tr {
             td.key-of {
@@ -273,11 +248,9 @@ fn handler(frame: &Frame<'_>, kind: &KindCounts, sum: Option<&Sum>) -> Markup {
             (cell(Tab::Failing, Count::at_least(kind.failing, kind.is_failing_bounded())))
             (cell(Tab::Dead, Count::of_kind(kind, State::Dead)))
             td.num.wide { (count(kind.of(State::Recurring))) }
-            td.num.wide { (count(sum.done)) }
-            td.num.wide { (count(sum.failed + sum.died + sum.expired)) }
-            @for late in lateness {
-                td.num.wide { @if sum.lateness.count() > 0 { (text::duration(late)) } @else { span.dim { "–" } } }
-            }
+            td.num.wide { (count(sum.done + sum.again)) }
+            td.num.wide { (count(sum.wrong())) }
+            (late(&sum.lateness, true))
             td.actions { @if !frame.page.read_only { (frame.button(&path, "overview", label, &kind.name, false)) } }
         }
     }

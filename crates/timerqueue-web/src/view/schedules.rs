@@ -18,12 +18,7 @@ pub(super) async fn show(frame: &Frame<'_>, after: Option<After>) -> Result<Mark
     let main = html! {
         h1 { "Schedules" }
         (table(frame, &jobs))
-        @if after.is_some() || next.is_some() {
-            nav.pager #pager data-live aria-label="Parts of the list" {
-                @if after.is_some() { a href=(frame.link("/schedules")) { "First part" } }
-                @if let Some(next) = next { a rel="next" href=(frame.link(&format!("/schedules?after={next}"))) { "Next part" } }
-            }
-        }
+        (frame.pager(after.map(|_| "/schedules".to_owned()), next.map(|next| format!("/schedules?after={next}"))))
     };
     Ok(frame.document(Place::Schedules, "Schedules", &main))
 }
