@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::text;
+use crate::text::duration;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -109,10 +109,6 @@ Examples:
         #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
         all: Option<PathBuf>,
     },
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    text::duration(text)
 }
 
 /// A term of a job: `none` leaves it to the worker.

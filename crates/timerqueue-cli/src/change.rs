@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::Serialize;
-use timerqueue_scheduler::{Cancel, Change, JobId, JobInfo, Pending, Query, Revive, Schedule, Scheduler, State};
+use timerqueue_scheduler::{
+    Cancel, Change, EditJob, JobId, JobInfo, Pending, Query, Revive, Schedule, Scheduler, State,
+};
 
 use crate::args;
 use crate::exit::{DONE, Fail};
 use crate::look::pages;
 use crate::out::{Out, Progress};
 use crate::place::Place;
-use crate::put::{When, next_lines, next_of, schedule};
+use crate::put::{When, last_of, next_lines, next_of, schedule, with};
 use crate::store::{Reader, open};
 use crate::text;
 
@@ -23,40 +25,18 @@ pub(crate) fn edit(place: &Place, mut edit: args::Edit, out: &mut Out) -> Result
         true => Some(When::new(*after, at.as_deref(), zone.as_deref())?),
         false => None,
     };
-    let last = edit.expires_at.as_deref().map(|last| text::instant(last, zone.as_deref(), SystemTime::now()));
-    let last = last.transpose().map_err(Fail::Usage)?;
+    let last = last_of(edit.expires_at.as_deref(), zone.as_deref())?;
     let (scheduler, key) = (open(place, false)?, edit.key.as_str());
-    let mut change = scheduler.edit(key);
-    if let Some(payload) = payload {
-        change = change.payload(&payload);
-    }
-    if let Some(priority) = edit.priority {
-        change = change.priority(priority);
-    }
-    if let Some(when) = &when {
-        change = change.due(when.due());
-    }
-    if let Some(last) = last {
-        change = change.expires(last);
-    }
-    if let Some(args::Term(after)) = edit.expires_after {
-        change = change.expires_after(after);
-    }
-    if let Some(is) = edit.at_most_once {
-        change = change.at_most_once(is);
-    }
-    if let Some(args::Term(attempts)) = edit.attempts {
-        change = change.attempts(attempts);
-    }
-    if let Some(args::Term(limit)) = edit.limit {
-        change = change.limit(limit);
-    }
-    if let Some(args::Term(time)) = edit.unique_for {
-        change = change.unique_for(time);
-    }
-    if let Some(args::Term(time)) = edit.keep_for {
-        change = change.kept_for(time);
-    }
+    let change = with(scheduler.edit(key), payload.as_ref(), EditJob::payload);
+    let change = with(change, edit.priority, EditJob::priority);
+    let change = with(change, when.map(|when| when.due()), EditJob::due);
+    let change = with(change, last, EditJob::expires);
+    let change = with(change, edit.expires_after.map(|after| after.0), EditJob::expires_after);
+    let change = with(change, edit.at_most_once, EditJob::at_most_once);
+    let change = with(change, edit.attempts.map(|attempts| attempts.0), EditJob::attempts);
+    let change = with(change, edit.limit.map(|limit| limit.0), EditJob::limit);
+    let change = with(change, edit.unique_for.map(|time| time.0), EditJob::unique_for);
+    let change = with(change, edit.keep_for.map(|time| time.0), EditJob::kept_for);
     out.thing(&changed(key, change.send().wait()?, "changed")?, Changed::text)
 }
 
@@ -103,12 +83,11 @@ fn each<'a, T>(
             Ok(changed) => out.thing(&changed, Changed::text)?,
             Err(fail) => {
                 out.flush()?;
-                fail.report();
-                code = code.max(fail.code());
+                code = code.max(fail.report());
             }
         }
     }
-    if code == DONE { Ok(()) } else { Err(Fail::Told(code)) }
+    Fail::told(code)
 }
 
 fn absent(key: &str) -> Fail {
@@ -139,10 +118,7 @@ pub(crate) fn cancel(place: &Place, cancel: &args::Cancel, out: &mut Out) -> Res
     let Some(prefix) = &cancel.prefix else {
         return each(&cancel.keys, out, |key| cancelled(key, scheduler.cancel(key).wait()?));
     };
-    let mut query = Query::new().key_prefix(prefix);
-    if let Some(handler) = &cancel.handler {
-        query = query.name(handler);
-    }
+    let query = with(Query::new().key_prefix(prefix), cancel.handler.as_deref(), Query::name);
     // A recurring job and its runs have the same key.
     let mut keys = BTreeSet::new();
     pages(&Reader::open(place)?, &query, |job| {
@@ -266,10 +242,7 @@ fn all<T>(
     change: impl FnMut(JobId) -> Pending<T>,
     judge: impl Fn(JobId, T) -> Result<Changed<'static>, Fail>,
 ) -> Result<(), Fail> {
-    let mut query = Query::new().state(State::Dead);
-    if let Some(handler) = handler {
-        query = query.name(handler);
-    }
+    let query = with(Query::new().state(State::Dead), handler, Query::name);
     let mut ids = Vec::new();
     let now = SystemTime::now();
     pages(&Reader::open(place)?, &query, |job| {

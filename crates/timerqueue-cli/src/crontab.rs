@@ -234,7 +234,7 @@ pub(crate) fn import<'p>(
                 format!("line {}: {}, {when}\n{}", entry.line, text::tame(&entry.key), entry.script.trim_end())
             })?;
         }
-        return if code == DONE { Ok(()) } else { Err(Fail::Told(code)) };
+        return Fail::told(code);
     }
     let scheduler = open(place()?, true)?;
     let puts = jobs.iter().map(|(entry, schedule)| {
@@ -254,8 +254,7 @@ pub(crate) fn import<'p>(
             }
             Err(fail) => {
                 out.flush()?;
-                code = code.max(fail.code());
-                fail.with(|why| format!("line {}: {why}", entry.line)).report();
+                code = code.max(fail.with(|why| format!("line {}: {why}", entry.line)).report());
             }
         }
     }
@@ -271,7 +270,7 @@ pub(crate) fn import<'p>(
         })?;
         crate::change::cancel_all(&scheduler, &gone, out)?;
     }
-    if code == DONE { Ok(()) } else { Err(Fail::Told(code)) }
+    Fail::told(code)
 }
 
 #[cfg(test)]

@@ -44,19 +44,25 @@ pub(crate) enum Fail {
 }
 
 impl Fail {
-    /// The failure with another text, if it has one.
-    pub(crate) fn with(self, change: impl FnOnce(String) -> String) -> Self {
+    fn text(&mut self) -> Option<&mut String> {
         match self {
-            Self::Absent(text) => Self::Absent(change(text)),
-            Self::Usage(text) => Self::Usage(change(text)),
-            Self::Refused(text) => Self::Refused(change(text)),
-            Self::Place(text) => Self::Place(change(text)),
-            Self::Damaged(text) => Self::Damaged(change(text)),
-            Self::Stopped(text) => Self::Stopped(change(text)),
-            Self::Ended(text) => Self::Ended(change(text)),
-            Self::Late(text) => Self::Late(change(text)),
-            Self::Pipe | Self::Told(_) => self,
+            Self::Absent(text) | Self::Usage(text) | Self::Refused(text) | Self::Place(text) => Some(text),
+            Self::Damaged(text) | Self::Stopped(text) | Self::Ended(text) | Self::Late(text) => Some(text),
+            Self::Pipe | Self::Told(_) => None,
         }
+    }
+
+    /// The failure with another text, if it has one.
+    pub(crate) fn with(mut self, change: impl FnOnce(&str) -> String) -> Self {
+        if let Some(text) = self.text() {
+            *text = change(text);
+        }
+        self
+    }
+
+    /// Of a command whose parts have told the user.
+    pub(crate) fn told(code: u8) -> Result<(), Self> {
+        if code == DONE { Ok(()) } else { Err(Self::Told(code)) }
     }
 
     pub(crate) fn code(&self) -> u8 {
@@ -74,14 +80,12 @@ impl Fail {
         }
     }
 
-    /// Tells the user, on the standard error.
-    pub(crate) fn report(&self) {
-        let text = match self {
-            Self::Absent(text) | Self::Usage(text) | Self::Refused(text) | Self::Place(text) => text,
-            Self::Damaged(text) | Self::Stopped(text) | Self::Ended(text) | Self::Late(text) => text,
-            Self::Pipe | Self::Told(_) => return,
-        };
-        note(&format!("timerqueue: {text}"));
+    /// Tells the user, and returns the code.
+    pub(crate) fn report(mut self) -> u8 {
+        if let Some(text) = self.text() {
+            note(&format!("timerqueue: {text}"));
+        }
+        self.code()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::args;
 use crate::exit::Fail;
 use crate::out::Out;
 use crate::place::Place;
-use crate::put::{SHOWN, is_reboot, next_lines};
+use crate::put::{SHOWN, is_reboot, next_lines, with};
 use crate::store::Reader;
 use crate::text;
 
@@ -117,13 +117,8 @@ fn done_row(job: &FinishedJob) -> String {
 }
 
 fn ls_done(reader: &Reader, ls: &args::Ls, out: &mut Out) -> Result<(), Fail> {
-    let mut query = HistoryQuery::new();
-    if let Some(handler) = &ls.handler {
-        query = query.name(handler);
-    }
-    if let Some(prefix) = &ls.prefix {
-        query = query.key_prefix(prefix);
-    }
+    let query = with(HistoryQuery::new(), ls.handler.as_deref(), HistoryQuery::name);
+    let query = with(query, ls.prefix.as_deref(), HistoryQuery::key_prefix);
     if !out.is_json() {
         let (number, handler, key, ended) = ("NUMBER", "HANDLER", "KEY", "ENDED");
         let (took, node) = ("TOOK", "NODE");
@@ -138,37 +133,43 @@ pub(crate) fn ls(place: &Place, ls: &args::Ls, out: &mut Out) -> Result<(), Fail
         return ls_done(&reader, ls, out);
     }
     let states: Vec<State> = ls.state.iter().copied().map(state_of).collect();
-    let mut query = Query::new();
-    if let [state] = states[..] {
-        query = query.state(state);
-    }
-    if let Some(handler) = &ls.handler {
-        query = query.name(handler);
-    }
-    if let Some(prefix) = &ls.prefix {
-        query = query.key_prefix(prefix);
-    }
+    let query = if let [state] = states[..] { Query::new().state(state) } else { Query::new() };
+    let query = with(query, ls.handler.as_deref(), Query::name);
+    let query = with(query, ls.prefix.as_deref(), Query::key_prefix);
     let until = ls.due_within.map(|within| SystemTime::now().checked_add(within));
     let is_soon = |job: &JobInfo| match until {
         None | Some(None) => true,
         Some(Some(until)) => job.state != State::Dead && job.due.is_some_and(|due| due <= until),
     };
-    let mut left = ls.limit.unwrap_or(usize::MAX);
-    heading(out)?;
-    if left == 0 {
-        return Ok(());
-    }
-    query = match ls.after {
+    let query = match ls.after {
         Some(after) => query.after(JobId(after)),
         None => query.soonest_first(),
     };
     let is_by_due = ls.after.is_none();
-    pages(&reader, &query, |job| {
+    listed(&reader, &query, ls.limit, out, |job| {
         if is_by_due && job.due.is_some() && !is_soon(job) {
-            return Ok(false); // and so are all that follow
+            return None; // and so are all that follow
         }
-        let listed = (states.is_empty() || states.contains(&job.state)) && (!ls.paused || job.paused) && is_soon(job);
-        if listed {
+        Some((states.is_empty() || states.contains(&job.state)) && (!ls.paused || job.paused) && is_soon(job))
+    })
+}
+
+/// Shows the jobs that are taken. `None`: none follows.
+fn listed(
+    reader: &Reader,
+    query: &Query,
+    limit: Option<usize>,
+    out: &mut Out,
+    takes: impl Fn(&JobInfo) -> Option<bool>,
+) -> Result<(), Fail> {
+    heading(out)?;
+    let mut left = limit.unwrap_or(usize::MAX);
+    if left == 0 {
+        return Ok(());
+    }
+    pages(reader, query, |job| {
+        let Some(is_taken) = takes(job) else { return Ok(false) };
+        if is_taken {
             out.thing(&job.shown(SystemTime::now()), |_| row(job))?;
             left -= 1;
         }
@@ -177,24 +178,9 @@ pub(crate) fn ls(place: &Place, ls: &args::Ls, out: &mut Out) -> Result<(), Fail
 }
 
 pub(crate) fn dead(place: &Place, dead: &args::Dead, out: &mut Out) -> Result<(), Fail> {
-    let reader = Reader::open(place)?;
-    let mut query = Query::new().state(State::Dead);
-    if let Some(handler) = &dead.handler {
-        query = query.name(handler);
-    }
-    let mut left = dead.limit.unwrap_or(usize::MAX);
-    heading(out)?;
-    if left == 0 {
-        return Ok(());
-    }
+    let query = with(Query::new().state(State::Dead), dead.handler.as_deref(), Query::name);
     let now = SystemTime::now();
-    pages(&reader, &query, |job| {
-        if dead.age.has(job, now) {
-            out.thing(&job.shown(now), |_| row(job))?;
-            left -= 1;
-        }
-        Ok(left > 0)
-    })
+    listed(&Reader::open(place)?, &query, dead.limit, out, |job| Some(dead.age.has(job, now)))
 }
 
 fn last_line(last: &LastRun) -> String {
@@ -211,106 +197,61 @@ fn last_line(last: &LastRun) -> String {
 /// `is_served`: a node that is up has the handler.
 fn described(job: &JobInfo, is_served: bool) -> String {
     let mut lines = Vec::new();
-    let mut field = |name: &str, value: String| lines.push(format!("{name:<9} {value}"));
-    field("number", job.id.0.to_string());
-    field("key", text::tame(&job.key));
+    let mut field = |name: &str, value: Option<String>| lines.extend(value.map(|value| format!("{name:<9} {value}")));
+    let now = SystemTime::now();
+    let from_now = |at| format!("{} ({})", text::at(at), text::relative(at, now));
+    let once_done = |time| format!("for {} once it is done", text::rough(time));
+    let tame = |text: &Arc<str>| text::tame(text);
     let nodes =
         if is_served || job.state == State::Dead { "" } else { " (no worker or program that is up has this handler)" };
-    field("handler", format!("{}{nodes}", text::tame(&job.name)));
-    field("state", format!("{}{}", job.state, if job.paused { ", paused" } else { "" }));
-    if let Some(due) = job.due.filter(|_| job.state != State::Dead) {
-        field("due", format!("{} ({})", text::at(due), text::relative(due, SystemTime::now())));
-    }
-    if let Some(added) = job.added {
-        field("put", text::at(added));
-    }
-    if let Some(begun) = job.begun {
-        let node = job.node.map(|node| format!(", on node {}", node.0)).unwrap_or_default();
-        field("runs", format!("since {}{node}", text::at(begun)));
-    }
-    if let Some(nominal) = job.nominal {
-        field("nominal", text::at(nominal));
-    }
-    if let Some(parent) = job.parent {
-        field("run of", format!("job {}", parent.0));
-    }
-    if let Some(until) = job.until {
-        field("waits", format!("until {until}"));
-    }
+    field("number", Some(job.id.0.to_string()));
+    field("key", Some(text::tame(&job.key)));
+    field("handler", Some(format!("{}{nodes}", text::tame(&job.name))));
+    field("state", Some(format!("{}{}", job.state, if job.paused { ", paused" } else { "" })));
+    field("due", job.due.filter(|_| job.state != State::Dead).map(from_now));
+    field("put", job.added.map(text::at));
+    let node = job.node.map(|node| format!(", on node {}", node.0)).unwrap_or_default();
+    field("runs", job.begun.map(|begun| format!("since {}{node}", text::at(begun))));
+    field("nominal", job.nominal.map(text::at));
+    field("run of", job.parent.map(|parent| format!("job {}", parent.0)));
+    field("waits", job.until.map(|until| format!("until {until}")));
     for before in &job.predecessors {
-        field(
-            "after",
-            format!(
-                "{}, job {}: {}",
-                text::tame(&before.key),
-                before.id.0,
-                before.end.map_or_else(|| "has not ended".to_owned(), |end| end.to_string())
-            ),
-        );
+        let end = before.end.map_or_else(|| "has not ended".to_owned(), |end| end.to_string());
+        field("after", Some(format!("{}, job {}: {end}", text::tame(&before.key), before.id.0)));
     }
-    if let Some(group) = &job.group {
-        field("group", text::tame(group));
-    }
-    if job.priority != 0 {
-        field("priority", job.priority.to_string());
-    }
-    if let Some(last) = job.expires {
-        field("expires", format!("{} ({})", text::at(last), text::relative(last, SystemTime::now())));
-    }
-    if let Some(after) = job.expires_after {
-        field("expires", format!("{} after each due time", text::rough(after)));
-    }
+    field("group", job.group.as_ref().map(tame));
+    field("priority", Some(job.priority).filter(|&priority| priority != 0).map(|priority| priority.to_string()));
+    field("expires", job.expires.map(from_now));
+    field("expires", job.expires_after.map(|after| format!("{} after each due time", text::rough(after))));
     let most = job.terms.attempts.map(|most| format!(" of {most}")).unwrap_or_default();
     let once = if job.terms.at_most_once { ", begun at most once" } else { "" };
-    field("attempts", format!("{}{most}{once}", job.attempt));
-    if let Some(limit) = job.terms.limit {
-        field("limit", text::rough(limit));
-    }
-    if let Some(time) = job.terms.unique_for {
-        field("unique", format!("for {} once it is done", text::rough(time)));
-    }
-    if let Some(time) = job.terms.kept_for {
-        field("kept", format!("for {} once it is done", text::rough(time)));
-    }
-    if job.crashes > 0 {
-        field("crashes", format!("{} (attempts that the end of their process has cut off)", job.crashes));
-    }
-    if let Some(error) = &job.error {
-        field("error", text::tame(error));
-    }
-    field("payload", text::tame(&job.payload));
-    if let Some(progress) = &job.progress {
-        field("progress", text::tame(progress));
-    }
-    if let Some(last) = &job.last {
-        field("last run", last_line(last));
-    }
+    field("attempts", Some(format!("{}{most}{once}", job.attempt)));
+    field("limit", job.terms.limit.map(text::rough));
+    field("unique", job.terms.unique_for.map(once_done));
+    field("kept", job.terms.kept_for.map(once_done));
+    let crashes = format!("{} (attempts that the end of their process has cut off)", job.crashes);
+    field("crashes", Some(crashes).filter(|_| job.crashes > 0));
+    field("error", job.error.as_ref().map(tame));
+    field("payload", Some(text::tame(&job.payload)));
+    field("progress", job.progress.as_ref().map(tame));
+    field("last run", job.last.as_deref().map(last_line));
     for failure in job.failures.iter().rev().filter(|failure| job.last.as_deref() != Some(*failure)) {
-        field("failed", last_line(failure));
+        field("failed", Some(last_line(failure)));
     }
     if let Some(recurrence) = &job.recurrence {
-        let schedule = serde_json::to_string(&recurrence.schedule).unwrap_or_default();
-        let words = match is_reboot(&recurrence.schedule) {
-            true => "@reboot".to_owned(),
-            false => recurrence.schedule.describe(),
-        };
-        field("schedule", text::tame(&schedule));
-        field("in words", text::tame(&words));
+        let schedule = &recurrence.schedule;
+        let words = if is_reboot(schedule) { "@reboot".to_owned() } else { schedule.describe() };
+        field("schedule", serde_json::to_string(schedule).ok().as_deref().map(text::tame));
+        field("in words", Some(text::tame(&words)));
         let grace = recurrence.grace.map(|grace| format!(", grace {}", text::rough(grace))).unwrap_or_default();
-        field(
-            "rules",
-            format!("catchup {}, overlap {}{grace}", catchup(recurrence.catchup), overlap(recurrence.overlap)),
-        );
+        let (catchup, overlap) = (catchup(recurrence.catchup), overlap(recurrence.overlap));
+        field("rules", Some(format!("catchup {catchup}, overlap {overlap}{grace}")));
         let tally = job.tally;
-        field("so far", format!("{} runs, {} skipped, {} missed", tally.runs, tally.skipped, tally.missed));
-        if job.is_ahead(SystemTime::now()) {
-            field(
-                "waits",
-                format!("behind a clock that was ahead: timerqueue move {} --realign", text::tame(&job.key)),
-            );
-        }
+        field("so far", Some(format!("{} runs, {} skipped, {} missed", tally.runs, tally.skipped, tally.missed)));
+        let behind = || format!("behind a clock that was ahead: timerqueue move {} --realign", text::tame(&job.key));
+        field("waits", job.is_ahead(now).then(behind));
         lines.push("next runs".to_owned());
-        lines.extend(next_lines(&recurrence.schedule, &job.next_runs(SystemTime::now(), SHOWN)));
+        lines.extend(next_lines(schedule, &job.next_runs(now, SHOWN)));
     }
     lines.join("\n")
 }

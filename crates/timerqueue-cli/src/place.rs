@@ -128,10 +128,8 @@ impl Place {
 
     /// The failure, with the place.
     pub(crate) fn named(&self, fail: Fail) -> Fail {
-        let with = |text: String| format!("{self}: {text}");
         match fail {
-            Fail::Place(text) => Fail::Place(with(text)),
-            Fail::Damaged(text) => Fail::Damaged(with(text)),
+            Fail::Place(_) | Fail::Damaged(_) => fail.with(|text| format!("{self}: {text}")),
             other => other,
         }
     }

@@ -39,8 +39,7 @@ pub(crate) fn main() -> ExitCode {
         Err(fail) => {
             // What was done before stands in the output.
             let _ = out.flush();
-            fail.report();
-            ExitCode::from(fail.code())
+            ExitCode::from(fail.report())
         }
     }
 }

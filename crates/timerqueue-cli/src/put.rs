@@ -71,24 +71,30 @@ impl args::NewJob {
     /// A put with the rules of the command line.
     fn with<'s>(&self, put: Put<'s>) -> Put<'s> {
         let put = put.clash(self.clash()).priority(self.priority);
-        let put = if let Some(group) = &self.group { put.group(group) } else { put };
         let put = if self.at_most_once { put.at_most_once() } else { put };
-        let put = if let Some(attempts) = self.attempts { put.attempts(attempts) } else { put };
-        let put = if let Some(limit) = self.limit { put.limit(limit) } else { put };
-        let put = if let Some(time) = self.unique_for { put.unique_for(time) } else { put };
-        let put = if let Some(time) = self.keep_for { put.kept_for(time) } else { put };
-        if let Some(after) = self.expires_after { put.expires_after(after) } else { put }
+        let put = with(put, self.group.as_deref(), Put::group);
+        let put = with(put, self.attempts, Put::attempts);
+        let put = with(put, self.limit, Put::limit);
+        let put = with(put, self.unique_for, Put::unique_for);
+        let put = with(put, self.keep_for, Put::kept_for);
+        with(put, self.expires_after, Put::expires_after)
     }
 }
 
-impl args::Put {
-    /// The last instant at which the job begins.
-    fn last(&self) -> Result<Option<SystemTime>, Fail> {
-        let zone = self.due.zone.as_deref();
-        let last = self.expires_at.as_deref().map(|last| text::instant(last, zone, SystemTime::now()));
-        last.transpose().map_err(Fail::Usage)
+/// With a value, if there is one.
+pub(crate) fn with<B, T>(builder: B, value: Option<T>, set: impl FnOnce(B, T) -> B) -> B {
+    match value {
+        Some(value) => set(builder, value),
+        None => builder,
     }
+}
 
+/// The last instant at which a run may begin.
+pub(crate) fn last_of(text: Option<&str>, zone: Option<&str>) -> Result<Option<SystemTime>, Fail> {
+    text.map(|text| text::instant(text, zone, SystemTime::now())).transpose().map_err(Fail::Usage)
+}
+
+impl args::Put {
     fn until(&self) -> Until {
         match self.until {
             args::Until::AllDone => Until::AllDone,
@@ -183,14 +189,10 @@ pub(crate) fn put(place: &Place, mut put: args::Put, out: &mut Out) -> Result<()
         put.job.keep_for.get_or_insert(KEPT);
     }
     let scheduler = open(place, true)?;
-    let mut job = scheduler.put_to(&put.handler, &*payload).due(when.due());
-    if put.refuse_overdue {
-        job = job.refuse_overdue();
-    }
-    if let Some(last) = put.last()? {
-        job = job.expires(last);
-    }
-    job = job.after(&put.predecessors, put.until());
+    let last = last_of(put.expires_at.as_deref(), put.due.zone.as_deref())?;
+    let job = with(scheduler.put_to(&put.handler, &*payload).due(when.due()), last, Put::expires);
+    let job = if put.refuse_overdue { job.refuse_overdue() } else { job };
+    let job = job.after(&put.predecessors, put.until());
     let placed = put.job.with(job.key(&key)).send().wait()?;
     let mut accepted = accepted(placed, &key)?;
     // The due time of a job that stays is its own.
@@ -294,8 +296,7 @@ fn put_each(place: &Place, put: &args::Put, form: args::Each, out: &mut Out) -> 
     let (mut number, mut done, mut code) = (0, 0_u64, DONE);
     let mut told = |out: &mut Out, line: u64, fail: Fail| {
         out.flush()?;
-        code = code.max(fail.code());
-        fail.with(|text| format!("line {line}: {text}")).report();
+        code = code.max(fail.with(|text| format!("line {line}: {text}")).report());
         Ok::<_, Fail>(())
     };
     loop {
@@ -319,11 +320,11 @@ fn put_each(place: &Place, put: &args::Put, form: args::Each, out: &mut Out) -> 
                 Err(fail) => told(out, number, fail)?,
             }
         }
-        let last = put.last()?;
+        let last = last_of(put.expires_at.as_deref(), put.due.zone.as_deref())?;
         let puts = jobs.iter().map(|job| {
             let new = put.job.with(scheduler.put_to(&put.handler, &*job.payload).key(&job.key));
             let new = new.due(job.when.due()).after(put.predecessors.iter().chain(&job.predecessors), put.until());
-            let new = if let Some(last) = last { new.expires(last) } else { new };
+            let new = with(new, last, Put::expires);
             if put.refuse_overdue { new.refuse_overdue() } else { new }
         });
         for (job, placed) in jobs.iter().zip(scheduler.put_many(puts).wait()?) {
@@ -344,7 +345,7 @@ fn put_each(place: &Place, put: &args::Put, form: args::Each, out: &mut Out) -> 
     if !out.is_json() {
         out.line(&format!("{done} jobs put"))?;
     }
-    if code == DONE { Ok(()) } else { Err(Fail::Told(code)) }
+    Fail::told(code)
 }
 
 /// The schedule of `@reboot`: an instant that does not come. A worker runs its jobs by themselves.
@@ -465,11 +466,7 @@ pub(crate) fn cron(place: &Place, mut cron: args::Cron, out: &mut Out) -> Result
     let (catchup, overlap) = (cron.catchup.into(), cron.overlap.into());
     let scheduler = open(place, true)?;
     let job = scheduler.put_to(&cron.handler, &*payload).schedule(schedule.clone()).catchup(catchup).overlap(overlap);
-    let job = match cron.grace {
-        Some(grace) => job.grace(grace),
-        None => job,
-    };
-    let job = cron.job.with(job.key(&key));
+    let job = cron.job.with(with(job, cron.grace, Put::grace).key(&key));
     let job = if cron.update { job.clash(Clash::Update) } else { job };
     let placed = job.send().wait()?;
     let mut accepted = accepted(placed, &key)?;

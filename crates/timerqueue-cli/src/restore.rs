@@ -13,6 +13,7 @@ use crate::exit::Fail;
 use crate::look::{heading, pages, row};
 use crate::out::{Out, Progress};
 use crate::place::Place;
+use crate::put::with;
 use crate::store::{Reader, exists, open};
 use crate::text;
 
@@ -254,10 +255,7 @@ fn skip(place: &Place, restore: &args::Restore, out: &mut Out) -> Result<(), Fai
     let (now, scheduler) = (now_of(&counts), open(place, false)?);
     let mut seen = Seen::new(restore.progress, &counts, handler);
     let (mut skipped, mut skipping) = (Skipped::default(), Vec::new());
-    let mut query = Query::new();
-    if let Some(handler) = handler {
-        query = query.name(handler);
-    }
+    let query = with(Query::new(), handler, Query::name);
     pages(&reader, &query, |job| {
         seen.one();
         if is_overdue(job, now, Some(&hold)) {

@@ -22,22 +22,21 @@ pub(crate) enum Reader {
     Server(Box<PostgresReader>),
 }
 
-/// The same call on either reader.
-macro_rules! either {
-    ($reader:expr, $name:ident => $call:expr) => {
-        match $reader {
-            Reader::File($name) => Ok($call?),
-            #[cfg(feature = "postgres")]
-            Reader::Server($name) => Ok($call?),
+/// The same question to either reader.
+macro_rules! forward {
+    ($($ask:ident(&self $(, $of:ident: $kind:ty)*) -> $answer:ty;)+) => {$(
+        pub(crate) fn $ask(&self $(, $of: $kind)*) -> Result<$answer, Fail> {
+            match self {
+                Self::File(reader) => Ok(reader.$ask($($of),*)?),
+                #[cfg(feature = "postgres")]
+                Self::Server(reader) => Ok(reader.$ask($($of),*)?),
+            }
         }
-    };
+    )+};
 }
 
 pub(crate) fn exists(file: &Path) -> Result<(), Fail> {
-    match file.metadata() {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Fail::Place(error.to_string())),
-    }
+    file.metadata().map(drop).map_err(|error| Fail::Place(error.to_string()))
 }
 
 impl Reader {
@@ -55,50 +54,25 @@ impl Reader {
         opened.map_err(|fail| place.named(fail))
     }
 
+    forward! {
+        get(&self, key: &str) -> Option<JobInfo>;
+        get_by_id(&self, id: JobId) -> Option<JobInfo>;
+        list(&self, query: &Query) -> Vec<JobInfo>;
+        near(&self, within: Duration, limit: usize) -> Vec<JobInfo>;
+        counts(&self) -> Counts;
+        last_id(&self) -> JobId;
+        nodes(&self) -> Vec<Node>;
+        held(&self) -> Option<Hold>;
+        history(&self, query: &HistoryQuery) -> Vec<FinishedJob>;
+        finished_by_id(&self, id: JobId) -> Option<FinishedJob>;
+    }
+
     pub(crate) fn has_changed(&mut self) -> Result<bool, Fail> {
-        either!(self, reader => reader.has_changed())
-    }
-
-    pub(crate) fn get(&self, key: &str) -> Result<Option<JobInfo>, Fail> {
-        either!(self, reader => reader.get(key))
-    }
-
-    pub(crate) fn get_by_id(&self, id: JobId) -> Result<Option<JobInfo>, Fail> {
-        either!(self, reader => reader.get_by_id(id))
-    }
-
-    pub(crate) fn list(&self, query: &Query) -> Result<Vec<JobInfo>, Fail> {
-        either!(self, reader => reader.list(query))
-    }
-
-    pub(crate) fn near(&self, within: Duration, limit: usize) -> Result<Vec<JobInfo>, Fail> {
-        either!(self, reader => reader.near(within, limit))
-    }
-
-    pub(crate) fn counts(&self) -> Result<Counts, Fail> {
-        either!(self, reader => reader.counts())
-    }
-
-    pub(crate) fn last_id(&self) -> Result<JobId, Fail> {
-        either!(self, reader => reader.last_id())
-    }
-
-    pub(crate) fn nodes(&self) -> Result<Vec<Node>, Fail> {
-        either!(self, reader => reader.nodes())
-    }
-
-    pub(crate) fn held(&self) -> Result<Option<Hold>, Fail> {
-        either!(self, reader => reader.held())
-    }
-
-    /// The done jobs that are kept.
-    pub(crate) fn history(&self, query: &HistoryQuery) -> Result<Vec<FinishedJob>, Fail> {
-        either!(self, reader => reader.history(query))
-    }
-
-    /// The done job with a number, if it is kept.
-    pub(crate) fn finished_by_id(&self, id: JobId) -> Result<Option<FinishedJob>, Fail> {
-        either!(self, reader => reader.finished_by_id(id))
+        match self {
+            Self::File(reader) => Ok(reader.has_changed()?),
+            #[cfg(feature = "postgres")]
+            Self::Server(reader) => Ok(reader.has_changed()?),
+        }
     }
 
     /// Whether jobs appear in the order of their numbers, and each number is that of a job.

@@ -7,8 +7,6 @@
 use std::net::TcpListener;
 
 use serde::Serialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use timerqueue::CancellationTokenSource;
 use timerqueue_web::{Page, ServeError, serve};
 
@@ -17,6 +15,7 @@ use crate::exit::{Fail, note};
 use crate::out::Out;
 use crate::place::Place;
 use crate::store::open;
+use crate::worker;
 
 /// Where the page is.
 #[derive(Serialize)]
@@ -46,16 +45,10 @@ pub(crate) fn web(place: &Place, web: &args::Web, out: &mut Out) -> Result<(), F
 
     let stop = CancellationTokenSource::new();
     let token = stop.token();
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| failed("signals", error))?;
-    let listening = move || {
-        if signals.forever().next().is_some() {
-            stop.cancel();
-        }
-    };
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(listening)
-        .map_err(|error| failed("the thread for signals", error))?;
+    worker::listen(move || {
+        stop.cancel();
+        false
+    })?;
 
     let listener = TcpListener::bind(web.listen).map_err(|error| failed(&web.listen.to_string(), error))?;
     let address = listener.local_addr().map_err(|error| failed("the socket", error))?;

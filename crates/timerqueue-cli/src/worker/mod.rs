@@ -150,16 +150,11 @@ impl Drop for TellsOfEnd {
     }
 }
 
-fn listen(messages: Sender<Message>) -> Result<(), Fail> {
+/// Calls `hears` at each signal that asks to stop, until it returns `false`.
+pub(crate) fn listen(mut hears: impl FnMut() -> bool + Send + 'static) -> Result<(), Fail> {
     let failed = |error| Fail::Place(format!("signals cannot be received: {error}"));
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
-    let listening = move || {
-        for _ in signals.forever() {
-            if messages.send(Message::Signal).is_err() {
-                return;
-            }
-        }
-    };
+    let listening = move || _ = signals.forever().take_while(|_| hears()).last();
     std::thread::Builder::new().name("signals".to_owned()).spawn(listening).map_err(failed)?;
     Ok(())
 }
@@ -220,7 +215,8 @@ pub(crate) fn work(place: &Place, worker: args::Worker, out: &mut Out) -> Result
     find(program)?;
     let (messages, incoming) = channel();
     // Before the first run, so that no signal ends the worker without its runs.
-    listen(messages.clone())?;
+    let signals = messages.clone();
+    listen(move || signals.send(Message::Signal).is_ok())?;
     let put_back = Arc::new(AtomicUsize::new(0));
     let exec = Arc::new(Exec {
         program: program.clone(),
