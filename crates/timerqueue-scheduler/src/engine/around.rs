@@ -117,10 +117,7 @@ impl Core {
         match answer {
             Ok(outcome) => Ended::Outcome(outcome),
             Err(mut error) => {
-                let wait = self.by_name.get(run.name()).and_then(|&handler| {
-                    let attempts = (run.attempt(), run.crashes(), run.inner.terms);
-                    self.wait_after(handler, run.id(), run.key(), attempts, &error)
-                });
+                let wait = self.wait_after(&run.inner, &error);
                 let (text, is_panic) = (std::mem::take(&mut error.text), error.is_panic);
                 quietly(|| drop(error));
                 Ended::Failed { error: text, wait, is_panic }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::core::Core;
+use super::core::{Core, surely};
 use crate::store::{Bind, Bound, Candidate, GroupId, Node, Op, Reply, Scan, Scanned, Unbound};
 use crate::unwind::caught;
 
@@ -160,38 +160,28 @@ impl Rule {
     }
 }
 
-/// A choice for groups without a node. It happens when this is dropped, so also if the runtime
-/// has ended.
-struct Choosing {
-    core: Arc<Core>,
-    unbound: Vec<Unbound>,
-}
-
-impl Drop for Choosing {
-    fn drop(&mut self) {
-        let mut candidates: HashMap<usize, Vec<Candidate>> = HashMap::new();
-        let mut binds = Vec::with_capacity(self.unbound.len());
-        for one in self.unbound.drain(..) {
-            let candidates = candidates.entry(one.kind).or_insert_with(|| one.candidates.to_vec());
-            let chosen = self.core.binding.choose(&one.group, candidates, None);
-            if let Some(candidate) = candidates.get(chosen) {
-                binds.push(Op::Bind(Bind { group: one.id, version: one.version, node: candidate.id }));
-            }
-        }
-        self.core.apply_surely(binds, |_, _| {});
-    }
-}
-
 impl Core {
     /// Binds groups whose jobs are due.
     pub(super) fn bind(self: &Arc<Self>, unbound: Vec<Unbound>) {
         if unbound.is_empty() {
             return;
         }
-        let choosing = Choosing { core: Arc::clone(self), unbound };
-        if self.binding.is_own {
-            self.runtime.execute(move || drop(choosing));
+        let core = Arc::clone(self);
+        let choose = surely(move || core.choose(unbound));
+        if self.binding.is_own { self.runtime.execute(choose) } else { choose() }
+    }
+
+    fn choose(self: &Arc<Self>, unbound: Vec<Unbound>) {
+        let mut candidates: HashMap<usize, Vec<Candidate>> = HashMap::new();
+        let mut binds = Vec::with_capacity(unbound.len());
+        for one in unbound {
+            let candidates = candidates.entry(one.kind).or_insert_with(|| one.candidates.to_vec());
+            let chosen = self.binding.choose(&one.group, candidates, None);
+            if let Some(candidate) = candidates.get(chosen) {
+                binds.push(Op::Bind(Bind { group: one.id, version: one.version, node: candidate.id }));
+            }
         }
+        self.apply_surely(binds, |_, _| {});
     }
 
     /// A new node takes its share: once, page by page.
@@ -214,53 +204,41 @@ impl Core {
         let core = Arc::clone(self);
         let reply = Reply::new(move |scanned| {
             let Ok(Scanned::Nodes(nodes)) = scanned else { return };
-            let engine = Arc::clone(&core);
-            let review = Review { core: engine, page, nodes };
-            if core.binding.is_own {
-                core.runtime.execute(move || drop(review));
-            } else {
-                core.aside(move || drop(review));
+            match core.binding.is_own {
+                true => core.runtime.clone().execute(surely(move || core.review_all(&page, &nodes))),
+                false => core.aside(move |core| core.review_all(&page, &nodes)),
             }
         });
         self.store.scan(Scan::Nodes { owner: self.owner }, reply);
     }
-}
 
-/// A page of groups, of which some may be those of a new node. Reviewed when this is dropped.
-struct Review {
-    core: Arc<Core>,
-    page: Vec<Bound>,
-    nodes: Vec<Node>,
-}
-
-impl Drop for Review {
-    fn drop(&mut self) {
-        let (core, last) = (&self.core, self.page.last().map(|bound| bound.id));
-        if core.closing.is_cancelled() || core.runtime.is_shut_down() {
+    /// A page of groups, of which some may be those of a new node.
+    fn review_all(self: &Arc<Self>, page: &[Bound], nodes: &[Node]) {
+        let last = page.last().map(|bound| bound.id);
+        if self.closing.is_cancelled() || self.runtime.is_shut_down() {
             return;
         }
         let mut candidates: HashMap<Arc<str>, Vec<Candidate>> = HashMap::new();
         let mut moves = Vec::new();
-        for bound in self.page.iter().filter(|bound| core.by_name.contains_key(&bound.name)) {
-            let page = &self.page;
+        for bound in page.iter().filter(|bound| self.by_name.contains_key(&bound.name)) {
             let candidates = candidates.entry(Arc::clone(&bound.name)).or_insert_with(|| {
                 let candidate = |node: &Node| {
                     let handler = node.handlers.iter().find(|handler| handler.name == bound.name)?;
                     let load = page.iter().filter(|bound| bound.node == Some(node.id)).count() as u64;
                     Some(Candidate::new(node.id.0, &node.name, handler.parallel, load))
                 };
-                self.nodes.iter().filter_map(candidate).collect()
+                nodes.iter().filter_map(candidate).collect()
             });
             // One without a node is bound when a job of it is due.
             let Some(holder) = candidates.iter().position(|candidate| Some(candidate.id) == bound.node) else {
                 continue;
             };
-            let chosen = core.binding.choose(&bound.group, candidates, Some(holder));
+            let chosen = self.binding.choose(&bound.group, candidates, Some(holder));
             if let (true, Some(candidate)) = (chosen != holder, candidates.get(chosen)) {
                 moves.push(Op::Bind(Bind { group: bound.id, version: bound.version, node: candidate.id }));
             }
         }
-        core.apply_surely(moves, move |core, _| {
+        self.apply_surely(moves, move |core, _| {
             if let Some(last) = last {
                 core.review(last);
             }

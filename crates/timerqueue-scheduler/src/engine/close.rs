@@ -6,14 +6,12 @@
 //! so completes the close.
 
 use std::sync::Arc;
-#[cfg(feature = "tokio")]
-use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use timerqueue::OnceTimer;
 
-use super::core::{Core, LONGEST};
+use super::core::{Core, LONGEST, surely};
 use super::pending::{Completer, Pending};
 use super::runs::inside;
 use crate::store::{Counts, Error, JobId, Reply, Scan, Scanned};
@@ -60,18 +58,6 @@ pub(super) struct Closer {
     limit: Option<OnceTimer>,
 }
 
-/// Completes a close when dropped: by the timer, after its callback, or with the runtime.
-struct Limit {
-    core: Arc<Core>,
-    number: u64,
-}
-
-impl Drop for Limit {
-    fn drop(&mut self) {
-        self.core.limit_passed(self.number);
-    }
-}
-
 impl Core {
     pub(crate) fn close(self: &Arc<Self>, limit: Duration) -> Pending<Report> {
         let (completer, pending) = Pending::new(&self.runtime);
@@ -90,8 +76,9 @@ impl Core {
             self.limit_passed(number);
             return pending;
         }
-        let guard = Limit { core: Arc::clone(self), number };
-        let timer = OnceTimer::on(&self.runtime, limit.min(LONGEST), move |_| drop(guard));
+        let core = Arc::clone(self);
+        let passes = surely(move || core.limit_passed(number)); // finds no closer if the close was earlier
+        let timer = OnceTimer::on(&self.runtime, limit.min(LONGEST), move |_| passes());
         let unused = {
             let mut state = self.state.lock();
             match state.closers.iter_mut().find(|closer| closer.number == number) {
@@ -123,19 +110,12 @@ impl Core {
     /// A scheduler whose handlers run on this runtime of tokio closes when the runtime ends.
     #[cfg(feature = "tokio")]
     pub(crate) fn stop_with(self: &Arc<Self>, tokio: &tokio::runtime::Handle) {
-        struct Ends(Weak<Core>);
-        impl Drop for Ends {
-            fn drop(&mut self) {
-                if let Some(core) = self.0.upgrade() {
-                    core.stop();
-                }
-            }
-        }
         // Made before the task: a runtime that has ended drops the task at once.
-        let (ends, closing) = (Ends(Arc::downgrade(self)), self.closing.token());
+        let (core, closing) = (Arc::downgrade(self), self.closing.token());
+        let ends = surely(move || core.upgrade().into_iter().for_each(|core| core.stop()));
         tokio.spawn(async move {
-            let _ends = ends;
             closing.cancelled().await;
+            ends();
         });
     }
 
@@ -169,7 +149,7 @@ impl Core {
 
     fn complete(self: &Arc<Self>, closer: Closer) {
         let Closer { completer, limit, .. } = closer;
-        drop(limit); // its guard finds no closer
+        drop(limit);
         let running: Vec<StillRunning> = {
             let state = self.state.lock();
             let still = |(&(id, _), run): (&super::core::RunKey, &super::core::Live)| StillRunning {

@@ -24,7 +24,6 @@ use super::close::Closer;
 use super::codec::Codec;
 use super::handshake::Handshake;
 use super::job::{Call, Handler, Spawner};
-use super::look::Looking;
 use super::retry::Retry;
 use super::runs::{self, Begun, Inside};
 use super::stats::Stats;
@@ -346,7 +345,7 @@ impl Core {
                     state.runs.range((id, 0)..=(id, u64::MAX)).map(|(_, run)| Arc::clone(&run.source)).collect()
                 };
                 for source in sources {
-                    self.aside(move || quietly(|| _ = source.cancel()));
+                    self.aside(move |_| quietly(|| _ = source.cancel()));
                 }
                 true
             }
@@ -453,8 +452,7 @@ impl Core {
             if let Ok(Claimed { jobs, .. }) = &mut claimed {
                 core.give_back_if_closing(jobs);
             }
-            let engine = Arc::clone(&core);
-            engine.aside(move || core.claimed(claimed, request, asked, open));
+            core.aside(move |core| core.claimed(claimed, request, asked, open));
         };
         self.store.claim(claim, Reply::new(answer));
     }
@@ -497,8 +495,8 @@ impl Core {
         }
         let (rules, rows): (Vec<_>, Vec<_>) = schedules.into_iter().partition(|row| row.recurrence.schedule.has_rule());
         for row in rules {
-            let looking = Looking::new(self, row, now, back);
-            self.runtime.execute(move || drop(looking));
+            let core = Arc::clone(self);
+            self.runtime.execute(surely(move || core.look(row, now, back)));
         }
         let looked = !rows.is_empty();
         let advances = rows.iter().map(|row| Op::Advance(Box::new(look(row, now, back)))).collect::<Vec<_>>();
@@ -735,26 +733,25 @@ impl Core {
         let reply = Reply::new(move |answer: Result<Settled, Error>| match answer {
             Ok(Settled { applied, mut next }) => {
                 core.give_back_if_closing(&mut next);
-                let engine = Arc::clone(&core);
-                engine.aside(move || match next.map(|job| core.hand_over(held, handler, job, request, asked)) {
+                core.aside(move |core| match next.map(|job| core.hand_over(held, handler, job, request, asked)) {
                     // Closed meanwhile, perhaps by a destructor.
                     Some(Ok(run)) if core.state.lock().handshake.closing => {
                         core.apply_surely(vec![runs::unrun(run.job.held)], |_, _| {});
-                        then(&core, applied);
+                        then(core, applied);
                         core.freed(run.job.held);
                     }
                     Some(Ok(run)) => {
-                        then(&core, applied); // the place is not free
+                        then(core, applied); // the place is not free
                         let here = core.store.has_thread();
                         core.run(run, here);
                     }
                     Some(Err(unrun)) => {
                         core.apply_surely(vec![unrun], |_, _| {});
-                        then(&core, applied);
+                        then(core, applied);
                     }
                     None => {
                         core.state.lock().cancels.end(request);
-                        then(&core, applied);
+                        then(core, applied);
                     }
                 });
             }
@@ -853,8 +850,7 @@ impl Core {
         let copy = self.copy_of(&ops);
         let reply = Reply::new(move |applied| match applied {
             Ok(applied) => {
-                let engine = Arc::clone(&core);
-                engine.aside(move || then(&core, applied));
+                core.aside(move |core| then(core, applied));
             }
             Err(error) => core.apply_failed(&error, copy, failures, then),
         });
@@ -875,21 +871,13 @@ impl Core {
     }
 
     /// Runs what may run code of users: here, or on a thread of the pool, if this is a thread of
-    /// the store's (J11). A runtime that ends drops its jobs; this one runs all the same, since a
-    /// close waits for it.
-    pub(super) fn aside(&self, work: impl FnOnce() + Send + 'static) {
-        struct Surely<F: FnOnce()>(Option<F>);
-        impl<F: FnOnce()> Drop for Surely<F> {
-            fn drop(&mut self) {
-                if let Some(work) = self.0.take() {
-                    work();
-                }
-            }
+    /// the store's (J11). It runs also if the runtime has ended, since a close waits for it.
+    pub(super) fn aside(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        if !self.store.has_thread() {
+            return work(self);
         }
-        let surely = Surely(Some(work));
-        if self.store.has_thread() {
-            self.runtime.execute(move || drop(surely));
-        }
+        let core = Arc::clone(self);
+        self.runtime.execute(surely(move || work(&core)));
     }
 
     /// On a thread of the pool, after a time on the running clock.
@@ -914,6 +902,21 @@ impl Core {
     pub(crate) fn name(&self, name: &str) -> Arc<str> {
         self.by_name.get_key_value(name).map_or_else(|| name.into(), |(name, _)| Arc::clone(name))
     }
+}
+
+/// Work that is done when it is called, and also if it is dropped uncalled: a runtime that has
+/// ended drops its jobs and timers.
+pub(super) fn surely(work: impl FnOnce() + Send + 'static) -> impl FnOnce() + Send + 'static {
+    struct Surely<F: FnOnce()>(Option<F>);
+    impl<F: FnOnce()> Drop for Surely<F> {
+        fn drop(&mut self) {
+            if let Some(work) = self.0.take() {
+                work();
+            }
+        }
+    }
+    let surely = Surely(Some(work));
+    move || drop(surely)
 }
 
 fn backoff(failures: u32) -> Duration {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -13,7 +14,7 @@ use timerqueue::{CancellationToken, Due};
 use super::core::Core;
 use super::pending::Pending;
 use super::retry::{HandlerError, Permanent, Retry};
-use crate::store::{Error, Held, History, JobId, Limits, Rate, Terms};
+use crate::store::{ClaimedJob, Error, History, JobId, Limits, Micros, Rate};
 use crate::unwind::caught;
 
 /// A type of payload with the name of its handler.
@@ -196,47 +197,35 @@ impl<T: IntoOutcome, E: fmt::Display + 'static> IntoOutcome for Result<T, E> {
 #[derive(Clone)]
 pub struct Run {
     pub(crate) inner: Arc<RunInner>,
+    pub(super) token: CancellationToken,
 }
 
+/// What is known of a run from its claim on.
 pub(crate) struct RunInner {
     pub(crate) core: Arc<Core>,
-    pub(crate) id: JobId,
-    pub(crate) held: Held,
-    /// What the attempts before have left.
-    pub(crate) progress: Option<Arc<str>>,
+    pub(crate) job: ClaimedJob,
+    pub(super) handler: usize,
     /// The handler has settled the run in a transaction of its own.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    pub(crate) settled: Arc<std::sync::atomic::AtomicBool>,
-    pub(crate) key: Arc<str>,
-    pub(crate) name: Arc<str>,
-    pub(crate) attempt: u32,
-    pub(crate) crashes: u32,
-    pub(crate) due: SystemTime,
-    pub(crate) nominal: Option<SystemTime>,
-    pub(crate) run_id: Arc<str>,
-    pub(crate) payload: Arc<str>,
-    pub(crate) terms: Terms,
-    pub(crate) trace: Option<Arc<str>>,
-    pub(crate) token: CancellationToken,
+    pub(crate) settled: AtomicBool,
 }
 
 impl Run {
     /// The number of the job. A run of a recurring job has its own.
     #[must_use]
     pub fn id(&self) -> JobId {
-        self.inner.id
+        self.inner.job.held.id
     }
 
     /// The key of the job.
     #[must_use]
     pub fn key(&self) -> &str {
-        &self.inner.key
+        &self.inner.job.key
     }
 
     /// The name of the handler.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.inner.name
+        &self.inner.job.name
     }
 
     /// The number of this attempt, from 1. On a file a cut of the power may take the count of an
@@ -244,7 +233,7 @@ impl Run {
     /// number.
     #[must_use]
     pub fn attempt(&self) -> u32 {
-        self.inner.attempt
+        self.inner.job.attempt
     }
 
     /// How many of the attempts before the end of their process has cut off, since the last
@@ -252,20 +241,20 @@ impl Run {
     /// is under way.
     #[must_use]
     pub fn crashes(&self) -> u32 {
-        self.inner.crashes
+        self.inner.job.crashes
     }
 
     /// When the job was due; a repeated attempt is due after its wait.
     #[must_use]
     pub fn due(&self) -> SystemTime {
-        self.inner.due
+        self.inner.job.due.to_system()
     }
 
     /// The nominal instant of the occurrence, for a run of a recurring job that a schedule asked
     /// for.
     #[must_use]
     pub fn nominal(&self) -> Option<SystemTime> {
-        self.inner.nominal
+        self.inner.job.nominal.map(Micros::to_system)
     }
 
     /// What the attempts before this one have [left](Self::save_progress). `None`: nothing.
@@ -274,7 +263,7 @@ impl Run {
     ///
     /// It is no value of this type.
     pub fn progress<T: DeserializeOwned>(&self) -> Result<Option<T>, serde_json::Error> {
-        self.inner.progress.as_deref().map(serde_json::from_str).transpose()
+        self.inner.job.progress.as_deref().map(serde_json::from_str).transpose()
     }
 
     /// Leaves a value to the next attempt at this run, such as how far it has come: at most 256 KiB
@@ -321,10 +310,10 @@ impl Run {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn save_progress(&self, value: &impl Serialize) -> Pending<bool> {
-        let RunInner { core, held, .. } = &*self.inner;
+        let RunInner { core, job, .. } = &*self.inner;
         match serde_json::to_string(value) {
             Err(error) => Pending::ready(Err(Error::NotSerializable { reason: error.to_string() })),
-            Ok(json) => core.save_progress(*held, json.into()),
+            Ok(json) => core.save_progress(job.held, json.into()),
         }
     }
 
@@ -333,14 +322,14 @@ impl Run {
     /// process.
     #[must_use]
     pub fn run_id(&self) -> &str {
-        &self.inner.run_id
+        &self.inner.job.run
     }
 
     /// The payload as the store has it: JSON text, encoded if there is a
     /// [`Codec`](crate::Codec).
     #[must_use]
     pub fn payload(&self) -> &str {
-        &self.inner.payload
+        &self.inner.job.payload
     }
 
     /// The context of the trace in which the job was put, as [`Put::trace`](crate::Put::trace) or
@@ -348,7 +337,7 @@ impl Run {
     /// job have that of its put.
     #[must_use]
     pub fn trace(&self) -> Option<&str> {
-        self.inner.trace.as_deref()
+        self.inner.job.trace.as_deref()
     }
 
     /// Cancelled when the run is asked to stop: its limit of time has passed, its job was cancelled
@@ -356,7 +345,7 @@ impl Run {
     /// dropped after its [grace](Handler::grace); a blocking one goes on, and keeps its place.
     #[must_use]
     pub fn token(&self) -> &CancellationToken {
-        &self.inner.token
+        &self.token
     }
 
     /// Cancelled when the scheduler begins to close. The run may finish within the limit of the
@@ -396,6 +385,8 @@ pub(crate) enum Failure {
     CutOff,
     /// The run did not begin, since what the job waited for cannot come.
     Blocked,
+    /// The run did not begin, since processes have ended during too many before it.
+    Suspect,
 }
 
 /// What the code of a run has ended with.

@@ -10,35 +10,19 @@ use crate::store::rules::look;
 use crate::store::{ClaimedSchedule, JobId, JobInfo, Micros, Mutation, Op, Reply, Scan, Scanned};
 use crate::unwind::quietly;
 
-/// A look at a job with a rule of the user's: on a thread of the pool, apart from claims, since the
-/// rule may block, panic, or close the scheduler. The look happens when this is dropped, so also if
-/// the runtime has ended: no row stays without a look on a shared store.
-pub(super) struct Looking {
-    core: Arc<Core>,
-    row: Option<ClaimedSchedule>,
-    now: Micros,
-    back: Duration,
-}
-
-impl Looking {
-    pub(super) fn new(core: &Arc<Core>, row: ClaimedSchedule, now: Micros, back: Duration) -> Self {
-        Self { core: Arc::clone(core), row: Some(row), now, back }
-    }
-}
-
-impl Drop for Looking {
-    fn drop(&mut self) {
-        let Some(row) = self.row.take() else { return };
-        let advance = look(&row, self.now, self.back);
-        self.core.apply_surely(vec![Op::Advance(Box::new(advance))], |_, _| {});
-        quietly(|| drop(row)); // maybe the last reference to the rule
-    }
-}
-
 /// The rows of a page.
 const PAGE: usize = 256;
 
 impl Core {
+    /// A look at a job with a rule of the user's: on a thread of the pool, apart from claims, since
+    /// the rule may block, panic, or close the scheduler. It happens also if the runtime has ended:
+    /// no row stays without a look on a shared store.
+    pub(super) fn look(self: &Arc<Self>, row: ClaimedSchedule, now: Micros, back: Duration) {
+        let advance = look(&row, now, back);
+        self.apply_surely(vec![Op::Advance(Box::new(advance))], |_, _| {});
+        quietly(|| drop(row)); // maybe the last reference to the rule
+    }
+
     /// Once after the start and once a day: schedules that by the zone data of now wait for another
     /// occurrence are looked at, page by page.
     pub(super) fn renew_zones(self: &Arc<Self>) {
@@ -52,10 +36,9 @@ impl Core {
     fn renew_zones_behind(self: &Arc<Self>, name: &Arc<str>, after: JobId) {
         let (core, handler) = (Arc::clone(self), Arc::clone(name));
         let reply = Reply::new(move |scanned| {
-            let engine = Arc::clone(&core);
             match scanned {
                 Ok(Scanned::Jobs(page)) if page.is_empty() => {}
-                Ok(Scanned::Jobs(page)) => engine.aside(move || core.renew_page(&handler, &page)),
+                Ok(Scanned::Jobs(page)) => core.aside(move |core| core.renew_page(&handler, &page)),
                 // The next claim asks again.
                 _ => core.knows_zones.store(false, Ordering::Relaxed),
             }

@@ -8,8 +8,9 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use timerqueue::{CancellationTokenSource, Delay, Due, Timestamp};
 
@@ -19,8 +20,7 @@ use super::pending::block_on;
 use super::retry::{Failed, HandlerError, mixed};
 use crate::store::gate::MOST_CRASHES;
 use crate::store::{
-    Applied, ClaimedJob, Held, Invalid, JobId, Keep, LastRun, Micros, Op, RunEnd, Settle, Terms, Verdict, When,
-    check_payload,
+    Applied, ClaimedJob, Held, Invalid, JobId, Keep, LastRun, Micros, Op, RunEnd, Settle, Verdict, When, check_payload,
 };
 use crate::unwind::quietly;
 
@@ -93,27 +93,26 @@ impl Drop for Inside {
     }
 }
 
-/// What is known of a run from its claim to its settle.
+/// Settles its run: at the end of the handler, or when it is dropped.
 struct Guard {
-    core: Arc<Core>,
-    held: Held,
-    handler: usize,
-    key: Arc<str>,
-    #[cfg(feature = "tracing")]
-    run_id: Arc<str>,
-    #[cfg(feature = "tracing")]
-    trace: Option<Arc<str>>,
-    due: Micros,
-    nominal: Option<Micros>,
+    run: Arc<RunInner>,
     claimed: Micros,
-    attempt: u32,
-    /// How many of the attempts were no failures.
-    crashes: u32,
-    terms: Terms,
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    settled: Arc<std::sync::atomic::AtomicBool>,
     begun: Option<Timestamp>,
     finished: bool,
+}
+
+impl RunInner {
+    fn record(&self, started: SystemTime, duration: Duration, end: RunEnd, error: Option<String>) -> Box<LastRun> {
+        Box::new(LastRun {
+            due: self.job.due.to_system(),
+            nominal: self.job.nominal.map(Micros::to_system),
+            started,
+            duration,
+            attempt: self.job.attempt,
+            end,
+            error: error.map(Into::into),
+        })
+    }
 }
 
 impl Core {
@@ -133,19 +132,11 @@ impl Core {
     /// The end of a run that is done, for a transaction of the handler's.
     pub(crate) fn done(&self, run: &RunInner) -> Op {
         let wall = self.runtime.wall_now();
-        let begun = self.state.lock().runs.get(&run_key(run.held)).map(|live| live.begun);
+        let begun = self.state.lock().runs.get(&run_key(run.job.held)).map(|live| live.begun);
         let duration = begun.map_or(Duration::ZERO, |begun| self.runtime.elapsed(begun));
-        let record = LastRun {
-            due: run.due,
-            nominal: run.nominal,
-            started: wall.checked_sub(duration).unwrap_or(UNIX_EPOCH),
-            duration,
-            attempt: run.attempt,
-            end: RunEnd::Done,
-            error: None,
-        };
-        let verdict = self.by_name.get(&run.name).map_or(Verdict::Done, |&handler| self.done_verdict(handler, None));
-        Op::Settle(Box::new(Settle { held: run.held, verdict, record: Some(Box::new(record)) }))
+        let started = wall.checked_sub(duration).unwrap_or(UNIX_EPOCH);
+        let (held, verdict) = (run.job.held, self.done_verdict(run.handler, None));
+        Op::Settle(Box::new(Settle { held, verdict, record: Some(run.record(started, duration, RunEnd::Done, None)) }))
     }
 }
 
@@ -155,68 +146,21 @@ impl Core {
     pub(super) fn run(self: &Arc<Self>, begun: Begun, here: bool) {
         let Begun { job, handler, source } = begun;
         let registered = &self.handlers[handler];
-        #[cfg(any(feature = "postgres", feature = "sqlite"))]
-        let settled = Arc::default();
-        let run = Run {
-            inner: Arc::new(RunInner {
-                core: Arc::clone(self),
-                id: job.held.id,
-                held: job.held,
-                progress: job.progress,
-                #[cfg(any(feature = "postgres", feature = "sqlite"))]
-                settled: Arc::clone(&settled),
-                key: Arc::clone(&job.key),
-                name: Arc::clone(&registered.name),
-                attempt: job.attempt,
-                crashes: job.crashes,
-                due: job.due.to_system(),
-                nominal: job.nominal.map(Micros::to_system),
-                run_id: Arc::clone(&job.run),
-                payload: job.payload,
-                terms: job.terms,
-                trace: job.trace.clone(),
-                token: source.token(),
-            }),
-        };
-        let guard = Guard {
-            core: Arc::clone(self),
-            held: job.held,
-            handler,
-            key: job.key,
-            #[cfg(feature = "tracing")]
-            run_id: job.run,
-            #[cfg(feature = "tracing")]
-            trace: job.trace,
-            due: job.due,
-            nominal: job.nominal,
-            claimed: self.store_now(),
-            attempt: job.attempt,
-            crashes: job.crashes,
-            terms: job.terms,
-            #[cfg(any(feature = "postgres", feature = "sqlite"))]
-            settled,
-            begun: None,
-            finished: false,
-        };
-        if job.expired {
-            self.runtime.execute(move || guard.finish(Err(Failure::Expired)));
-            return;
-        }
-        if job.blocked {
-            self.runtime.execute(move || guard.finish(Err(Failure::Blocked)));
-            return;
-        }
-        if job.cut_off {
-            self.runtime.execute(move || guard.finish(Err(Failure::CutOff)));
-            return;
-        }
-        if job.suspicion >= MOST_CRASHES {
-            let error = format!("the process ended during the run, {} times, at last without another run", job.crashes);
-            // The end of a run may call a hook of the user's.
-            self.runtime.execute(move || guard.finish(Ok(Outcome::Dead(error))));
-            return;
-        }
         let (held, limit, grace) = (job.held, job.terms.limit.or(registered.limit), registered.grace);
+        let failure: Option<fn() -> Failure> = match &job {
+            job if job.expired => Some(|| Failure::Expired),
+            job if job.blocked => Some(|| Failure::Blocked),
+            job if job.cut_off => Some(|| Failure::CutOff),
+            job if job.suspicion >= MOST_CRASHES => Some(|| Failure::Suspect),
+            _ => None,
+        };
+        let inner = Arc::new(RunInner { core: Arc::clone(self), job, handler, settled: AtomicBool::new(false) });
+        let guard = Guard { run: Arc::clone(&inner), claimed: self.store_now(), begun: None, finished: false };
+        if let Some(failure) = failure {
+            // The end of a run may call a hook of the user's.
+            return self.runtime.execute(move || guard.finish(Err(failure())));
+        }
+        let run = Run { inner, token: source.token() };
         match (&registered.call, &registered.spawner) {
             (Call::Async(call), Some(spawner)) => {
                 let (call, spawner) = (Arc::clone(call), spawner.clone());
@@ -244,15 +188,16 @@ impl Core {
                 let run = move || {
                     let mut guard = guard;
                     guard.begin(&source, limit);
-                    let inside = Inside::enter(&guard.core, held);
+                    let inside = Inside::enter(&guard.run.core, held);
                     #[cfg(feature = "tracing")]
                     let span = guard.span().entered();
-                    let called = || match guard.core.around.is_empty() {
+                    let called = || match guard.run.core.around.is_empty() {
                         true => call(&run),
                         false => {
                             let inner = run.clone();
                             let code = Box::pin(async move { call(&inner) });
-                            block_on(&guard.core.runtime, guard.core.wrapped(&run, code).as_mut())
+                            let core = &guard.run.core;
+                            block_on(&core.runtime, core.wrapped(&run, code).as_mut())
                         }
                     };
                     let ended = contained(|| Spawner::inside(spawner.as_ref(), called));
@@ -277,9 +222,9 @@ impl Core {
 impl Guard {
     /// The handler is about to run.
     fn begin(&mut self, source: &CancellationTokenSource, limit: Option<Duration>) {
-        self.begun = Some(self.core.runtime.now());
-        let late = self.core.store_now().since(self.due);
-        self.core.stats.lock().lateness.add(late);
+        let RunInner { core, job, .. } = &*self.run;
+        self.begun = Some(core.runtime.now());
+        core.stats.lock().lateness.add(core.store_now().since(job.due));
         if let Some(limit) = limit {
             let _ = source.try_cancel_after(limit); // an ended runtime has no limits
         }
@@ -294,37 +239,23 @@ impl Guard {
         if std::mem::replace(&mut self.finished, true) {
             return;
         }
-        let core = &self.core;
-        let duration = self.begun.map_or(Duration::ZERO, |begun| core.runtime.elapsed(begun));
+        let RunInner { core, job, handler, .. } = &*self.run;
+        let (held, duration) = (job.held, self.begun.map_or(Duration::ZERO, |begun| core.runtime.elapsed(begun)));
         let panicked = matches!(&ended, Err(Failure::Error(error)) if error.is_panic);
         let (verdict, end, error) = {
             // The rule of a retry and the destructor of an error are code of users.
-            let _inside = Inside::enter(core, self.held);
+            let _inside = Inside::enter(core, held);
             self.judge(ended)
         };
-        let record = end.map(|end| {
-            Box::new(LastRun {
-                due: self.due.to_system(),
-                nominal: self.nominal.map(Micros::to_system),
-                started: self.claimed.to_system(),
-                duration,
-                attempt: self.attempt,
-                end,
-                error: error.map(Into::into),
-            })
-        });
+        let record = end.map(|end| self.run.record(self.claimed.to_system(), duration, end, error));
         if let Some(record) = &record {
             self.count(record, panicked);
-            let _inside = Inside::enter(core, self.held);
+            let _inside = Inside::enter(core, held);
             quietly(|| self.tell(record));
         }
-        let held = self.held;
-        #[cfg(any(feature = "postgres", feature = "sqlite"))]
-        let settled = self.settled.load(std::sync::atomic::Ordering::Acquire);
-        #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
-        let settled = false;
+        let settled = self.run.settled.load(Ordering::Acquire);
         let end = Op::Settle(Box::new(Settle { held, verdict, record }));
-        core.settle(held, self.handler, end, move |core, applied| {
+        core.settle(held, *handler, end, move |core, applied| {
             // Settled by the handler itself, the run is not the job's any more.
             if applied.first() == Some(&Applied::Held(false)) && !settled {
                 core.stats.lock().lost += 1;
@@ -333,24 +264,22 @@ impl Guard {
     }
 
     fn judge(&self, ended: Result<Outcome, Failure>) -> (Verdict, Option<RunEnd>, Option<String>) {
+        let RunInner { core, job, handler, .. } = &*self.run;
+        let dead = |end, error: &str| (Verdict::Dead, Some(end), Some(error.to_owned()));
         let error = match ended {
-            Ok(Outcome::Done) => return (self.core.done_verdict(self.handler, None), Some(RunEnd::Done), None),
+            Ok(Outcome::Done) => return (core.done_verdict(*handler, None), Some(RunEnd::Done), None),
             Ok(Outcome::Returned(value)) => match check_payload(&value) {
-                Ok(()) => {
-                    let verdict = self.core.done_verdict(self.handler, Some(value.into()));
-                    return (verdict, Some(RunEnd::Done), None);
-                }
+                Ok(()) => return (core.done_verdict(*handler, Some(value.into())), Some(RunEnd::Done), None),
                 Err(invalid) => {
-                    let error = format!("the value of the handler cannot be kept: {invalid}");
-                    return (Verdict::Dead, Some(RunEnd::Dead), Some(error));
+                    return dead(RunEnd::Dead, &format!("the value of the handler cannot be kept: {invalid}"));
                 }
             },
-            Ok(Outcome::Again(due)) => return (Verdict::Again(self.core.when_again(due)), Some(RunEnd::Again), None),
+            Ok(Outcome::Again(due)) => return (Verdict::Again(core.when_again(due)), Some(RunEnd::Again), None),
             Ok(Outcome::Dead(error)) => return (Verdict::Dead, Some(RunEnd::Dead), Some(error)),
-            Ok(Outcome::PutBack) if self.terms.at_most_once => {
+            Ok(Outcome::PutBack) if job.terms.at_most_once => {
                 HandlerError::of_text("the run was put back, and is to be begun at most once".to_owned())
             }
-            Ok(Outcome::PutBack) if self.core.closing.is_cancelled() => return (Verdict::Unrun, None, None),
+            Ok(Outcome::PutBack) if core.closing.is_cancelled() => return (Verdict::Unrun, None, None),
             Ok(Outcome::PutBack) => {
                 HandlerError::of_text("the run was put back while the scheduler is open".to_owned())
             }
@@ -359,28 +288,29 @@ impl Guard {
                 return (Verdict::Unbegun(UNBEGUN_AGAIN), Some(RunEnd::Failed), Some(UNBEGUN.to_owned()));
             }
             Err(Failure::Expired) => {
-                let error = "the last instant at which a run might begin had passed".to_owned();
-                return (Verdict::Dead, Some(RunEnd::Expired), Some(error));
+                return dead(RunEnd::Expired, "the last instant at which a run might begin had passed");
             }
             Err(Failure::CutOff) => {
-                let error = "the run was cut off, and the job is begun at most once".to_owned();
-                return (Verdict::Dead, Some(RunEnd::CutOff), Some(error));
+                return dead(RunEnd::CutOff, "the run was cut off, and the job is begun at most once");
             }
             Err(Failure::Blocked) => {
-                let error = "a job that this one was put after was not done".to_owned();
-                return (Verdict::Dead, Some(RunEnd::Blocked), Some(error));
+                return dead(RunEnd::Blocked, "a job that this one was put after was not done");
+            }
+            Err(Failure::Suspect) => {
+                let times = job.crashes;
+                let error = format!("the process ended during the run, {times} times, at last without another run");
+                return dead(RunEnd::Dead, &error);
             }
             Err(Failure::Interrupted) => {
-                let error = "the executor ended during the run".to_owned();
-                if self.terms.at_most_once {
-                    return (Verdict::Dead, Some(RunEnd::CutOff), Some(error));
+                let error = "the executor ended during the run";
+                if job.terms.at_most_once {
+                    return dead(RunEnd::CutOff, error);
                 }
-                return (Verdict::Retry(Duration::ZERO), Some(RunEnd::Failed), Some(error));
+                return (Verdict::Retry(Duration::ZERO), Some(RunEnd::Failed), Some(error.to_owned()));
             }
             Err(Failure::Error(error)) => error,
         };
-        let attempts = (self.attempt, self.crashes, self.terms);
-        let wait = self.core.wait_after(self.handler, self.held.id, &self.key, attempts, &error);
+        let wait = core.wait_after(&self.run, &error);
         let text = error.text.clone();
         quietly(|| drop(error));
         match wait {
@@ -390,7 +320,7 @@ impl Guard {
     }
 
     fn count(&self, record: &LastRun, panicked: bool) {
-        let mut stats = self.core.stats.lock();
+        let mut stats = self.run.core.stats.lock();
         match record.end {
             RunEnd::Done => stats.done += 1,
             RunEnd::Again => stats.again += 1,
@@ -407,9 +337,10 @@ impl Guard {
     fn tell(&self, record: &LastRun) {
         #[cfg(feature = "tracing")]
         self.trace(record);
-        let Some(hook) = &self.core.hook else { return };
-        let name = Arc::clone(&self.core.handlers[self.handler].name);
-        let record = RunRecord { id: self.held.id, key: Arc::clone(&self.key), name, run: record.clone() };
+        let RunInner { core, job, .. } = &*self.run;
+        let Some(hook) = &core.hook else { return };
+        let (key, name) = (Arc::clone(&job.key), Arc::clone(&job.name));
+        let record = RunRecord { id: job.held.id, key, name, run: record.clone() };
         hook(&record);
     }
 }
@@ -417,12 +348,13 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.finished {
-            if self.core.handlers[self.handler].spawner.as_ref().is_some_and(Spawner::drops_at_its_end) {
-                self.core.stop();
+            let RunInner { core, job, handler, .. } = &*self.run;
+            if core.handlers[*handler].spawner.as_ref().is_some_and(Spawner::drops_at_its_end) {
+                core.stop();
             }
-            let (closes, begun) = (self.core.closing.is_cancelled(), self.begun.is_some());
-            let failure = match self.core.runtime.is_shut_down() {
-                true if begun && self.terms.at_most_once => Failure::Interrupted,
+            let (closes, begun) = (core.closing.is_cancelled(), self.begun.is_some());
+            let failure = match core.runtime.is_shut_down() {
+                true if begun && job.terms.at_most_once => Failure::Interrupted,
                 true => Failure::Unrun,
                 false if closes && begun => Failure::Interrupted,
                 false if closes => Failure::Unrun,
@@ -445,15 +377,9 @@ impl Core {
     }
 
     /// What follows a failed attempt: how long the job waits, or that it is dead.
-    pub(super) fn wait_after(
-        &self,
-        handler: usize,
-        id: JobId,
-        key: &str,
-        (attempt, crashes, terms): (u32, u32, Terms),
-        error: &HandlerError,
-    ) -> Option<Duration> {
-        if terms.at_most_once {
+    pub(super) fn wait_after(&self, run: &RunInner, error: &HandlerError) -> Option<Duration> {
+        let RunInner { job, handler, .. } = run;
+        if job.terms.at_most_once {
             return None;
         }
         if let Some(next) = error.next {
@@ -462,11 +388,11 @@ impl Core {
         if error.is_permanent() {
             return None;
         }
-        let Registered { name, retry, .. } = &self.handlers[handler];
-        let random = mixed(self.seed, id.0, attempt);
-        let attempt = attempt.saturating_sub(crashes);
-        let wait = retry.wait_of(terms.attempts, attempt, random);
-        retry.decide(&Failed { key, name, attempt, wait, error })
+        let Registered { name, retry, .. } = &self.handlers[*handler];
+        let random = mixed(self.seed, job.held.id.0, job.attempt);
+        let attempt = job.attempt.saturating_sub(job.crashes);
+        let wait = retry.wait_of(job.terms.attempts, attempt, random);
+        retry.decide(&Failed { key: &job.key, name, attempt, wait, error })
     }
 
     /// The due time of another run: an instant that stores do not have is moved to the nearest one.
@@ -523,7 +449,7 @@ impl Running {
     fn poll_overdue(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(guard) = &self.guard else { return Poll::Pending };
         let overdue = self.overdue.get_or_insert_with(|| {
-            let (token, runtime, grace) = (self.source.token(), guard.core.runtime.clone(), self.grace);
+            let (token, runtime, grace) = (self.source.token(), guard.run.core.runtime.clone(), self.grace);
             Box::pin(async move {
                 token.cancelled().await;
                 Delay::on(&runtime, grace).await;
@@ -534,7 +460,7 @@ impl Running {
 }
 
 fn guard_closes(guard: Option<&Guard>) -> bool {
-    guard.is_some_and(|guard| guard.core.closing.is_cancelled())
+    guard.is_some_and(|guard| guard.run.core.closing.is_cancelled())
 }
 
 impl Future for Running {
@@ -546,7 +472,7 @@ impl Future for Running {
         if guard.begun.is_none() {
             guard.begin(&this.source, this.limit);
         }
-        let inside = Inside::enter(&guard.core, guard.held);
+        let inside = Inside::enter(&guard.run.core, guard.run.job.held);
         let mut ended = match this.poll_handler(context) {
             Poll::Ready(answer) => answer.map_err(Failure::Error),
             Poll::Pending if this.poll_overdue(context).is_pending() => return Poll::Pending,
@@ -577,7 +503,7 @@ impl Drop for Running {
     /// An executor drops the run: first the values of the handler, then the guard settles.
     fn drop(&mut self) {
         if let Some(guard) = &self.guard {
-            let _inside = Inside::enter(&guard.core, guard.held);
+            let _inside = Inside::enter(&guard.run.core, guard.run.job.held);
             quietly(|| drop(self.future.take()));
             quietly(|| drop(self.start.take()));
         }
@@ -587,9 +513,9 @@ impl Drop for Running {
 #[cfg(feature = "tracing")]
 impl Guard {
     fn span(&self) -> tracing::Span {
-        let name = &*self.core.handlers[self.handler].name;
-        let (run_id, trace) = (&*self.run_id, self.trace.as_deref());
-        tracing::info_span!("run", handler = name, key = &*self.key, attempt = self.attempt, run_id, trace)
+        let ClaimedJob { name, key, attempt, run: run_id, trace, .. } = &self.run.job;
+        let (name, key, run_id, trace) = (&**name, &**key, &**run_id, trace.as_deref());
+        tracing::info_span!("run", handler = name, key, attempt, run_id, trace)
     }
 
     fn trace(&self, record: &LastRun) {

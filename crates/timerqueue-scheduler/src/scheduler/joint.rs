@@ -418,14 +418,14 @@ impl Run {
     #[cfg(feature = "postgres")]
     #[must_use]
     pub fn fence(&self) -> String {
-        self.inner.held.fence()
+        self.inner.job.held.fence()
     }
 
     fn asked(&self) -> Asked<'_, ()> {
-        let (core, settled) = (&self.inner.core, Arc::clone(&self.inner.settled));
+        let (core, inner) = (&self.inner.core, Arc::clone(&self.inner));
         let read = move |applied| match applied {
             Applied::Held(true) => {
-                settled.store(true, Ordering::Release);
+                inner.settled.store(true, Ordering::Release);
                 Ok(())
             }
             _ => Err(Error::NotHeld),
