@@ -30,6 +30,7 @@ pub use self::close::{Report, StillRunning};
 pub use self::codec::Codec;
 pub use self::job::{Handler, IntoOutcome, Job, Outcome, Returned, Run};
 pub use self::pending::Pending;
+pub(crate) use self::pending::block_on;
 pub use self::retry::{Failed, HandlerError, Permanent, Retry};
 pub use self::runs::RunRecord;
 pub use self::stats::Stats;

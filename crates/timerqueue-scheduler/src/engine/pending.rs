@@ -101,7 +101,7 @@ impl<T> Pending<T> {
 }
 
 /// Blocks the thread until the future is ready. On a manual clock the call moves the clock.
-pub(super) fn block_on<F: Future + ?Sized>(runtime: &Runtime, mut future: Pin<&mut F>) -> F::Output {
+pub(crate) fn block_on<F: Future + ?Sized>(runtime: &Runtime, mut future: Pin<&mut F>) -> F::Output {
     runtime.enter(|| {
         loop {
             let signal = Arc::new(Signal { source: CancellationTokenSource::on(runtime) });

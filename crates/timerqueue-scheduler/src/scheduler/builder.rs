@@ -219,16 +219,6 @@ impl Builder {
         self
     }
 
-    /// The runtime of tokio whose context this is, if an async handler needs one.
-    #[cfg(feature = "tokio")]
-    fn with_current_tokio(mut self) -> Self {
-        let needs = |handler: &Handler| matches!(handler.call, Call::Async(_)) && handler.spawner.is_none();
-        if self.spawner.is_none() && self.handlers.iter().any(needs) {
-            self.spawner = tokio::runtime::Handle::try_current().ok().map(Spawner::Tokio);
-        }
-        self
-    }
-
     /// The most runs at a time, of all handlers. Zero counts as one. Default: the sum of the
     /// handlers' limits. With such a limit a slow handler can keep places from others.
     pub fn parallel(mut self, runs: usize) -> Self {
@@ -408,22 +398,21 @@ impl Builder {
     /// # Errors
     ///
     /// [`StartError`].
-    pub fn start(self) -> Result<Scheduler, StartError> {
+    #[cfg_attr(not(feature = "tokio"), allow(unused_mut))]
+    pub fn start(mut self) -> Result<Scheduler, StartError> {
+        let needs_spawner = |handler: &Handler| matches!(handler.call, Call::Async(_)) && handler.spawner.is_none();
         #[cfg(feature = "tokio")]
-        let this = self.with_current_tokio();
-        #[cfg(not(feature = "tokio"))]
-        let this = self;
-        this.started()
-    }
-
-    fn started(self) -> Result<Scheduler, StartError> {
+        if self.spawner.is_none() && self.handlers.iter().any(needs_spawner) {
+            // That whose context this is.
+            self.spawner = tokio::runtime::Handle::try_current().ok().map(Spawner::Tokio);
+        }
         for (at, handler) in self.handlers.iter().enumerate() {
             let name = || handler.name.as_ref().to_owned();
             check_name(&handler.name).map_err(|reason| StartError::InvalidName { name: name(), reason })?;
             if self.handlers[..at].iter().any(|other| other.name == handler.name) {
                 return Err(StartError::DuplicateHandler { name: name() });
             }
-            if matches!(handler.call, Call::Async(_)) && handler.spawner.is_none() && self.spawner.is_none() {
+            if needs_spawner(handler) && self.spawner.is_none() {
                 return Err(StartError::NoSpawner { name: name() });
             }
         }

@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
 use super::Scheduler;
-use crate::engine::Stats;
+use crate::engine::{Stats, block_on};
 use crate::histogram::Histogram;
 use crate::store::{Activity, Error, Node, State};
 
@@ -126,22 +127,6 @@ impl fmt::Display for Figure {
     }
 }
 
-/// The upper ends of buckets, as classes of [`Histogram`] (each one is twice as wide as the one
-/// before), and as labels in seconds. Stores keep lateness by these.
-const BUCKETS: [(Duration, &str); 11] = [
-    (Duration::from_micros(1 << 8), "0.000256"),
-    (Duration::from_micros(1 << 10), "0.001024"),
-    (Duration::from_micros(1 << 12), "0.004096"),
-    (Duration::from_micros(1 << 14), "0.016384"),
-    (Duration::from_micros(1 << 16), "0.065536"),
-    (Duration::from_micros(1 << 18), "0.262144"),
-    (Duration::from_micros(1 << 20), "1.048576"),
-    (Duration::from_micros(1 << 22), "4.194304"),
-    (Duration::from_micros(1 << 24), "16.777216"),
-    (Duration::from_micros(1 << 26), "67.108864"),
-    (Duration::from_micros(1 << 28), "268.435456"),
-];
-
 /// The ends of a handler's runs.
 #[derive(Clone, Default)]
 struct Ends {
@@ -232,12 +217,7 @@ impl Figures {
     ///
     /// [`Error::Store`].
     pub fn wait(&self) -> Result<Vec<Figure>, Error> {
-        let begun = Instant::now();
-        let stats = self.scheduler.some_stats(MOST_COUNTED).wait()?;
-        let took = begun.elapsed();
-        let nodes = self.scheduler.nodes().wait()?;
-        let activity = self.scheduler.activity(self.since(&stats), MINUTE).wait()?;
-        Ok(self.made(&stats, took, &nodes, &activity))
+        block_on(&self.scheduler.core.runtime, pin!(self.read()))
     }
 
     /// Since when ends are asked for.
@@ -327,14 +307,15 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// After this time no run is counted for a minute that has passed, unless the clock was set.
 const SETTLED: Duration = Duration::from_secs(600);
 
-/// Calls `add` with the end of each bucket, and with how many durations are below it.
+/// Calls `add` with the end of each bucket in seconds, and with how many durations are below it.
+/// Every other class of a [`Histogram`] is the end of a bucket: stores keep lateness by these.
 fn buckets(durations: &Histogram, mut add: impl FnMut(&str, f64)) {
     let (mut classes, mut sum) = (durations.classes().peekable(), 0);
-    for (end, le) in BUCKETS {
+    for end in (8..=28).step_by(2).map(|class| Duration::from_micros(1 << class)) {
         while let Some((_, count)) = classes.next_if(|&(class, _)| class <= end) {
             sum += count;
         }
-        add(le, sum as f64);
+        add(&end.as_secs_f64().to_string(), sum as f64);
     }
     add("+Inf", durations.count() as f64);
 }

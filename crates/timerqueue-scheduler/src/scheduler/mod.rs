@@ -518,6 +518,16 @@ impl Scheduler {
     }
 }
 
+/// What an answer has, if it is the one that was asked for.
+macro_rules! only {
+    ($answer:pat => $has:expr) => {
+        move |answer| match answer {
+            $answer => Some($has),
+            _ => None,
+        }
+    };
+}
+
 /// Looks, which a closed scheduler answers as well.
 impl Scheduler {
     /// The job with this key: the one that waits, runs or recurs, or else the one that died last.
@@ -526,10 +536,7 @@ impl Scheduler {
     ///
     /// [`Error::Store`].
     pub fn get(&self, key: &str) -> Pending<Option<JobInfo>> {
-        self.core.look_up(Scan::Get(key.into()), |scanned| match scanned {
-            Scanned::Jobs(jobs) => Some(jobs.into_iter().next()),
-            _ => None,
-        })
+        self.core.look_up(Scan::Get(key.into()), only!(Scanned::Jobs(jobs) => jobs.into_iter().next()))
     }
 
     /// The done jobs of a query that the store keeps, as the [`History`] of their handlers says.
@@ -563,10 +570,7 @@ impl Scheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn history(&self, query: HistoryQuery) -> Pending<Vec<FinishedJob>> {
-        self.core.look_up(Scan::History(query), |scanned| match scanned {
-            Scanned::History(jobs) => Some(jobs),
-            _ => None,
-        })
+        self.core.look_up(Scan::History(query), only!(Scanned::History(jobs) => jobs))
     }
 
     /// Waits for the end of a job, up to a limit on the runtime's clock: for the value of its
@@ -608,10 +612,7 @@ impl Scheduler {
     ///
     /// [`Error::Store`].
     pub fn get_finished(&self, id: JobId) -> Pending<Option<FinishedJob>> {
-        self.core.look_up(Scan::Finished(id), |scanned| match scanned {
-            Scanned::Finished(job) => Some(job.map(|job| *job)),
-            _ => None,
-        })
+        self.core.look_up(Scan::Finished(id), only!(Scanned::Finished(job) => job.map(|job| *job)))
     }
 
     /// The jobs of a query, in the order of their numbers unless the query says otherwise. The list
@@ -639,10 +640,7 @@ impl Scheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn list(&self, query: Query) -> Pending<Vec<JobInfo>> {
-        self.core.look_up(Scan::List(query), |scanned| match scanned {
-            Scanned::Jobs(jobs) => Some(jobs),
-            _ => None,
-        })
+        self.core.look_up(Scan::List(query), only!(Scanned::Jobs(jobs) => jobs))
     }
 
     /// What this scheduler has done, and what its store has.
@@ -679,10 +677,10 @@ impl Scheduler {
 
     fn stats_by(&self, scan: Scan) -> Pending<Stats> {
         let core = Arc::clone(&self.core);
-        self.core.look_up(scan, move |scanned| match scanned {
-            Scanned::Counts(jobs) => Some(Stats { jobs, store: core.store.times(), ..core.stats.lock().clone() }),
-            _ => None,
-        })
+        self.core.look_up(
+            scan,
+            only!(Scanned::Counts(jobs) => Stats { jobs, store: core.store.times(), ..core.stats.lock().clone() }),
+        )
     }
 
     /// The counts of the jobs at a bounded cost, for pages that are asked for often. A file and a
@@ -710,10 +708,7 @@ impl Scheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn some_counts(&self, most: u64) -> Pending<Counts> {
-        self.core.look_up(Scan::SomeCounts { most }, |scanned| match scanned {
-            Scanned::Counts(counts) => Some(counts),
-            _ => None,
-        })
+        self.core.look_up(Scan::SomeCounts { most }, only!(Scanned::Counts(counts) => counts))
     }
 
     /// How many runs ended, and how late they began: of all schedulers on the store, by handler and
@@ -748,10 +743,7 @@ impl Scheduler {
     /// ```
     pub fn activity(&self, since: SystemTime, window: Duration) -> Pending<Vec<Activity>> {
         let since = Micros::floor(since);
-        self.core.look_up(Scan::Activity { since, window }, |scanned| match scanned {
-            Scanned::Activity(activity) => Some(activity),
-            _ => None,
-        })
+        self.core.look_up(Scan::Activity { since, window }, only!(Scanned::Activity(activity) => activity))
     }
 
     /// The schedulers that are alive on the store: since when, with which handlers, and how many
@@ -784,10 +776,7 @@ impl Scheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn nodes(&self) -> Pending<Vec<Node>> {
-        self.core.look_up(Scan::Nodes { owner: self.core.owner }, |scanned| match scanned {
-            Scanned::Nodes(nodes) => Some(nodes),
-            _ => None,
-        })
+        self.core.look_up(Scan::Nodes { owner: self.core.owner }, only!(Scanned::Nodes(nodes) => nodes))
     }
 
     /// Whether the scheduler was closed, or its last owner dropped.

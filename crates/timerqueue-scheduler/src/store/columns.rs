@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::Written::{Always, Begin, Change, Once};
-use super::rules::{Lane, Row, Tie};
+use super::rules::{Lane, Row, Tie, span_of};
 use super::{JobId, Micros, State, Until, text};
 
 /// All columns, the number of the row first.
@@ -34,31 +34,16 @@ const COLUMNS: &[Column] = &[
     number("span", Begin, |row| row.span, |read, span| read.row.span = Some(span)),
     number("nominal", Once, |row| micros(row.nominal), |read, at| read.row.nominal = Some(Micros::new(at))),
     number("parent", Change, |row| Some(row.parent?.0 as i64), |read, id| read.row.parent = Some(JobId(id as u64))),
-    number(
-        "attempt",
-        Begin,
-        |row| Some(row.attempt.into()),
-        |read, n| read.row.attempt = count(n).try_into().unwrap_or(u32::MAX),
-    ),
-    number(
-        "crashes",
-        Change,
-        |row| Some(row.crashes.into()),
-        |read, n| read.row.crashes = count(n).try_into().unwrap_or(u32::MAX),
-    ),
-    number(
-        "suspicion",
-        Change,
-        |row| Some(row.suspicion.into()),
-        |read, n| read.row.suspicion = count(n).try_into().unwrap_or(u32::MAX),
-    ),
+    number("attempt", Begin, |row| Some(row.attempt.into()), |read, n| read.row.attempt = small(n)),
+    number("crashes", Change, |row| Some(row.crashes.into()), |read, n| read.row.crashes = small(n)),
+    number("suspicion", Change, |row| Some(row.suspicion.into()), |read, n| read.row.suspicion = small(n)),
     number("claims", Begin, |row| Some(row.claims as i64), |read, n| read.row.claims = count(n)),
     number("turn", Change, |row| Some(row.turn as i64), |read, n| read.row.turn = count(n)),
     number("owner", Begin, |row| Some(row.owner as i64), |read, owner| read.row.owner = owner as u64),
     number("process", Begin, process, |read, id| read.row.process = id).only(Store::File),
     number("lease", Begin, |row| micros(row.lease), |read, at| read.row.lease = Some(Micros::new(at))),
     number("died", Change, |row| Some(row.died as i64), |read, n| read.row.died = count(n)),
-    text("error", Change, |row| borrowed(row.error.as_ref()?), |read, error| read.row.error = Some(error.into())),
+    text("error", Change, |row| borrowed(&row.error), |read, error| read.row.error = Some(error.into())),
     text("last", Change, last, |read, json| read.row.last = text::read_last(json)),
     text("failures", Change, failures, |read, json| read.row.failures = text::read_failures(json)),
     text("recurring", Change, recurring, |read, json| match text::read_recurring(json) {
@@ -89,19 +74,9 @@ const COLUMNS: &[Column] = &[
         |read, n| read.row.priority = n.clamp(i8::MIN.into(), i8::MAX.into()) as i8,
     ),
     number("expires", Change, |row| row.expires, |read, last| read.row.expires = Some(last)),
-    number(
-        "keep",
-        Change,
-        |row| row.terms.kept_for.map(super::rules::span_of),
-        |read, n| read.row.terms.kept_for = Some(Duration::from_micros(count(n))),
-    ),
-    text(
-        "progress",
-        Change,
-        |row| borrowed(row.progress.as_ref()?),
-        |read, json| read.row.progress = Some(json.into()),
-    ),
-    text("trace", Once, |row| borrowed(row.trace.as_ref()?), |read, text| read.row.trace = Some(text.into())),
+    number("keep", Change, |row| row.terms.kept_for.map(span_of), |read, n| read.row.terms.kept_for = time(n)),
+    text("progress", Change, |row| borrowed(&row.progress), |read, json| read.row.progress = Some(json.into())),
+    text("trace", Once, |row| borrowed(&row.trace), |read, text| read.row.trace = Some(text.into())),
     number("added", Once, |row| micros(row.added), |read, at| read.row.added = Some(Micros::new(at))),
     number("begun", Begin, |row| micros(row.begun), |read, at| read.row.begun = Some(Micros::new(at))),
     flag("at_most_once", Change, |row| row.terms.at_most_once, |read, is| read.row.terms.at_most_once = is),
@@ -109,19 +84,14 @@ const COLUMNS: &[Column] = &[
         "most_attempts",
         Change,
         |row| row.terms.attempts.map(i64::from),
-        |read, n| read.row.terms.attempts = Some(count(n).try_into().unwrap_or(u32::MAX)),
+        |read, n| read.row.terms.attempts = Some(small(n)),
     ),
-    number(
-        "time_limit",
-        Change,
-        |row| row.terms.limit.map(super::rules::span_of),
-        |read, n| read.row.terms.limit = Some(Duration::from_micros(count(n))),
-    ),
+    number("time_limit", Change, |row| row.terms.limit.map(span_of), |read, n| read.row.terms.limit = time(n)),
     number(
         "unique_for",
         Change,
-        |row| row.terms.unique_for.map(super::rules::span_of),
-        |read, n| read.row.terms.unique_for = Some(Duration::from_micros(count(n))),
+        |row| row.terms.unique_for.map(span_of),
+        |read, n| read.row.terms.unique_for = time(n),
     ),
     // None of these has a value in a row of a plain job.
     number("until", Once, |row| Some(row.until? as i64 + 1), |read, n| read.row.until = until(n)).only(Store::Server),
@@ -150,8 +120,8 @@ fn micros(at: Option<Micros>) -> Option<i64> {
     at.map(Micros::as_i64)
 }
 
-fn borrowed(text: &Arc<str>) -> Option<Cow<'_, str>> {
-    Some(Cow::Borrowed(text))
+fn borrowed<'r>(text: impl Into<Option<&'r Arc<str>>>) -> Option<Cow<'r, str>> {
+    Some(Cow::Borrowed(text.into()?))
 }
 
 fn state(number: i64) -> State {
@@ -161,6 +131,14 @@ fn state(number: i64) -> State {
 /// A number that grows by one: below zero it was written by hand.
 fn count(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
+}
+
+fn small(number: i64) -> u32 {
+    count(number).try_into().unwrap_or(u32::MAX)
+}
+
+fn time(micros: i64) -> Option<Duration> {
+    Some(Duration::from_micros(count(micros)))
 }
 
 /// When to look at a row, in the index of its handler or in another one.

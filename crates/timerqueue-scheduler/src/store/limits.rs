@@ -15,12 +15,7 @@ use super::{
 ///
 /// [`Invalid`], with the reason.
 pub fn check_key(key: &str) -> Result<(), Invalid> {
-    match key.len() {
-        0 => Err(Invalid::EmptyKey),
-        bytes if bytes > MAX_KEY_BYTES => Err(Invalid::KeyTooLong { bytes }),
-        _ if key.contains('\0') => Err(Invalid::NulInKey),
-        _ => Ok(()),
-    }
+    check_word(key, Invalid::EmptyKey, |bytes| Invalid::KeyTooLong { bytes }, Invalid::NulInKey)
 }
 
 /// Whether a store accepts the name of a handler.
@@ -29,12 +24,7 @@ pub fn check_key(key: &str) -> Result<(), Invalid> {
 ///
 /// [`Invalid`], with the reason.
 pub fn check_name(name: &str) -> Result<(), Invalid> {
-    match name.len() {
-        0 => Err(Invalid::EmptyName),
-        bytes if bytes > MAX_KEY_BYTES => Err(Invalid::NameTooLong { bytes }),
-        _ if name.contains('\0') => Err(Invalid::NulInName),
-        _ => Ok(()),
-    }
+    check_word(name, Invalid::EmptyName, |bytes| Invalid::NameTooLong { bytes }, Invalid::NulInName)
 }
 
 /// Whether a store accepts the group of a job.
@@ -43,10 +33,14 @@ pub fn check_name(name: &str) -> Result<(), Invalid> {
 ///
 /// [`Invalid`], with the reason.
 pub fn check_group(group: &str) -> Result<(), Invalid> {
-    match group.len() {
-        0 => Err(Invalid::EmptyGroup),
-        bytes if bytes > MAX_KEY_BYTES => Err(Invalid::GroupTooLong { bytes }),
-        _ if group.contains('\0') => Err(Invalid::NulInGroup),
+    check_word(group, Invalid::EmptyGroup, |bytes| Invalid::GroupTooLong { bytes }, Invalid::NulInGroup)
+}
+
+fn check_word(word: &str, empty: Invalid, long: fn(usize) -> Invalid, nul: Invalid) -> Result<(), Invalid> {
+    match word.len() {
+        0 => Err(empty),
+        bytes if bytes > MAX_KEY_BYTES => Err(long(bytes)),
+        _ if word.contains('\0') => Err(nul),
         _ => Ok(()),
     }
 }
