@@ -50,6 +50,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 // What users need. Names that are hidden here are those of the crate, or of its stores and tests.
 #[doc(hidden)]
 pub use self::error::Error;
@@ -272,6 +274,25 @@ pub struct Statement {
 #[doc(hidden)]
 pub type Watcher = Arc<dyn Fn(Notice) -> bool + Send + Sync>;
 
+/// The schedulers of a store.
+#[derive(Default)]
+pub(crate) struct Watchers(Mutex<Vec<Watcher>>);
+
+impl Watchers {
+    pub(crate) fn add(&self, watcher: Watcher) {
+        self.0.lock().push(watcher);
+    }
+
+    pub(crate) fn tell(&self, notice: Notice) {
+        let watchers = self.0.lock().clone();
+        for watcher in watchers {
+            if !watcher(notice) {
+                self.0.lock().retain(|other| !Arc::ptr_eq(other, &watcher));
+            }
+        }
+    }
+}
+
 /// Where a scheduler keeps its jobs: for [`Builder::store`](crate::Builder::store). Sealed:
 /// implemented by [`MemoryStore`], `SqliteStore` and `PostgresStore`.
 ///
@@ -315,11 +336,15 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// Whether further schedulers may use this store, so a handler unknown here may be known
     /// elsewhere.
     #[doc(hidden)]
-    fn is_shared(&self) -> bool;
+    fn is_shared(&self) -> bool {
+        true
+    }
 
     /// Whether an operation may fail, so the scheduler keeps operations in order to repeat them.
     #[doc(hidden)]
-    fn can_fail(&self) -> bool;
+    fn can_fail(&self) -> bool {
+        true
+    }
 
     /// Whether answers and notices come on a thread of the store's, so that code of users must run
     /// elsewhere.

@@ -183,14 +183,6 @@ impl Store for FaultyStore {
         self.store.now()
     }
 
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    fn can_fail(&self) -> bool {
-        true
-    }
-
     fn gate(&self) -> Option<&Arc<Gate>> {
         self.store.gate()
     }

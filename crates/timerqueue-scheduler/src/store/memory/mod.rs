@@ -30,7 +30,7 @@ use super::rules::Bindings;
 use super::rules::{Changes, Claims, Effects, Follows, Row};
 use super::{
     Applied, Claim, Claimed, Counts, Entry, JobInfo, KindCounts, Micros, Op, Query, Reply, Scan, Scanned, Settled,
-    Store, Watcher, sealed,
+    Store, Watcher, Watchers, sealed,
 };
 use crate::Error;
 
@@ -73,7 +73,7 @@ pub struct MemoryStore {
 struct Inner {
     runtime: Runtime,
     table: Mutex<Table>,
-    watchers: Mutex<Vec<Watcher>>,
+    watchers: Watchers,
     /// Distinguishes the runs of this store from the runs of all stores before.
     seed: u64,
     shared: bool,
@@ -97,7 +97,7 @@ impl MemoryStore {
         let inner = Inner {
             runtime: runtime.clone(),
             table: Mutex::new(Table::new()),
-            watchers: Mutex::default(),
+            watchers: Watchers::default(),
             seed: RandomState::new().hash_one(0),
             shared,
             gate: Arc::default(),
@@ -122,15 +122,7 @@ impl MemoryStore {
 
     /// Tells the schedulers.
     fn tell(&self, effects: &Effects) {
-        if effects.notices().next().is_none() {
-            return;
-        }
-        let watchers = self.inner.watchers.lock().clone();
-        for watcher in watchers {
-            if !effects.notices().all(|notice| watcher(notice)) {
-                self.inner.watchers.lock().retain(|other| !Arc::ptr_eq(other, &watcher));
-            }
-        }
+        effects.notices().for_each(|notice| self.inner.watchers.tell(notice));
     }
 
     /// In the order of due times. Keeps the places of the first ones alone while it walks.
@@ -322,7 +314,7 @@ impl Store for MemoryStore {
     }
 
     fn watch(&self, watcher: Watcher) {
-        self.inner.watchers.lock().push(watcher);
+        self.inner.watchers.add(watcher);
     }
 
     fn now(&self) -> Option<Micros> {

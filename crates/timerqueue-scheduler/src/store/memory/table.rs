@@ -356,7 +356,7 @@ impl Rows for Table {
             self.links.forget(id);
         }
         self.settle_tied(row.tie.as_ref().map(|tie| tie.group));
-        self.effects.drop_row_later(row);
+        self.effects.drop_later(row);
     }
 
     fn next_id(&mut self) -> JobId {

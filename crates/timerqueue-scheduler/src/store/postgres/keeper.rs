@@ -19,7 +19,7 @@ use super::error::{Failure, Remedy};
 use super::minutes::{self, FOLDS};
 use super::sleepers::{self, Told};
 use super::wire::{self, Wire, limited};
-use super::{Shared, link};
+use super::{Shared, link, micros};
 use crate::store::rules::KEPT_MICROS;
 use crate::store::{Fault, Held, JobId, Micros, Notice};
 
@@ -49,7 +49,7 @@ pub(super) fn run(shared: &Arc<Shared>, told: &Sender<Vec<Told>>, stop: oneshot:
 async fn tell_days(shared: &Shared) {
     loop {
         sleep(DAY).await;
-        shared.tell(Notice::Day);
+        shared.watchers.tell(Notice::Day);
     }
 }
 
@@ -91,7 +91,7 @@ async fn connect(shared: &Shared) -> Result<(Wire, mpsc::UnboundedReceiver<Heard
 async fn serve(shared: &Shared, told: &Sender<Vec<Told>>) -> Result<(), Failure> {
     let (wire, mut heard) = connect(shared).await?;
     // What was missed before.
-    shared.tell(Notice::Wake { at: Micros::FIRST });
+    shared.watchers.tell(Notice::Wake { at: Micros::FIRST });
     let renews = shared.settings.lease / 3;
     let (mut renew_at, mut look_at) = (Instant::now(), Instant::now() + shared.spread(shared.settings.safety));
     // When the first lease of a member is over, unless it is renewed.
@@ -123,7 +123,7 @@ async fn serve(shared: &Shared, told: &Sender<Vec<Told>>) -> Result<(), Failure>
         }
         if now >= look_at {
             look_at = now + shared.spread(shared.settings.safety);
-            shared.tell(Notice::Wake { at: Micros::FIRST });
+            shared.watchers.tell(Notice::Wake { at: Micros::FIRST });
         }
     }
 }
@@ -147,19 +147,19 @@ async fn renew(shared: &Shared, wire: &Wire) -> Result<(), tokio_postgres::Error
     let live: HashSet<i64> = renewed.iter().map(|row| row.get(0)).collect();
     for (held, _) in held.iter().filter(|(_, member)| !live.contains(member)) {
         if shared.held.lock().remove(held).is_some() {
-            shared.tell(Notice::Cancelled(held.id));
+            shared.watchers.tell(Notice::Cancelled(held.id));
         }
     }
     if !held.is_empty() {
         let sql = "SELECT id FROM jobs WHERE owner = ANY($1::bigint[]) AND state = 2 AND cancelled";
         for row in wire.ask(sql, &[&owners]).await? {
-            shared.tell(Notice::Cancelled(JobId(row.get::<_, i64>(0) as u64)));
+            shared.watchers.tell(Notice::Cancelled(JobId(row.get::<_, i64>(0) as u64)));
         }
     }
     let is_member = |owner: &i64| renewed.iter().any(|row| row.get::<_, i64>(1) == *owner);
     if !entered.iter().all(is_member) {
         // The next claim makes the scheduler a member.
-        shared.tell(Notice::Wake { at: Micros::FIRST });
+        shared.watchers.tell(Notice::Wake { at: Micros::FIRST });
     }
     keep_nodes(shared, wire).await
 }
@@ -186,15 +186,11 @@ async fn end_others(shared: &Shared, wire: &Wire, told: &Sender<Vec<Told>>) -> R
     }
     if let Some(row) = seen.first().filter(|_| has_ended) {
         // A claim of some node binds the groups of the dead again, and takes what was theirs.
-        shared.tell(Notice::Wake { at: Micros::FIRST });
+        shared.watchers.tell(Notice::Wake { at: Micros::FIRST });
         let _ = told.send(vec![Told { at: Some(row.get(2)), what: String::new() }]);
     }
     let left = |row: &&tokio_postgres::Row| Duration::from_micros(row.get::<_, i64>(1) as u64 + 1_000);
     Ok(rest.first().map(left))
-}
-
-fn micros(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4)
 }
 
 /// The nodes of this store live; others that have not been seen for long do not.
@@ -216,7 +212,7 @@ async fn keep_nodes(shared: &Shared, wire: &Wire) -> Result<(), tokio_postgres::
     if seen < written {
         // This node was taken for dead: others told it nothing.
         shared.sleeps.lock().values_mut().for_each(|sleeps| *sleeps = None);
-        shared.tell(Notice::Wake { at: Micros::FIRST });
+        shared.watchers.tell(Notice::Wake { at: Micros::FIRST });
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::cursor::Walk;
 use super::error::{Failure, Remedy};
+use super::micros;
 use super::rows::{self, with_columns};
 use super::schema::VERSION;
 use super::work::{LOCKED_AGAIN, Work};
@@ -71,10 +72,6 @@ impl Outlook {
         };
         rows.first().map(of).unwrap_or_default()
     }
-}
-
-fn micros(lease: Duration) -> i64 {
-    i64::try_from(lease.as_micros()).unwrap_or(i64::MAX / 4)
 }
 
 /// Members.

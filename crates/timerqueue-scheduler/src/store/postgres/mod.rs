@@ -57,8 +57,8 @@ use super::origin::{self, Origin};
 use super::questions::Questions;
 use super::sql::checked;
 use super::{
-    Applied, Claim, Claimed, Entry, Fault, Held, Hold, Limits, Micros, Notice, Op, Reply, Room, Scan, Scanned, Settled,
-    Statement, Store, Watcher, sealed,
+    Applied, Claim, Claimed, Entry, Fault, Held, Hold, Limits, Micros, Op, Reply, Room, Scan, Scanned, Settled,
+    Statement, Store, Watcher, Watchers, sealed,
 };
 use crate::Error;
 
@@ -353,7 +353,7 @@ pub(crate) struct Shared {
     settings: Settings,
     runtime: Runtime,
     gate: Arc<Gate>,
-    watchers: Mutex<Vec<Watcher>>,
+    watchers: Watchers,
     /// The runs of this store, with their members.
     held: Mutex<HashMap<Held, i64>>,
     /// The schedulers of this store.
@@ -368,17 +368,12 @@ pub(crate) struct Shared {
     leaving: Arc<AtomicBool>,
 }
 
-impl Shared {
-    /// Tells the schedulers of this store.
-    fn tell(&self, notice: Notice) {
-        let watchers = self.watchers.lock().clone();
-        for watcher in watchers {
-            if !watcher(notice) {
-                self.watchers.lock().retain(|other| !Arc::ptr_eq(other, &watcher));
-            }
-        }
-    }
+/// Of a setting, so that the server may add it to an instant.
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4)
+}
 
+impl Shared {
     fn owners(&self) -> Vec<i64> {
         self.sleeps.lock().keys().map(|&owner| owner as i64).collect()
     }
@@ -439,7 +434,7 @@ impl PostgresStore {
             settings,
             runtime: runtime.clone(),
             gate: Arc::default(),
-            watchers: Mutex::default(),
+            watchers: Watchers::default(),
             held: Mutex::default(),
             entries: Mutex::default(),
             sleeps: Mutex::default(),
@@ -564,7 +559,7 @@ impl Store for PostgresStore {
     }
 
     fn watch(&self, watcher: Watcher) {
-        self.inner.shared.watchers.lock().push(watcher);
+        self.inner.shared.watchers.add(watcher);
     }
 
     fn now(&self) -> Option<Micros> {
@@ -573,14 +568,6 @@ impl Store for PostgresStore {
 
     fn statement(&self, op: Op) -> Result<Statement, Error> {
         self.statement_of(op)
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    fn can_fail(&self) -> bool {
-        true
     }
 
     fn has_thread(&self) -> bool {

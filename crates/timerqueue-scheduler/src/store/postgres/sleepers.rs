@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Shared;
 use super::wire::{Step, run};
 use super::work::Work;
+use super::{Shared, micros};
 use crate::store::{Claim, Claimed, JobId, Micros, Notice};
 
 /// How much later the next node looks.
@@ -134,10 +134,6 @@ impl Bedtime {
     }
 }
 
-fn micros(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4)
-}
-
 impl Sleep {
     fn has_place(&self, kind: i64) -> bool {
         self.handlers.contains(&kind) || self.handlers.contains(&UNKNOWN)
@@ -221,9 +217,9 @@ pub(super) fn hear(shared: &Shared, payload: &str) {
     let Some((verb, numbers)) = payload.split_at_checked(1) else { return };
     let numbers: Vec<i64> = numbers.split(' ').map_while(|number| number.parse().ok()).collect();
     match (verb, &*numbers) {
-        ("e", &[id]) => shared.tell(Notice::Ended(Some(JobId(id as u64)))),
-        ("c", &[id]) => shared.tell(Notice::Cancelled(JobId(id as u64))),
-        ("w", &[at]) => shared.tell(Notice::Wake { at: Micros::new(at) }),
+        ("e", &[id]) => shared.watchers.tell(Notice::Ended(Some(JobId(id as u64)))),
+        ("c", &[id]) => shared.watchers.tell(Notice::Cancelled(JobId(id as u64))),
+        ("w", &[at]) => shared.watchers.tell(Notice::Wake { at: Micros::new(at) }),
         ("w", &[at, kind, owner]) => {
             let at = Micros::new(at);
             let (is_meant, has_place) = {
@@ -232,11 +228,11 @@ pub(super) fn hear(shared: &Shared, payload: &str) {
                 (sleeps.contains_key(&(owner as u64)), sleeps.values().any(has_place))
             };
             if is_meant {
-                shared.tell(Notice::Wake { at });
+                shared.watchers.tell(Notice::Wake { at });
             } else if has_place {
                 // Between two steps and all of them.
                 let later = shared.spread(STEP * STEPS / 2);
-                shared.tell(Notice::Wake { at: at.max(shared.server_now()).saturating_add(later) });
+                shared.watchers.tell(Notice::Wake { at: at.max(shared.server_now()).saturating_add(later) });
             }
         }
         _ => {}

@@ -465,7 +465,7 @@ impl Writer {
         }
         self.tell_here(&done.effects);
         if joins {
-            self.shared.tell(Notice::Joined(claim.owner));
+            self.shared.watchers.tell(Notice::Joined(claim.owner));
         }
         Ok((claimed, vec![done]))
     }
@@ -603,7 +603,7 @@ impl Writer {
 
     fn tell_here(&self, effects: &Effects) {
         for notice in effects.notices() {
-            self.shared.tell(notice);
+            self.shared.watchers.tell(notice);
         }
     }
 
@@ -634,7 +634,7 @@ impl Writer {
             // If it was due at the claim, and the claim has not got it, another transaction had
             // locked it, and may have it still.
             let at = if at <= now.as_i64() { now.as_i64() + LOCKED_AGAIN } else { at };
-            self.shared.tell(Notice::Wake { at: Micros::new(at) });
+            self.shared.watchers.tell(Notice::Wake { at: Micros::new(at) });
         }
         let told = sleepers::told(&answers);
         if !told.is_empty() {

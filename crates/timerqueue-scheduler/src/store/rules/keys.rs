@@ -25,14 +25,14 @@ pub(crate) trait Changes: Rows + Sized {
     /// Applies an operation.
     fn apply(&mut self, op: Op, now: Micros) -> Applied {
         if let Err(invalid) = limits::check(&op) {
-            self.effects().drop_op_later(op);
+            self.effects().drop_later(Box::new(op));
             return Applied::Invalid(invalid);
         }
         match op {
             Op::Put(new) => match self.put_plain(&new, now) {
                 None => self.put(*new, now).map_or_else(Applied::Invalid, Applied::Placed),
                 Some(answer) => {
-                    self.effects().drop_op_later(Op::Put(new));
+                    self.effects().drop_later(new);
                     answer
                 }
             },

@@ -18,6 +18,7 @@ mod runs;
 mod stored;
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Finished, History, JobId, JobInfo, Keep, LastRun, LinkEnds, MAX_ERROR_BYTES, Micros, NewJob, Notice, Occurrence,
-    Op, Predecessor, Query, Recurrence, RunEnd, State, Tally, Terms, Until,
+    Predecessor, Query, Recurrence, RunEnd, State, Tally, Terms, Until,
 };
 
 pub(crate) use self::claim::Claims;
@@ -465,15 +466,6 @@ impl Row {
     }
 }
 
-/// A value with a possible rule of a user, whose destructor is the user's code.
-#[derive(Debug)]
-#[expect(dead_code, reason = "held to be dropped")]
-enum Garbage {
-    Row(Box<Row>),
-    Recurrence(Box<Recurrence>),
-    Op(Op),
-}
-
 /// Work for the time after unlocking.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
@@ -490,8 +482,9 @@ pub(crate) struct Effects {
     /// this commit is on the disk.
     #[cfg_attr(not(feature = "sqlite"), allow(dead_code))] // other stores flush each commit, or none
     pub(crate) begins_once: bool,
-    /// Dropped after unlocking.
-    garbage: Vec<Garbage>,
+    /// Dropped after unlocking: each may have a rule of a user, whose destructor is the user's
+    /// code.
+    garbage: Vec<Box<dyn Debug + Send>>,
 }
 
 impl Effects {
@@ -513,16 +506,8 @@ impl Effects {
         }
     }
 
-    pub(crate) fn drop_later(&mut self, schedule: Box<Recurrence>) {
-        self.garbage.push(Garbage::Recurrence(schedule));
-    }
-
-    pub(crate) fn drop_row_later(&mut self, row: Box<Row>) {
-        self.garbage.push(Garbage::Row(row));
-    }
-
-    pub(crate) fn drop_op_later(&mut self, op: Op) {
-        self.garbage.push(Garbage::Op(op));
+    pub(crate) fn drop_later(&mut self, garbage: Box<impl Debug + Send + 'static>) {
+        self.garbage.push(garbage);
     }
 
     pub(crate) fn notices(&self) -> impl Iterator<Item = Notice> + '_ {

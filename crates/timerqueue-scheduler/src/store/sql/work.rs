@@ -444,7 +444,7 @@ impl<D: Dialect> Rows for Work<D> {
         if row.holds_key {
             self.free_key(&row);
         }
-        self.effects.drop_row_later(row);
+        self.effects.drop_later(row);
     }
 
     fn next_id(&mut self) -> JobId {

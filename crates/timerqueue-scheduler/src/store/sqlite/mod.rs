@@ -43,8 +43,8 @@ use super::origin::{self, Origin};
 use super::questions::Questions;
 use super::sql::checked;
 use super::{
-    Applied, Claim, Claimed, Entry, FinishedJob, History, Hold, Micros, Notice, Op, Reply, Scan, Scanned, Settled,
-    Store, Watcher, sealed, text,
+    Applied, Claim, Claimed, Entry, FinishedJob, History, Hold, Micros, Op, Reply, Scan, Scanned, Settled, Store,
+    Watcher, Watchers, sealed, text,
 };
 use crate::Error;
 
@@ -98,7 +98,7 @@ pub(crate) struct Shared {
     runtime: Runtime,
     history: Option<History>,
     gate: Arc<Gate>,
-    watchers: Mutex<Vec<Watcher>>,
+    watchers: Watchers,
     damaged: AtomicBool,
 }
 
@@ -338,7 +338,7 @@ impl SqliteStore {
             runtime: runtime.clone(),
             history: options.history,
             gate: Arc::default(),
-            watchers: Mutex::default(),
+            watchers: Watchers::default(),
             damaged: AtomicBool::new(false),
         });
         let folder = alive::folder_of(&shared.path);
@@ -372,18 +372,6 @@ impl SqliteStore {
 
 fn named(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name.to_owned()).spawn(work)
-}
-
-impl Shared {
-    /// Tells the schedulers of this store.
-    fn tell(&self, notice: Notice) {
-        let watchers = self.watchers.lock().clone();
-        for watcher in watchers {
-            if !watcher(notice) {
-                self.watchers.lock().retain(|other| !Arc::ptr_eq(other, &watcher));
-            }
-        }
-    }
 }
 
 impl Inner {
@@ -457,7 +445,7 @@ impl Store for SqliteStore {
     }
 
     fn watch(&self, watcher: Watcher) {
-        self.inner.shared.watchers.lock().push(watcher);
+        self.inner.shared.watchers.add(watcher);
     }
 
     fn now(&self) -> Option<Micros> {
@@ -466,14 +454,6 @@ impl Store for SqliteStore {
 
     fn keeps_done(&self) -> bool {
         self.inner.shared.history.is_some()
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    fn can_fail(&self) -> bool {
-        true
     }
 
     fn has_thread(&self) -> bool {

@@ -17,7 +17,7 @@ use super::statements::Statements;
 use super::{reader, rows};
 use crate::store::columns::Read;
 use crate::store::minutes::minute_of;
-use crate::store::rules::{Bindings as _, Effects, Follows as _, Row, Rows as _};
+use crate::store::rules::{Effects, Follows as _, KEPT_MICROS, Row, Rows as _};
 use crate::store::sql::history::{self, Texted};
 use crate::store::sql::looks::Look;
 use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Texts, Which, bit, priorities_in, values};
@@ -246,7 +246,7 @@ impl Dialect for File<'_> {
             span: None,
             priority: 0,
             expires: None,
-            terms: Terms { at_most_once: false, attempts: None, limit: None, unique_for: None, kept_for: None },
+            terms,
             trace: None,
             after: None,
             key: _,
@@ -261,7 +261,7 @@ impl Dialect for File<'_> {
             return None;
         };
         let is_taken = matches!(work.keys.get(&new.key), Some(Some(_)));
-        if is_taken || work.dialect.memory.has_done_keys {
+        if *terms != Terms::default() || is_taken || work.dialect.memory.has_done_keys {
             return None;
         }
         let kind = work.dialect.memory.handlers.number(&new.name)?;
@@ -357,8 +357,13 @@ impl Dialect for File<'_> {
         work.find_member(owner)
     }
 
+    /// More go than come, until none is left whose time is over.
     fn forget_idle(work: &mut Work<'_>, now: Micros) {
-        work.delete_idle(now);
+        work.flush(); // one that is idle no more stays
+        let sql = "DELETE FROM timerqueue_affinities WHERE id IN \
+                   (SELECT id FROM timerqueue_affinities WHERE idle <= $1 ORDER BY idle LIMIT 4)";
+        work.ask(sql, values![now.as_i64().saturating_sub(KEPT_MICROS)]);
+        work.groups.found.clear();
     }
 
     fn due_groups(
@@ -368,11 +373,29 @@ impl Dialect for File<'_> {
         now: Micros,
         at_most: usize,
     ) -> Vec<(Micros, u64, usize)> {
-        work.find_due(kinds, member, now, at_most)
+        work.flush();
+        let sql = "SELECT head, id FROM timerqueue_affinities WHERE handler = $1 AND member = $2 AND head <= $3 \
+                   ORDER BY head LIMIT $4";
+        let limit = i64::try_from(at_most).unwrap_or(i64::MAX);
+        let mut found = Vec::new();
+        for &kind in kinds {
+            let due = work.ask(sql, values![kind, member, now, limit]);
+            found.extend(due.iter().filter_map(|row| Some((row.instant(0)?, row.count(1), kind))));
+        }
+        found.sort_unstable();
+        found.truncate(at_most);
+        found
     }
 
     fn next_group(work: &mut Work<'_>, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
-        work.find_next(kinds, of)
+        work.flush();
+        let all = "SELECT min(head) FROM timerqueue_affinities WHERE handler = $1 AND head IS NOT NULL";
+        let own = "SELECT min(head) FROM timerqueue_affinities WHERE handler = $1 AND member IN (0, $2) AND head > $3";
+        let first = kinds.iter().filter_map(|&kind| match of {
+            None => work.number(all, values![kind]),
+            Some((member, now)) => work.number(own, values![kind, member, now]),
+        });
+        first.min().map(Micros::new)
     }
 
     /// A walk over all members, which a claim of each of them at the same time would make as often
@@ -539,12 +562,5 @@ impl<'a> Work<'a> {
         let sql = "SELECT id FROM timerqueue_jobs WHERE process = $1 AND cancelled = 1 AND state = 2";
         let process = self.dialect.process;
         self.ask(sql, values![process]).iter().map(|row| JobId(row.count(0))).collect()
-    }
-
-    /// The rows that a process holds which is gone, or takes part no more, wait again.
-    pub(super) fn take_back(&mut self, process: i64, crashed: bool, now: Micros) {
-        let rows = self.ask("SELECT id FROM timerqueue_jobs WHERE process = $1", values![process]);
-        let ids: Vec<JobId> = rows.iter().map(|row| JobId(row.count(0))).collect();
-        self.take_back_runs(&ids, crashed, now);
     }
 }

@@ -144,8 +144,7 @@ impl Writer {
             alive.register(work.db(), now)?;
             work.dialect.process = alive.number();
             for gone in alive.gone(work.db())? {
-                work.take_back(gone, true, now);
-                work.end_process(gone, now);
+                work.end_process(gone, true, now);
                 alive.forget(work.db(), gone)?;
             }
             work.has_new_ends = true; // those that older versions have noted
@@ -226,7 +225,7 @@ impl Writer {
                 self.day_ends = Instant::now() + SOON;
                 return self.note_damage(&failure);
             }
-            self.shared.tell(Notice::Day);
+            self.shared.watchers.tell(Notice::Day);
         }
     }
 
@@ -475,7 +474,7 @@ impl Writer {
         if effects.notices().next().is_some() {
             self.alive.ring();
             for notice in effects.notices() {
-                self.shared.tell(notice);
+                self.shared.watchers.tell(notice);
             }
         }
     }
@@ -484,12 +483,12 @@ impl Writer {
     fn look(&mut self) {
         if self.damaged.is_none() {
             match self.foreign_notices() {
-                Ok(notices) => notices.into_iter().for_each(|notice| self.shared.tell(notice)),
+                Ok(notices) => notices.into_iter().for_each(|notice| self.shared.watchers.tell(notice)),
                 // The schedulers look for themselves, and this thread looks again.
                 Err(failure) => {
                     self.foreign = true;
                     self.note_damage(&failure);
-                    self.shared.tell(Notice::Wake { at: Micros::FIRST });
+                    self.shared.watchers.tell(Notice::Wake { at: Micros::FIRST });
                 }
             }
         }
@@ -544,8 +543,7 @@ impl Writer {
         let taken = self.in_commit(Flush::Now, |work, alive, _, now| {
             work.count_flush(); // as in `flush`
             for gone in alive.gone(work.db())? {
-                work.take_back(gone, true, now);
-                work.end_process(gone, now);
+                work.end_process(gone, true, now);
                 alive.forget(work.db(), gone)?;
             }
             Ok(())
@@ -558,8 +556,7 @@ impl Writer {
         if self.damaged.is_none() {
             // If this fails, another process finds that the lock is free.
             let left = self.in_commit(Flush::Now, |work, alive, _, now| {
-                work.take_back(alive.number(), false, now);
-                work.end_process(alive.number(), now);
+                work.end_process(alive.number(), false, now);
                 alive.forget(work.db(), alive.number())
             });
             if left.is_ok() {
