@@ -230,3 +230,19 @@ fn l17_tables_of_version_5_are_brought_up_to_date_with_their_runs() {
     until("two are left", || server.psql("SELECT count(*), max(state) FROM dumped.jobs") == "2|0");
     assert_eq!(node.get("bound later").wait().unwrap().unwrap().group.as_deref(), Some("x"));
 }
+
+/// A run of version 5 has the end of its lease as a wake instant, too, and by that it would be
+/// among the waiting jobs.
+#[test]
+fn l17_runs_of_version_5_are_no_waiting_jobs() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    server.psql(&include_str!("version5.sql").replace("dumped", &schema));
+    let end = format!("{schema}.clock() + 3600000000");
+    server.psql(&format!(
+        "UPDATE {schema}.members SET until = {end}; UPDATE {schema}.jobs SET lease = {end}, wake = {end} WHERE state = 2"
+    ));
+    let node = logging(connect(server, &options(&schema)), &Log::default());
+    let jobs = node.stats().wait().unwrap().jobs;
+    assert_eq!((jobs.of(State::Waiting), jobs.of(State::Running)), (2, 2));
+}
