@@ -52,7 +52,7 @@ impl Out {
 /// How far a long command is, on one line of a terminal.
 pub(crate) struct Progress {
     shown: bool,
-    on: bool,
+    pub(crate) on: bool,
     terminal: bool,
 }
 
@@ -61,10 +61,6 @@ impl Progress {
     pub(crate) fn new(wanted: bool) -> Self {
         let terminal = io::stderr().is_terminal();
         Self { shown: false, on: wanted || terminal, terminal }
-    }
-
-    pub(crate) fn is_on(&self) -> bool {
-        self.on
     }
 
     pub(crate) fn is_terminal(&self) -> bool {

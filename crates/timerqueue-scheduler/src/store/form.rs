@@ -13,6 +13,11 @@ pub(crate) fn micros_of(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
+/// A value that is left out.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// An instant for people: RFC 3339.
 pub(crate) fn rfc3339<S: Serializer>(at: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
     match jiff::Timestamp::try_from(*at) {

@@ -110,11 +110,6 @@ impl State {
         self.behind.clear();
         self.listeners()
     }
-
-    fn next_ticket(&mut self) -> u64 {
-        self.ticket += 1;
-        self.ticket
-    }
 }
 
 /// A gate.
@@ -150,7 +145,8 @@ impl Gate {
         if state.has_closed && state.behind.insert(job) {
             return Entered::Back(Duration::ZERO);
         }
-        let ticket = state.next_ticket();
+        state.ticket += 1;
+        let ticket = state.ticket;
         if state.runs == 0 {
             (state.door, state.runs) = (Door::Alone { ticket }, 1);
             return Entered::Begins(ticket);

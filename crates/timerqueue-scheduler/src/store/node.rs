@@ -138,7 +138,7 @@ pub struct Node {
     /// The name that [`Builder::node_name`](crate::Builder::node_name) gave, or host and process.
     pub name: Arc<str>,
     /// Whether the node is the scheduler that was asked.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "form::is_default")]
     pub is_this: bool,
     /// Since when the node is alive, on the store's clock.
     #[serde(serialize_with = "form::rfc3339")]

@@ -187,36 +187,23 @@ impl fmt::Display for RunEnd {
 #[non_exhaustive]
 pub struct Terms {
     /// A run is not begun again: neither after a failure, nor after the end of its process.
-    #[serde(skip_serializing_if = "is_not")]
+    #[serde(skip_serializing_if = "form::is_default")]
     pub at_most_once: bool,
     /// The attempts before the job is dead, instead of those of its handler.
     #[serde(rename = "most_attempts", skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
     /// The limit of time of each run, instead of that of its handler.
-    #[serde(
-        rename = "limit_seconds",
-        skip_serializing_if = "Option::is_none",
-        serialize_with = "form::seconds_or_none"
-    )]
+    #[serde(rename = "limit_seconds", skip_serializing_if = "Option::is_none")]
+    #[serde(serialize_with = "form::seconds_or_none")]
     pub limit: Option<Duration>,
     /// How long the key stays taken once the job is done, instead of what its handler says.
-    #[serde(
-        rename = "unique_for_seconds",
-        skip_serializing_if = "Option::is_none",
-        serialize_with = "form::seconds_or_none"
-    )]
+    #[serde(rename = "unique_for_seconds", skip_serializing_if = "Option::is_none")]
+    #[serde(serialize_with = "form::seconds_or_none")]
     pub unique_for: Option<Duration>,
     /// How long the done job is kept, instead of what its handler says if that is less.
-    #[serde(
-        rename = "kept_for_seconds",
-        skip_serializing_if = "Option::is_none",
-        serialize_with = "form::seconds_or_none"
-    )]
+    #[serde(rename = "kept_for_seconds", skip_serializing_if = "Option::is_none")]
+    #[serde(serialize_with = "form::seconds_or_none")]
     pub kept_for: Option<Duration>,
-}
-
-fn is_not(is: &bool) -> bool {
-    !is
 }
 
 /// One of the [`Terms`] of a job, and its value.
@@ -249,8 +236,7 @@ impl Terms {
 
     /// As stores keep them: at least one attempt, and times in whole microseconds, rounded up.
     pub(crate) fn kept(self) -> Self {
-        let rounded =
-            |time: Duration| Duration::from_micros(time.as_nanos().div_ceil(1_000).min(i64::MAX as u128) as u64);
+        let rounded = |time| Duration::from_micros(form::micros_of(time).min(i64::MAX as u64));
         let (limit, unique_for) = (self.limit.map(rounded), self.unique_for.map(rounded));
         let kept_for = self.kept_for.map(rounded);
         Self { attempts: self.attempts.map(|attempts| attempts.max(1)), limit, unique_for, kept_for, ..self }
@@ -355,17 +341,14 @@ pub struct JobInfo {
     /// The [group](crate::Put::group).
     pub group: Option<Arc<str>>,
     /// The [priority](crate::Put::priority).
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "form::is_default")]
     pub priority: i8,
     /// The last instant at which a run begins: [`Put::expires`](crate::Put::expires).
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "form::rfc3339_or_none")]
     pub expires: Option<SystemTime>,
     /// Of a recurring job: how long after its due time each run begins at the latest.
-    #[serde(
-        rename = "expires_after_seconds",
-        skip_serializing_if = "Option::is_none",
-        serialize_with = "form::seconds_or_none"
-    )]
+    #[serde(rename = "expires_after_seconds", skip_serializing_if = "Option::is_none")]
+    #[serde(serialize_with = "form::seconds_or_none")]
     pub expires_after: Option<Duration>,
     /// What the job asks for its runs; of a recurring job, for each of them.
     #[serde(flatten)]
@@ -428,7 +411,7 @@ pub struct JobInfo {
     #[serde(rename = "recurring", skip_serializing_if = "Option::is_none")]
     pub recurrence: Option<Box<Recurrence>>,
     /// Of a recurring job: how many runs were put, and how many occurrences did not run.
-    #[serde(skip_serializing_if = "Tally::is_zero")]
+    #[serde(skip_serializing_if = "form::is_default")]
     pub tally: Tally,
     /// Of a recurring job: the instant after which the next occurrence is awaited. That is the last
     /// occurrence, or when the schedule began.
@@ -437,10 +420,6 @@ pub struct JobInfo {
     /// Of a recurring job: a look is asked for.
     #[serde(skip)]
     pub(crate) looks: bool,
-}
-
-fn is_zero(priority: &i8) -> bool {
-    *priority == 0
 }
 
 impl JobInfo {
@@ -595,12 +574,6 @@ pub struct Tally {
     pub skipped: u64,
     /// Occurrences missed: [`Catchup`]. Counted up to 1,000 at a time.
     pub missed: u64,
-}
-
-impl Tally {
-    fn is_zero(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// A claimed job: the caller runs it.
@@ -808,16 +781,12 @@ pub struct KindCounts {
     #[serde(flatten, serialize_with = "by_state")]
     pub(crate) states: [u64; State::ALL.len()],
     /// Numbers that are greater in truth, by state.
-    #[serde(skip_serializing_if = "is_none_bounded", serialize_with = "bounded_states")]
+    #[serde(skip_serializing_if = "form::is_default", serialize_with = "bounded_states")]
     pub(crate) bounded: [bool; State::ALL.len()],
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "form::is_default")]
     pub(crate) failing_bounded: bool,
     #[serde(rename = "waiting_estimate", skip_serializing_if = "Option::is_none")]
     pub(crate) estimate: Option<u64>,
-}
-
-fn is_none_bounded(states: &[bool; State::ALL.len()]) -> bool {
-    !states.contains(&true)
 }
 
 fn bounded_states<S: Serializer>(states: &[bool; State::ALL.len()], to: S) -> Result<S::Ok, S::Error> {
