@@ -162,17 +162,13 @@ impl Retry {
     /// attempt follows. `random` decides the random part.
     #[must_use]
     pub fn wait_after(&self, attempt: u32, random: u64) -> Option<Duration> {
-        self.wait_within(self.attempts(), attempt, random)
+        self.wait_of(None, attempt, random)
     }
 
     /// As [`wait_after`](Self::wait_after), of a job with its own number of attempts. Beyond the
     /// end of a list the last wait of the list comes again.
     pub(crate) fn wait_of(&self, most: Option<u32>, attempt: u32, random: u64) -> Option<Duration> {
-        self.wait_within(most.unwrap_or_else(|| self.attempts()), attempt, random)
-    }
-
-    fn wait_within(&self, attempts: u32, attempt: u32, random: u64) -> Option<Duration> {
-        if attempt >= attempts {
+        if attempt >= most.unwrap_or_else(|| self.attempts()) {
             return None;
         }
         let before = attempt.saturating_sub(1);

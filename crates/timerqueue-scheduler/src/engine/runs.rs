@@ -459,10 +459,6 @@ impl Running {
     }
 }
 
-fn guard_closes(guard: Option<&Guard>) -> bool {
-    guard.is_some_and(|guard| guard.run.core.closing.is_cancelled())
-}
-
 impl Future for Running {
     type Output = ();
 
@@ -476,7 +472,9 @@ impl Future for Running {
         let mut ended = match this.poll_handler(context) {
             Poll::Ready(answer) => answer.map_err(Failure::Error),
             Poll::Pending if this.poll_overdue(context).is_pending() => return Poll::Pending,
-            Poll::Pending if guard_closes(this.guard.as_ref()) => Err(Failure::Interrupted),
+            Poll::Pending if this.guard.as_ref().is_some_and(|guard| guard.run.core.closing.is_cancelled()) => {
+                Err(Failure::Interrupted)
+            }
             Poll::Pending => Err(Failure::Error(HandlerError::of_text(format!(
                 "the run did not end: its future was dropped {:?} after it was asked to",
                 this.grace

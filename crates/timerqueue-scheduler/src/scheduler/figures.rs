@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::Scheduler;
 use crate::engine::{Stats, block_on};
 use crate::histogram::Histogram;
-use crate::store::{Activity, Error, Node, State};
+use crate::store::{Activity, Error, Node, Scan, State};
 
 /// A figure, as Prometheus has it: a name, labels and a value. Made by [`Figures`].
 #[derive(Clone, Debug, PartialEq)]
@@ -204,7 +204,7 @@ impl Figures {
     /// [`Error::Store`].
     pub async fn read(&self) -> Result<Vec<Figure>, Error> {
         let begun = Instant::now();
-        let stats = self.scheduler.some_stats(MOST_COUNTED).await?;
+        let stats = self.scheduler.stats_by(Scan::SomeCounts { most: MOST_COUNTED }).await?;
         let took = begun.elapsed();
         let nodes = self.scheduler.nodes().await?;
         let activity = self.scheduler.activity(self.since(&stats), MINUTE).await?;

@@ -670,12 +670,8 @@ impl Scheduler {
         self.stats_by(Scan::Counts)
     }
 
-    /// The same, with [counts at a bounded cost](Self::some_counts).
-    pub(crate) fn some_stats(&self, most: u64) -> Pending<Stats> {
-        self.stats_by(Scan::SomeCounts { most })
-    }
-
-    fn stats_by(&self, scan: Scan) -> Pending<Stats> {
+    /// `scan`: for counts, perhaps at a [bounded cost](Self::some_counts).
+    pub(crate) fn stats_by(&self, scan: Scan) -> Pending<Stats> {
         let core = Arc::clone(&self.core);
         self.core.look_up(
             scan,
