@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode, header};
 use timerqueue::{ManualClock, Runtime};
 use timerqueue_scheduler::store::SqliteOptions;
-use timerqueue_scheduler::{Handler, History, JobInfo, Query, Retry, Run, Schedule, Scheduler, State, Until};
+use timerqueue_scheduler::{Handler, History, JobInfo, Outcome, Query, Retry, Run, Schedule, Scheduler, State, Until};
 use timerqueue_web::{Body, BuildError, Page, PageBuilder, Peer};
 
 /// On a store in memory, each answer is there at once.
@@ -39,6 +39,7 @@ impl Rig {
         let scheduler = Scheduler::builder()
             .runtime(&runtime)
             .handler("mail", |_: serde_json::Value, _: &Run| {})
+            .handler("asks", |_: serde_json::Value, _: &Run| Outcome::again(Duration::from_secs(60)))
             .register(fails("dies", Retry::never()))
             .register(fails("fails", Retry::new(9)))
             .register(Handler::new(EVIL, |_: serde_json::Value, _: &Run| Err::<(), _>(EVIL)).retry(Retry::never()))
@@ -304,6 +305,20 @@ fn a_job_has_its_payload_attempts_and_errors() {
     assert_eq!(ask(&page, get("/job/0")).status(), StatusCode::NOT_FOUND);
     assert_eq!(ask(&page, get("/job/-1")).status(), StatusCode::NOT_FOUND);
     assert_eq!(ask(&page, get("/job/18446744073709551615")).status(), StatusCode::NOT_FOUND);
+}
+
+/// It has had a run, and no error.
+#[test]
+fn a_job_that_asked_for_another_run_is_no_failing_one() {
+    let rig = Rig::new();
+    let job = rig.put("asks", "again", 0);
+    rig.run();
+    let page = rig.page();
+    let html = show(&page, &format!("/job/{}", job.id.0));
+    assert!(html.contains("<span class=\"state waiting\">waiting</span>") && !html.contains("state failing"), "{html}");
+    assert_eq!(rig.job("again").unwrap().last.unwrap().end, timerqueue_scheduler::RunEnd::Again);
+    assert!(show(&page, "/jobs?state=waiting").contains("<bdi>again</bdi>"));
+    assert!(!show(&page, "/jobs?state=failing").contains("<bdi>again</bdi>"));
 }
 
 #[test]

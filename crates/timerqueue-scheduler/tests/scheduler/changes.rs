@@ -135,6 +135,23 @@ fn dead_jobs_are_listed_revived_and_discarded() {
     assert_eq!(bench.scheduler.revive(dead[1].id).wait(), Ok(Revive::Absent));
 }
 
+/// The new line has had its hour today, after the last run of the old one.
+#[test]
+fn a_changed_cron_line_makes_up_for_nothing() {
+    for clash in [Clash::Replace, Clash::Update] {
+        let bench = Bench::new();
+        let put = |line: &str| {
+            let schedule = Schedule::cron(line).build().unwrap();
+            bench.job("daily").schedule(schedule).clash(clash).send().wait().unwrap()
+        };
+        let _ = put("0 1 * * *");
+        bench.clock.advance(15 * HOUR);
+        let _ = put("0 2 * * *");
+        bench.clock.advance(24 * HOUR);
+        assert_eq!(bench.log.seconds(), [3_600, 26 * 3_600]);
+    }
+}
+
 #[test]
 fn a_handler_says_when_to_run_again() {
     let bench = Bench::with(|builder, runtime, log| {
