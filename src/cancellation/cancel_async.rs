@@ -7,14 +7,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::waiting::CancelledOwned;
 use super::{CancelReason, CancellationTokenSource, Inner};
 use crate::budget;
-use crate::engine::{Firing, Once, OwnedEntry, inside, is_inside};
+use crate::engine::{Firing, Once, OwnedEntry, TimerArc, inside, is_inside};
 use crate::queue::MissedTicks;
 use crate::unwind::Tell;
 
@@ -51,12 +50,12 @@ impl Cancellation {
         Self { ended: None, has_returned: false }
     }
 
-    /// Gives the rest of a cancellation to the pool. `marked`: what [`Inner::mark_all`] returned.
-    pub(super) fn start(source: &Arc<Inner>, marked: Vec<Arc<Inner>>) -> Self {
+    /// Gives the rest of a cancellation to the pool. `marked`: what `mark_all` returned.
+    pub(super) fn start(source: &TimerArc<Inner>, marked: Vec<TimerArc<Inner>>) -> Self {
         let runtime = &source.source;
         let ended = CancellationTokenSource::of(runtime.clone());
         let waiting = ended.token().cancelled_owned();
-        let rest = Rest { source: Arc::clone(source), marked, ended };
+        let rest = Rest { source: source.clone(), marked, ended };
         match runtime.engine() {
             Ok(engine) => {
                 let now = (Duration::ZERO, Duration::ZERO);
@@ -103,8 +102,8 @@ impl CancelledOwned {
 
 /// The rest of a cancellation, done by the destructor: by the job, or in its place.
 struct Rest {
-    source: Arc<Inner>,
-    marked: Vec<Arc<Inner>>,
+    source: TimerArc<Inner>,
+    marked: Vec<TimerArc<Inner>>,
     ended: CancellationTokenSource,
 }
 

@@ -22,10 +22,11 @@
 //! A child linked between two sections sees the parent cancelled: the child's lock section comes
 //! after a section of the canceller, which comes after the parent's mark.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::Waker;
 
 use super::Inner;
+use crate::engine::{TimerArc, TimerWeak};
 use crate::slab::{PAGE, Slab};
 use crate::sync::{Mutex, OnceLock};
 
@@ -37,20 +38,20 @@ struct Shard {
     spread: OnceLock<Box<[OnceLock<Arc<Shard>>]>>,
     /// The source, for the deadlines of its children. Alive while the shard has a child: either the
     /// source has a handle, or `keep` is set.
-    source: Weak<Inner>,
+    source: TimerWeak<Inner>,
 }
 
 #[derive(Default)]
 struct Members {
-    children: Slab<Weak<Inner>>,
+    children: Slab<TimerWeak<Inner>>,
     /// The wakers of futures that wait for the source. (A future has a handle of its own.)
     wakers: Slab<Waker>,
     /// The parent, kept alive for its children after its last handle was dropped.
-    keep: Option<Arc<Inner>>,
+    keep: Option<TimerArc<Inner>>,
 }
 
 impl Shard {
-    fn new(source: Weak<Inner>) -> Arc<Self> {
+    fn new(source: TimerWeak<Inner>) -> Arc<Self> {
         Arc::new(Self { members: Mutex::new(Members::default()), spread: OnceLock::new(), source })
     }
 
@@ -63,7 +64,7 @@ impl Shard {
     fn here(&self) -> (usize, &Arc<Self>) {
         let spread = self.spread();
         let core = crate::sys::cpu::current() % spread.len();
-        (core, spread[core].get_or_init(|| Self::new(Weak::clone(&self.source))))
+        (core, spread[core].get_or_init(|| Self::new(self.source.clone())))
     }
 
     /// The shards of the cores.
@@ -99,12 +100,12 @@ impl Shards {
 
     /// The first shard of this source.
     #[inline]
-    fn first_of(source: &Arc<Inner>) -> &Arc<Shard> {
-        source.children.first.get_or_init(|| Shard::new(Arc::downgrade(source)))
+    fn first_of(source: &TimerArc<Inner>) -> &Arc<Shard> {
+        source.children.first.get_or_init(|| Shard::new(source.downgrade()))
     }
 
     /// Links a child to this source.
-    pub(super) fn link(parent: &Arc<Inner>, child: Weak<Inner>) -> ParentLink {
+    pub(super) fn link(parent: &TimerArc<Inner>, child: TimerWeak<Inner>) -> ParentLink {
         let first = Self::first_of(parent);
         if first.spread.get().is_none() {
             if let Some(mut members) = first.members.try_lock() {
@@ -119,7 +120,7 @@ impl Shards {
 
     /// Gives each core a shard of its own.
     #[cfg(all(test, timerqueue_loom))]
-    pub(super) fn spread(source: &Arc<Inner>) {
+    pub(super) fn spread(source: &TimerArc<Inner>) {
         Self::first_of(source).spread();
     }
 
@@ -140,7 +141,7 @@ impl Shards {
 
     /// Calls `see` with each living child, outside the locks. The children stay linked. A lock
     /// section looks at [`PAGE`] children at most.
-    pub(super) fn children(&self, mut see: impl FnMut(Arc<Inner>)) {
+    pub(super) fn children(&self, mut see: impl FnMut(TimerArc<Inner>)) {
         let mut batch = Vec::new();
         for shard in self.all() {
             let mut next = Some(0);
@@ -154,7 +155,7 @@ impl Shards {
 
     /// Stores the waker of a future that found the lock of the callbacks taken, or the source
     /// spread.
-    pub(super) fn insert_waker(source: &Arc<Inner>, waker: Waker) -> InShard {
+    pub(super) fn insert_waker(source: &TimerArc<Inner>, waker: Waker) -> InShard {
         let (core, shard) = Self::first_of(source).here();
         InShard { core: core as u32, index: shard.members.lock().wakers.insert(waker) }
     }
@@ -193,14 +194,14 @@ impl Shards {
 
     /// The last handle of the parent is dropped: shards with children keep the parent alive.
     #[inline]
-    pub(super) fn keep(&self, parent: &Arc<Inner>) {
+    pub(super) fn keep(&self, parent: &TimerArc<Inner>) {
         if !self.are_there() {
             return;
         }
         for shard in self.all() {
             let mut members = shard.members.lock();
             if !members.children.is_empty() {
-                members.keep = Some(Arc::clone(parent));
+                members.keep = Some(parent.clone());
             }
         }
     }
@@ -208,13 +209,13 @@ impl Shards {
 
 impl ParentLink {
     /// The parent, unless the link has been removed.
-    pub(super) fn parent(&self) -> Option<Arc<Inner>> {
+    pub(super) fn parent(&self) -> Option<TimerArc<Inner>> {
         self.shard.as_ref()?.source.upgrade()
     }
 
     /// Removes the child. Returns the reference to the parent if this was the last child; the
     /// caller passes it to [`let_go`].
-    fn unlink(&mut self) -> Option<Arc<Inner>> {
+    fn unlink(&mut self) -> Option<TimerArc<Inner>> {
         let shard = self.shard.take()?;
         let mut members = shard.members.lock();
         let _after_the_lock = members.children.take_out(self.index);
@@ -236,15 +237,13 @@ impl Drop for ParentLink {
 /// the parents of the parent, up a chain of any length: a loop, not a recursion.
 ///
 /// Each call drops all these sources before it returns, also a nested call made by a destructor.
-fn let_go(parent: Arc<Inner>) {
+fn let_go(parent: TimerArc<Inner>) {
     let mut parents = Vec::new();
     let mut next = Some(parent);
     while let Some(parent) = next {
-        if let Some(mut inner) = Arc::into_inner(parent) {
-            let links = std::mem::take(&mut inner.links);
-            // Dropping the state does not unwind: panics in destructors of callbacks and of panic
-            // handlers are caught there.
-            drop(inner);
+        // Dropping the state does not unwind: panics in destructors of callbacks and of panic
+        // handlers are caught there.
+        if let Some(links) = parent.end(|inner| std::mem::take(&mut inner.links)) {
             parents.extend(links.into_iter().filter_map(|mut link| link.unlink()));
         }
         next = parents.pop();

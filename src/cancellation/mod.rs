@@ -27,6 +27,7 @@ use std::any::Any;
 use std::error::Error;
 use std::io::ErrorKind;
 use std::num::NonZeroU64;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -38,11 +39,11 @@ pub use self::waiting::{CancelledFuture, CancelledOwned, RunUntilCancelled, With
 
 use self::children::{ParentLink, Shards};
 use self::registry::{Callback, Id, Registry};
-use crate::engine::{OwnedEntry, Waits, inside};
+use crate::engine::{Timed, TimerArc, TimerHandle, Waits, inside};
 use crate::ordered_map::{Key, OrderedMap};
 use crate::runtime::RuntimeHandle;
 use crate::slab::Slab;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, unmodelled};
+use crate::sync::{AtomicU32, Mutex, Ordering, fence, unmodelled};
 use crate::time::{NEVER, later};
 use crate::unwind::{Payload, catch_first, contain_drop};
 
@@ -176,22 +177,17 @@ impl Mark {
     }
 }
 
-/// The limit on the handles of a source, so that a program that forgets handles cannot wrap the
-/// count. As with `Arc`, no other program comes near the limit.
-const MOST_HANDLES: u64 = i64::MAX as u64;
-
-/// The state shared by a source and its tokens.
+/// The state shared by a source and its tokens, and the callback of the timed cancel: the memory of
+/// its timer. The deadline beside it is later than the time at which it is set; `None` if no timed
+/// cancel is in force. It stays after a cancellation.
 struct Inner {
     /// Zero, or a [`Mark`]. The step is a release, and a read is an acquire: a thread that sees a
     /// token cancelled sees everything that the canceller did before.
     status: AtomicU32,
     /// Not zero: a callback of the timed cancel has begun, and the source is cancelled or about to
-    /// be. Under the lock of `timed`; but here it takes no memory, and no store of its own.
+    /// be. Under the lock of the timer; but here it takes no memory, and no store of its own.
     timed_begun: unmodelled::AtomicU32,
-    /// The number of handles: see [`Handle`].
-    handles: AtomicU64,
     listeners: Mutex<Listeners>,
-    timed: Mutex<Timed>,
     source: RuntimeHandle,
     children: Shards,
     /// The links to the parents. Dropping this state unlinks them.
@@ -223,15 +219,6 @@ struct Late {
     timeout_cause: Option<Cause>,
 }
 
-/// The timed cancel.
-#[derive(Default)]
-struct Timed {
-    timer: Option<OwnedEntry>,
-    /// The due point of the timed cancel, which is later than the time at which it is set; `None`
-    /// if none is in force. Stays after a cancellation.
-    deadline: Option<NonZeroU64>,
-}
-
 /// The end of a source whose callbacks are never called.
 impl Drop for Inner {
     #[inline]
@@ -248,9 +235,7 @@ impl Inner {
         Self {
             status: AtomicU32::new(0),
             timed_begun: unmodelled::AtomicU32::new(0),
-            handles: AtomicU64::new(1),
             listeners: Mutex::new(Listeners::default()),
-            timed: Mutex::new(Timed::default()),
             source,
             children: Shards::new(),
             links,
@@ -299,6 +284,28 @@ impl Inner {
         first
     }
 
+    /// Drops what a cancellation would reach: callbacks, and the wakers of futures that were
+    /// forgotten; and the cause. A destructor that panics keeps nothing from being dropped.
+    #[cold]
+    fn drop_listeners(&self) {
+        let (mut callbacks, late) = {
+            let mut listeners = self.listeners.lock();
+            (listeners.callbacks.take(), listeners.late.take())
+        };
+        contain_drop(&self.source, std::iter::from_fn(|| callbacks.pop()));
+        contain_drop(&self.source, late);
+        self.take_wakers(&mut |waker| contain_drop(&self.source, [waker]));
+    }
+
+    /// Takes out the wakers of all waiting tasks, and calls `see` with each, outside the locks.
+    fn take_wakers(&self, see: &mut dyn FnMut(Waker)) {
+        let wakers = std::mem::take(&mut self.listeners.lock().wakers);
+        wakers.take_each(see);
+        self.children.take_wakers(see);
+    }
+}
+
+impl TimerArc<Inner> {
     /// As [`Self::cancel`], for the timed cancel.
     fn cancel_in_time(&self) -> (bool, Option<Payload>) {
         let cause = self.listeners.lock().late.as_ref().and_then(|late| late.timeout_cause.clone());
@@ -325,7 +332,7 @@ impl Inner {
     /// Marks this source and all linked sources, before the first call of a callback: so a callback
     /// that blocks leaves no linked source uncancelled. `None`: the source was cancelled before.
     /// Else the caller passes the result to [`Self::tell_all`].
-    fn mark_all(&self, reason: CancelReason, cause: Option<Cause>) -> Option<Vec<Arc<Self>>> {
+    fn mark_all(&self, reason: CancelReason, cause: Option<Cause>) -> Option<Vec<Self>> {
         if !self.try_mark(Mark::root(reason, cause.is_some()), cause.as_ref()) {
             return None;
         }
@@ -337,7 +344,7 @@ impl Inner {
 
     /// Wakes the tasks and calls the callbacks of this source, then those of the linked sources
     /// that this thread has marked. Returns the payload of the first panic.
-    fn tell_all(&self, marked: Vec<Arc<Self>>) -> Option<Payload> {
+    fn tell_all(&self, marked: Vec<Self>) -> Option<Payload> {
         let mut panic = None;
         self.tell(&mut panic);
         marked.into_iter().for_each(|source| source.tell(&mut panic));
@@ -353,7 +360,7 @@ impl Inner {
     /// call has marked, each after the parent through which this call found the source. Loops, not
     /// a recursion: chains of sources may be long.
     #[inline(never)]
-    fn mark_tree(&self) -> Vec<Arc<Self>> {
+    fn mark_tree(&self) -> Vec<Self> {
         let mut marked = Vec::new();
         // Sources marked by another canceller, which may still be marking their trees.
         let (mut others, mut seen) = (Vec::new(), OrderedMap::new());
@@ -363,7 +370,7 @@ impl Inner {
             while let Some(source) = marked.get(looked_at) {
                 // Read after the fence that follows the mark of `source`.
                 if source.children.are_there() {
-                    let parent = Arc::clone(source);
+                    let parent = source.clone();
                     parent.mark_children(&mut marked, &mut others, &mut seen);
                     parents.push(parent);
                 }
@@ -376,14 +383,14 @@ impl Inner {
         }
         // Release: a thread that sees the bit sees the marks. Sources without shards need no bit:
         // they have no children.
-        for parent in parents.iter().map(|parent| &**parent).chain([self]) {
+        for parent in parents.iter().chain([self]) {
             parent.status.fetch_or(Mark::TREE_MARKED, Ordering::Release);
         }
         marked
     }
 
     /// Marks the sources linked directly to this source.
-    fn mark_children(&self, marked: &mut Vec<Arc<Self>>, others: &mut Vec<Arc<Self>>, seen: &mut OrderedMap) {
+    fn mark_children(&self, marked: &mut Vec<Self>, others: &mut Vec<Self>, seen: &mut OrderedMap) {
         // Not those of the canceller: another canceller may have marked this source.
         let Some((mark, cause)) = self.for_children() else { return };
         self.children.children(|child| {
@@ -404,8 +411,8 @@ impl Inner {
     /// callback must ask here, since a runtime that has ended cannot tell the withdrawing thread
     /// whether the callback was still under way.
     fn begin_timed(&self) -> bool {
-        let timed = self.timed.lock();
-        if timed.deadline.is_some() {
+        let timer = self.lock();
+        if timer.deadline.is_some() {
             self.timed_begun.store(1, Ordering::Relaxed);
         }
         self.timed_begun.load(Ordering::Relaxed) != 0
@@ -418,13 +425,13 @@ impl Inner {
         // All are kept to the end, so no address is used twice. Loops, not a recursion, as in
         // `mark_tree`.
         let (mut above, mut seen) = (Vec::new(), OrderedMap::new());
-        let mut look_above = |source: &Self, above: &mut Vec<Arc<Self>>| {
+        let mut look_above = |source: &Self, above: &mut Vec<Self>| {
             let parents = source.links.iter().filter_map(ParentLink::parent);
             above.extend(parents.filter(|parent| seen.insert_key(parent.key())));
         };
         look_above(self, &mut above);
         let mut looked_at = 0;
-        while let Some(source) = above.get(looked_at).map(Arc::clone) {
+        while let Some(source) = above.get(looked_at).cloned() {
             earliest = earliest.min(source.deadline_on(&self.source));
             look_above(&source, &mut above);
             looked_at += 1;
@@ -435,7 +442,7 @@ impl Inner {
     /// The deadline of this source alone, on the clock of a runtime. On another clock than the
     /// source's, as much time is left as by the source's clock.
     fn deadline_on(&self, runtime: &RuntimeHandle) -> u64 {
-        let deadline = self.timed.lock().deadline.map_or(NEVER, NonZeroU64::get);
+        let deadline = self.lock().deadline.map_or(NEVER, NonZeroU64::get);
         if deadline == NEVER || self.source.shares_clock(runtime) {
             return deadline;
         }
@@ -444,10 +451,9 @@ impl Inner {
 
     /// Wakes all waiting tasks, and calls all registered callbacks.
     fn tell(&self, panic: &mut Option<Box<dyn Any + Send>>) {
-        // The source needs no timed cancel any more. (Dropping a timer does not wait, also not in
+        // The source needs no timed cancel any more. (Disposing a timer does not wait, also not in
         // its own callback.)
-        let timer = self.timed.lock().timer.take();
-        drop(timer);
+        self.lock().dispose();
         // Before the callbacks, one of which may block. A future that registers later sees that the
         // token is cancelled: see the fence in `cancel`.
         self.take_wakers(&mut |waker| catch_first(panic, &self.source, || waker.wake()));
@@ -467,26 +473,6 @@ impl Inner {
             let Some((_, callback)) = next else { break };
             catch_first(panic, &self.source, || inside(self.address(), callback));
         }
-    }
-
-    /// Drops what a cancellation would reach: callbacks, and the wakers of futures that were
-    /// forgotten; and the cause. A destructor that panics keeps nothing from being dropped.
-    #[cold]
-    fn drop_listeners(&self) {
-        let (mut callbacks, late) = {
-            let mut listeners = self.listeners.lock();
-            (listeners.callbacks.take(), listeners.late.take())
-        };
-        contain_drop(&self.source, std::iter::from_fn(|| callbacks.pop()));
-        contain_drop(&self.source, late);
-        self.take_wakers(&mut |waker| contain_drop(&self.source, [waker]));
-    }
-
-    /// Takes out the wakers of all waiting tasks, and calls `see` with each, outside the locks.
-    fn take_wakers(&self, see: &mut dyn FnMut(Waker)) {
-        let wakers = std::mem::take(&mut self.listeners.lock().wakers);
-        wakers.take_each(see);
-        self.children.take_wakers(see);
     }
 
     /// Registers the callback, or gives the callback back if the source is cancelled.
@@ -517,40 +503,22 @@ impl Inner {
 }
 
 /// A counted handle of an [`Inner`], held by sources, tokens and registrations.
-///
-/// `Inner::handles` counts the handles, beside the count of the `Arc`: dropping the last handle
-/// makes an [`Inner`] with linked children stay alive for the children.
-struct Handle(Arc<Inner>);
+type Handle = TimerHandle<Inner>;
 
-impl Handle {
-    fn new(inner: Arc<Inner>) -> Self {
-        Self(inner)
-    }
-}
-
-impl std::ops::Deref for Handle {
-    type Target = Arc<Inner>;
-
-    fn deref(&self) -> &Arc<Inner> {
-        &self.0
-    }
-}
-
-impl Clone for Handle {
-    fn clone(&self) -> Self {
-        if self.handles.fetch_add(1, Ordering::Relaxed) > MOST_HANDLES {
-            std::process::abort(); // as `Arc` does
+impl Timed for Inner {
+    /// The timed cancel.
+    fn fire(this: &TimerArc<Self>) {
+        if this.begin_timed() {
+            if let (_, Some(payload)) = this.cancel_in_time() {
+                resume_unwind(payload); // caught by the pool, which calls the panic handler
+            }
         }
-        Self(Arc::clone(&self.0))
     }
-}
 
-impl Drop for Handle {
-    fn drop(&mut self) {
-        // Release and acquire as in any reference count.
-        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.children.keep(&self.0);
-        }
+    /// An [`Inner`] with linked children stays alive for the children.
+    #[inline]
+    fn unhandled(this: &TimerArc<Self>) {
+        this.children.keep(this);
     }
 }
 
@@ -564,13 +532,13 @@ mod tests {
     #[test]
     fn handles_that_are_forgotten_do_not_wrap_their_count() {
         let source = CancellationTokenSource::new();
-        source.handle.handles.store(MOST_HANDLES - 1, Ordering::Relaxed);
+        source.handle.count().store(Handle::MOST - 1, Ordering::Relaxed);
         let tokens = [source.token(), source.token()];
-        assert_eq!(source.handle.handles.load(Ordering::Relaxed), MOST_HANDLES + 1, "as many as may be");
+        assert_eq!(source.handle.count().load(Ordering::Relaxed), Handle::MOST + 1, "as many as may be");
         let test = "cancellation::tests::handles_that_are_forgotten_do_not_wrap_their_count";
         assert_aborts(test, || std::mem::forget(source.clone()));
         // The forgotten handles are counted out: the last three are here.
-        source.handle.handles.store(3, Ordering::Relaxed);
+        source.handle.count().store(3, Ordering::Relaxed);
         drop(tokens);
     }
 }

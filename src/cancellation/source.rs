@@ -2,14 +2,12 @@
 
 use std::error::Error;
 use std::num::NonZeroU64;
-use std::panic::resume_unwind;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::children::Shards;
 use super::{CancelReason, Cancellation, CancellationToken, Cause, Handle, Inner};
-use crate::engine::{self, Changed, Firing, Overlapping, OwnedEntry};
-use crate::queue::MissedTicks;
+use crate::engine::{Changed, TimerArc, TimerWeak};
 use crate::runtime::RuntimeError;
 use crate::runtime::{Runtime, RuntimeHandle};
 use crate::sync::{Ordering, fence};
@@ -79,7 +77,7 @@ impl CancellationTokenSource {
     }
 
     pub(crate) fn of(source: RuntimeHandle) -> Self {
-        Self { handle: Handle::new(Arc::new(Inner::new(source, Box::default()))) }
+        Self { handle: Handle::new(TimerArc::new_cyclic(|_| Inner::new(source, Box::default()))) }
     }
 
     /// A source cancelled after `after`, on the [current runtime](Runtime::current). A later
@@ -166,8 +164,8 @@ impl CancellationTokenSource {
         // A source that is born cancelled needs no link. So a cancelled source gets no more
         // children, which a later cancel of another of its parents would have to walk.
         let linked_to = if cancelled().is_some() { &[][..] } else { &parents };
-        let inner = Arc::new_cyclic(|child: &Weak<Inner>| {
-            let links = linked_to.iter().map(|parent| Shards::link(parent, Weak::clone(child))).collect();
+        let inner = TimerArc::new_cyclic(|child: &TimerWeak<Inner>| {
+            let links = linked_to.iter().map(|parent| Shards::link(parent, child.clone())).collect();
             Inner::new(source, links)
         });
         // A parent may have been cancelled before the child was linked, or while the child was
@@ -469,11 +467,11 @@ impl CancellationTokenSource {
         if self.is_cancelled() {
             return Ok(());
         }
-        let mut timed = self.handle.timed.lock();
+        let mut timer = self.handle.lock();
         let now = self.handle.source.now();
         let deadline = Some(deadline(now)).filter(|&deadline| deadline <= LAST).unwrap_or(NEVER);
         if deadline <= now {
-            drop(timed);
+            drop(timer);
             self.surface(self.handle.cancel_in_time());
             return Ok(());
         }
@@ -481,43 +479,21 @@ impl CancellationTokenSource {
         if !never && self.handle.source.is_forked() {
             return Err(RuntimeError::Forked);
         }
-        let changed = timed.timer.as_ref().map_or(Changed::Ended, |timer| engine::change_at(timer, deadline));
-        if timed.deadline.take().is_some() && changed == Changed::WasIdle {
+        let changed = timer.change_at(deadline, now);
+        if timer.deadline.take().is_some() && changed == Changed::WasIdle {
             self.handle.timed_begun.store(1, Ordering::Relaxed);
         }
-        let mut refused = None;
         if changed == Changed::Ended && !never {
-            // There is no timer. Or its runtime has ended, and fires no timer, also none armed
-            // before: see `begin_timed`. Or an executor of the program's has dropped its job.
-            let next = self.timer(deadline)?;
-            refused = timed.timer.replace(next);
+            // The first timed cancel. Or the runtime has ended, and fires no timer, also none armed
+            // before: see `begin_timed`.
+            timer.start_at(self.handle.source.engine()?, deadline, now);
         }
-        timed.deadline = NonZeroU64::new(deadline).filter(|_| !never);
-        // A canceller that ran meanwhile has taken no timer, or an older timer. This timer would
-        // fire in vain.
-        let leftover = if self.is_cancelled() { timed.timer.take() } else { None };
-        drop(timed);
-        drop((leftover, refused));
+        *timer.deadline = NonZeroU64::new(deadline).filter(|_| !never);
+        // A canceller that ran meanwhile has found no timer. This timer would fire in vain.
+        if self.is_cancelled() {
+            timer.dispose();
+        }
         Ok(())
-    }
-
-    /// The timer is the crate's own and has no context: an observer is code of the program's, and
-    /// the caller holds a lock.
-    fn timer(&self, deadline: u64) -> Result<OwnedEntry, RuntimeError> {
-        let inner = Arc::downgrade(&self.handle.0);
-        let fire = move |_: &Firing| {
-            if let Some(inner) = inner.upgrade().filter(|inner| inner.begin_timed()) {
-                if let (_, Some(payload)) = inner.cancel_in_time() {
-                    resume_unwind(payload); // caught by the pool, which calls the panic handler
-                }
-            }
-        };
-        Ok(OwnedEntry::start_own_at(
-            self.handle.source.engine()?,
-            MissedTicks::Skip,
-            deadline,
-            Overlapping::<_, true>(fire),
-        ))
     }
 
     /// Makes a source reusable if the source is not cancelled: withdraws the timed cancel and drops
@@ -546,17 +522,17 @@ impl CancellationTokenSource {
     /// ```
     #[doc(alias = "reset")]
     pub fn try_reset(&self) -> bool {
-        let mut timed = self.handle.timed.lock();
+        let mut timer = self.handle.lock();
         if self.handle.timed_begun.load(Ordering::Relaxed) != 0 {
             return false;
         }
-        if let Some(timer) = timed.timer.as_ref().filter(|_| timed.deadline.is_some()) {
-            if engine::change_at(timer, NEVER) == Changed::WasIdle {
+        if timer.deadline.is_some() {
+            if timer.change_at(NEVER, self.handle.source.floor()) == Changed::WasIdle {
                 return false; // the callback of the timer has begun
             }
-            timed.deadline = None; // also if the runtime has ended: see `begin_timed`
+            *timer.deadline = None; // also if the runtime has ended: see `begin_timed`
         }
-        drop(timed);
+        drop(timer);
         contain_drop(&self.handle.source, self.handle.set_timeout_cause(None));
         let mut callbacks = {
             let mut listeners = self.handle.listeners.lock();

@@ -403,7 +403,7 @@ impl CancellationToken {
 impl PartialEq for CancellationToken {
     fn eq(&self, other: &Self) -> bool {
         match (&self.handle, &other.handle) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (Some(one), Some(other)) => one.address() == other.address(),
             (None, None) => true,
             _ => false,
         }
@@ -415,7 +415,7 @@ impl Eq for CancellationToken {}
 /// By the source, so clones have the same hash.
 impl Hash for CancellationToken {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.handle.as_ref().map(|handle| Arc::as_ptr(handle)).hash(state);
+        self.handle.as_ref().map(|handle| handle.address()).hash(state);
     }
 }
 

@@ -26,7 +26,7 @@
 #![allow(unsafe_code)] // lifetime of entries, and the payload behind the header
 
 use std::alloc::{Layout, dealloc};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, needs_drop, offset_of};
 use std::num::NonZeroUsize;
@@ -43,7 +43,7 @@ use crate::queue::list::Linked;
 use crate::queue::node::Location;
 use crate::queue::state::Dispose;
 use crate::queue::tick_policy::TickPolicy;
-use crate::queue::{Kind, Node, Period, Schedule};
+use crate::queue::{Kind, MissedTicks, Node, Period, Schedule};
 use crate::sync::Arc;
 use crate::sync::unmodelled::AtomicUsize;
 use crate::time::{NEVER, instant, later, whole_ns};
@@ -51,11 +51,23 @@ use crate::unwind::{Payload, contain};
 
 /// The engine's part of the header: the shard of the entry, and the functions for its payload.
 pub(crate) struct EntryMeta {
-    pub(super) shard: NonNull<Shard>,
+    /// `None`: the entry has never been started: see [`TimerArc`](super::TimerArc).
+    shard: Cell<Option<NonNull<Shard>>>,
     vtable: &'static VTable,
 }
 
-// SAFETY: `Shard` is `Sync`, and a shard outlives its entries (see `LocalRefs`).
+impl EntryMeta {
+    /// # Safety
+    /// The entry has been started, or is just being started.
+    #[inline]
+    unsafe fn shard(&self) -> NonNull<Shard> {
+        // SAFETY: set before the start.
+        unsafe { self.shard.get().unwrap_unchecked() }
+    }
+}
+
+// SAFETY: `Shard` is `Sync`, and a shard outlives its entries (see `LocalRefs`). The cell is
+// written before any other thread reads it: by the thread that makes the entry, or by `start_at`.
 unsafe impl Send for EntryMeta {}
 // SAFETY: see `Send`.
 unsafe impl Sync for EntryMeta {}
@@ -69,7 +81,7 @@ pub(crate) struct Firing {
     pub(crate) entry: EntryRef,
     /// The instant at which the tick was due.
     pub(crate) scheduled: u64,
-    /// Ticks left out before this tick; or [`Self::GIVEN_BACK`].
+    /// Ticks left out before this tick; or [`Self::GIVEN_BACK`], [`Self::DROPPED`].
     pub(crate) missed: u64,
 }
 
@@ -77,6 +89,8 @@ impl Firing {
     /// Of a wall timer: the program runs the callback after the end of the runtime, whether its
     /// time has come or not.
     pub(super) const GIVEN_BACK: u64 = u64::MAX;
+    /// Of a [`TimerArc`](super::TimerArc), which outlives its job: the program has dropped the job.
+    pub(super) const DROPPED: u64 = u64::MAX - 1;
 }
 
 // ---------------------------------------------------------------- payloads
@@ -110,14 +124,12 @@ pub(crate) unsafe trait EntryPayload: Sized + 'static {
     unsafe fn call(this: NonNull<Self>, firing: &Firing, context: Option<&Context>);
 }
 
-/// A callback that may run several times at once. `CANCELS`: a timed cancel, for the program no
-/// callback of its own.
-pub(crate) struct Overlapping<F, const CANCELS: bool>(pub(crate) F);
+/// A callback that may run several times at once.
+pub(crate) struct Overlapping<F>(pub(crate) F);
 
 // SAFETY: the bounds say so.
-unsafe impl<F: Fn(&Firing) + Send + Sync + 'static, const CANCELS: bool> EntryPayload for Overlapping<F, CANCELS> {
+unsafe impl<F: Fn(&Firing) + Send + Sync + 'static> EntryPayload for Overlapping<F> {
     const KIND: Kind = Kind::Overlapping;
-    const IS_OF_PROGRAM: bool = !CANCELS;
 
     #[inline(always)]
     unsafe fn call(this: NonNull<Self>, firing: &Firing, context: Option<&Context>) {
@@ -375,11 +387,63 @@ pub(super) fn make_as<A: Annotated, P: EntryPayload>(
     annotations: A,
     payload: P,
 ) -> EntryRef {
-    let meta = EntryMeta { shard: engine.shard_here().as_ptr(), vtable: Table::<A, P>::VTABLE };
-    let header = Node::with(2, P::KIND, tick_policy, meta);
+    allocate(Some(engine.shard_here().as_ptr()), 2, tick_policy, annotations, payload)
+}
+
+/// Makes an entry with `refs` references, the first of which is returned.
+#[inline]
+fn allocate<A: Annotated, P: EntryPayload>(
+    shard: Option<NonNull<Shard>>,
+    refs: u32,
+    tick_policy: TickPolicy,
+    annotations: A,
+    payload: P,
+) -> EntryRef {
+    let meta = EntryMeta { shard: Cell::new(shard), vtable: Table::<A, P>::VTABLE };
+    let header = Node::with(refs, P::KIND, tick_policy, meta);
     let all = NonNull::from(Box::leak(Box::new(Allocation { header, annotations, payload })));
-    // SAFETY: just made, with two references, the first of which is the handle's.
+    // SAFETY: just made, and the first reference is given to the result.
     unsafe { EntryRef::from_raw(all.cast()) }
+}
+
+/// Makes an entry that is not started, with one reference. It belongs to no shard, and is freed as
+/// an entry that was counted out.
+#[inline]
+pub(super) fn make_unstarted<P: EntryPayload>(payload: P) -> EntryRef {
+    let entry = allocate(None, 1, MissedTicks::Skip.into(), (), payload);
+    // SAFETY: just made, so no other thread uses it.
+    unsafe { entry.get().set_location_alone(Location::COUNTED_OUT) };
+    entry
+}
+
+/// Whether the entry has been started.
+///
+/// # Safety
+/// No other thread starts the entry meanwhile.
+#[inline]
+pub(super) unsafe fn is_started(entry: &EntryRef) -> bool {
+    entry.get().extra().shard.get().is_some()
+}
+
+/// Starts an entry made by [`make_unstarted`], on the shard of this core, for a single firing at an
+/// instant; at once if it has passed. `before`: a reading of the clock, shortly before.
+///
+/// # Safety
+/// The entry has not been started, and no other thread starts it meanwhile, or asks [`is_started`].
+/// The caller has a reference.
+#[inline]
+pub(super) unsafe fn start_at(entry: &EntryRef, engine: &Engine, due: u64, before: u64) {
+    entry.get().extra().shard.set(Some(engine.shard_here().as_ptr()));
+    entry.get().retain(); // for the queue
+    // SAFETY: never entered before, so no other thread looks at the location, and no queue has the
+    // entry. The second reference is that just taken.
+    unsafe {
+        entry.get().set_location_alone(Location::IDLE);
+        enter(entry, |state, shard| {
+            let now = state.now(shard, before);
+            (Schedule::once(due.max(now)), now)
+        })
+    };
 }
 
 /// Counts a new entry in, and gives it its first schedule: `schedule` says when it is due, with the
@@ -433,22 +497,6 @@ unsafe fn enter_after(entry: &EntryRef, due_ns: u64, period: Period) {
     };
 }
 
-/// As [`enter`], for a single firing at an instant; at once if it has passed.
-///
-/// # Safety
-/// As [`enter`].
-#[inline(never)]
-unsafe fn enter_at(entry: &EntryRef, due: u64) {
-    let before = entry.shard().clock.now();
-    // SAFETY: the caller says so.
-    unsafe {
-        enter(entry, |state, shard| {
-            let now = state.now(shard, before);
-            (Schedule::once(due.max(now)), now)
-        })
-    };
-}
-
 /// The reference of a handle: dropping it disposes the timer.
 pub(crate) struct OwnedEntry {
     entry: ManuallyDrop<EntryRef>,
@@ -475,19 +523,6 @@ impl OwnedEntry {
         let entry = make_as(engine, tick_policy.into(), (), callback);
         // SAFETY: just made.
         unsafe { enter_after(&entry, NEVER, Period::NONE) };
-        Self::of(entry)
-    }
-
-    /// As [`Self::start_own`], for a single firing at an instant; at once if it has passed.
-    pub(crate) fn start_own_at<P: EntryPayload>(
-        engine: &Engine,
-        tick_policy: impl Into<TickPolicy>,
-        due: u64,
-        callback: P,
-    ) -> Self {
-        let entry = make_as(engine, tick_policy.into(), (), callback);
-        // SAFETY: just made.
-        unsafe { enter_at(&entry, due) };
         Self::of(entry)
     }
 
@@ -561,8 +596,9 @@ impl EntryRef {
     #[inline]
     pub(crate) fn shard(&self) -> &Shard {
         // SAFETY: a shard outlives its entries, which are counted in. Only a thread that holds the
-        // engine, and so the shard, uses an entry that was counted out.
-        unsafe { self.get().extra().shard.as_ref() }
+        // engine, and so the shard, uses an entry that was counted out. Only `TimerArc` has entries
+        // that were not started, and asks first.
+        unsafe { self.get().extra().shard().as_ref() }
     }
 
     /// The name of the timer.
@@ -630,12 +666,13 @@ impl Drop for EntryRef {
 /// Replaces due time and period, counting from now (S15 to S18).
 #[inline(never)] // one copy
 pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Changed {
-    change_to::<false>(node, |now| instant(now, due), |_| Period::new(period)).0
+    change_to::<false>(node, Clock::now, |now| instant(now, due), |_| Period::new(period)).0
 }
 
-/// Replaces the due time by an instant, at once if it has passed; the timer fires once.
-pub(crate) fn change_at(node: &EntryRef, due: u64) -> Changed {
-    change_to::<false>(node, |now| due.max(now), |_| Period::NONE).0
+/// Replaces the due time by an instant, at once if it has passed; the timer fires once. `before`: a
+/// reading of the clock, shortly before.
+pub(super) fn change_at(node: &EntryRef, due: u64, before: u64) -> Changed {
+    change_to::<false>(node, |_| before, |now| due.max(now), |_| Period::NONE).0
 }
 
 /// Replaces the due time, counting from now, and leaves the period.
@@ -646,18 +683,20 @@ pub(crate) fn restart(node: &EntryRef, due: Duration) -> Changed {
 /// As [`restart`], for a caller with a lock of its own.
 #[inline(never)] // one copy
 pub(crate) fn restart_under_lock(node: &EntryRef, due: Duration) -> (Changed, Notice) {
-    change_to::<true>(node, |now| instant(now, due), |inner| node.get().period(inner.queue.key()))
+    change_to::<true>(node, Clock::now, |now| instant(now, due), |inner| node.get().period(inner.queue.key()))
 }
 
-/// `APART`: the caller drops the notice later; else there is nothing left to do.
+/// `APART`: the caller drops the notice later; else there is nothing left to do. `read` reads the
+/// clock, or has just done so.
 #[inline(always)] // into all callers, so that `change` costs as much as without the others
 fn change_to<const APART: bool>(
     node: &EntryRef,
+    read: impl FnOnce(&Clock) -> u64,
     due: impl FnOnce(u64) -> u64,
     period: impl FnOnce(&ShardState) -> Period,
 ) -> (Changed, Notice) {
     let shard = node.shard();
-    let now = shard.clock.now();
+    let now = read(&shard.clock);
     let mut inner = shard.lock();
     if !inner.is_open() {
         return (Changed::Ended, Notice::NOTHING);
@@ -732,7 +771,7 @@ fn free_last(handle: EntryRef) -> Result<(), EntryRef> {
     let handle = ManuallyDrop::new(handle);
     let node = handle.as_ptr();
     // SAFETY: alive by the handle's reference; a shard outlives its entries, which are counted in.
-    let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
+    let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard().as_ref()) };
     // The end of a block releases the lock, not `drop(inner)`: a guard passed as an argument would
     // have to stay valid until `drop` returns. But another thread may free the shard once this
     // timer is counted out and the lock is free.
@@ -797,7 +836,8 @@ unsafe fn free_with_payload(node: NonNull<Entry>, counted_in: bool, counted_out:
     // SAFETY: with the last reference, the caller alone uses header and payload. The shard outlives
     // the entry, which is counted in until `depart` or `is_counted_out`.
     unsafe {
-        let &EntryMeta { shard, vtable } = node.as_ref().extra();
+        let meta = node.as_ref().extra();
+        let (shard, vtable) = (meta.shard(), meta.vtable);
         drop_payload(node, counted_out);
         if vtable.is_annotated {
             (&raw mut (*node.cast::<Beginning>().as_ptr()).annotations).drop_in_place();
@@ -849,7 +889,7 @@ unsafe fn tell_of(node: NonNull<Entry>, counted_out: Option<EngineNumber>, panic
     // SAFETY: the entry and, unless it was counted out, the shard are alive, as the caller
     // promises.
     let (number, label) = unsafe {
-        let number = counted_out.unwrap_or_else(|| node.as_ref().extra().shard.as_ref().number);
+        let number = counted_out.unwrap_or_else(|| node.as_ref().extra().shard().as_ref().number);
         (number, annotations(node).and_then(|annotations| annotations.label.clone()))
     };
     number.tell_of(panic, label);

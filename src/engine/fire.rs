@@ -150,9 +150,14 @@ shown!([] CallbackJob, |this|
 
 impl Drop for CallbackJob {
     fn drop(&mut self) {
-        if let Some(firing) = self.firing.take() {
+        if let Some(mut firing) = self.firing.take() {
             self.engine.by_hand.share_begin();
-            dispose(&firing.entry);
+            if firing.entry.is_of_program() {
+                return dispose(&firing.entry);
+            }
+            // A source, whose next timed cancel has the same entry: this one is over.
+            firing.missed = Firing::DROPPED;
+            firing.run(&self.engine, |deferred| self.engine.submit(Expired::Tick(deferred)));
         }
     }
 }

@@ -16,7 +16,7 @@ use self::agenda::Membership;
 pub(crate) use self::agenda::{Agenda, Driver};
 pub(crate) use self::current::{CoreRef, Owner};
 pub(crate) use self::entry::{
-    EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, OwnedEntry, change, change_at, dispose, restart,
+    EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, OwnedEntry, change, dispose, restart,
     restart_under_lock,
 };
 pub use self::fire::CallbackJob;
@@ -32,6 +32,7 @@ pub use self::shard::Changed;
 pub(crate) use self::shard::SWEEPING;
 pub(crate) use self::shard::{Notice, Shard};
 use self::shard::{ShardRef, ShardState};
+pub(crate) use self::timer_arc::{Timed, TimerArc, TimerHandle, TimerWeak};
 pub(crate) use self::waits::Waits;
 pub(crate) use self::waker_entry::{Looked, WakerEntry};
 use self::wall_registry::WallRegistry;
@@ -58,6 +59,7 @@ mod outlook;
 mod shard;
 pub(crate) mod shared_alarm;
 mod sweep;
+mod timer_arc;
 mod waiters;
 mod waits;
 mod waker_entry;

@@ -202,6 +202,15 @@ impl<X> Node<X> {
         self.location.set(location);
     }
 
+    /// As [`Self::set_location`], of a node that belongs to no queue yet.
+    ///
+    /// # Safety
+    /// No other thread reads or sets the location meanwhile.
+    #[inline]
+    pub(crate) unsafe fn set_location_alone(&self, location: Location) {
+        self.location.set(location);
+    }
+
     pub(crate) fn is_queued(&self, _: &Key) -> bool {
         self.location.get().as_slot().is_some()
     }

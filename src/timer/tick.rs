@@ -41,7 +41,7 @@ pub struct Tick<'a> {
 /// A callback that may run several times at once.
 #[inline]
 pub(crate) fn overlapping(callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> impl EntryPayload {
-    Overlapping::<_, false>(move |firing: &Firing| callback(&Tick { firing }))
+    Overlapping(move |firing: &Firing| callback(&Tick { firing }))
 }
 
 /// A callback that runs once at a time.

@@ -263,15 +263,15 @@ fn mapped_and_resident() -> [usize; 2] {
 }
 
 #[test]
-fn s45_an_infinite_timed_cancel_needs_no_timer() {
+fn s45_a_source_is_the_node_of_its_timed_cancel() {
     let (_clock, runtime) = manual();
-    let source = CancellationTokenSource::on(&runtime);
-    let (count, done) = allocations(|| source.try_cancel_after(NEVER));
-    done.expect("a runtime of its own");
-    assert_eq!(count, 0);
-    let (count, done) = allocations(|| source.try_cancel_after(secs(1)));
-    done.expect("a runtime of its own");
+    let (count, source) = allocations(|| CancellationTokenSource::on(&runtime));
     assert_eq!(count, 1);
+    for after in [NEVER, secs(1), secs(2), NEVER] {
+        let (count, done) = allocations(|| source.try_cancel_after(after));
+        done.expect("a runtime of its own");
+        assert_eq!((count, runtime.metrics().active), (0, usize::from(after != NEVER)));
+    }
 }
 
 #[cfg(target_os = "linux")]

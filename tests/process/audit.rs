@@ -35,6 +35,7 @@ fn column((file, _): Place) -> usize {
     match file {
         "src/queue/state.rs" | "src/queue/node.rs" | "src/engine/waker_entry.rs" => 0,
         "src/engine/shard.rs" | "src/pool/jobs.rs" | "src/engine/waiters.rs" => 1,
+        "src/engine/timer_arc.rs" => 2,
         _ if file.starts_with("src/cancellation/") => 2,
         "src/histogram.rs" | "src/pool/metrics.rs" => 3,
         _ => 4,
