@@ -362,6 +362,15 @@ const SENTENCES: &[Sentence] = &[
     ),
     (
         BENCHMARKS,
+        "Wake-ups per 1,000 tasks at 100,000 a second, tokio multi_thread: {}, with leeway {}, tokio's own {}.",
+        &[
+            (STORM_100, "timerqueue Delay and Interval, tasks of tokio multi_thread", WAKEUPS, 1, Whole),
+            (STORM_100, "timerqueue Delay, 1 ms of leeway, tasks of tokio multi_thread", WAKEUPS, 1, Whole),
+            (STORM_100, "tokio, tasks of multi_thread", WAKEUPS, 1, Whole),
+        ],
+    ),
+    (
+        BENCHMARKS,
         "`Timer` {}, detached {}; `Delay` {}; tokio `sleep` {}, as a task {}; tokio-util `DelayQueue`, without callback or \
          waker, {}; async-io {}; pingora-timeout {}; hierarchical_hash_wheel_timer {}.",
         &[
