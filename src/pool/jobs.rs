@@ -259,7 +259,7 @@ fn run<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>, job: Job<W::Tick>) -> 
 
 /// Runs the ticks of a batch until none is left, or until the thread has another job to run first.
 /// Returns whether the last tick was useful; those before have been counted.
-fn run_batch<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>, batch: &Arc<SharedBatch<W::Tick>>) -> bool {
+pub(super) fn run_batch<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>, batch: &Arc<SharedBatch<W::Tick>>) -> bool {
     let (pool, counts) = (work.pool(), &local.shared.counts);
     let mut shared = false;
     while let Some((tick, left)) = batch.take() {

@@ -1,7 +1,10 @@
 //! The steps of a worker and of the pool, without alarms; with threads only where threads are the
 //! subject.
 
-use super::jobs::run_jobs;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::jobs::{SharedBatch, run_batch, run_jobs};
 use super::stall_check::StallCheck;
 use super::worker::{ROOM, stay, wait};
 use super::*;
@@ -13,6 +16,14 @@ const USELESS: u32 = u32::MAX;
 /// A tick that takes longer than the turn of a worker's own jobs.
 const SLOW: u32 = u32::MAX - 1;
 const LONG: Duration = Duration::from_millis(5);
+
+/// Is told the tick.
+type During = Box<dyn FnMut(u32)>;
+
+std::thread_local! {
+    /// What this thread does during each tick.
+    static DURING: RefCell<Option<During>> = const { RefCell::new(None) };
+}
 
 /// Records the requests of the pool. A poller waits for a wake-up; ticks wait until the gate is
 /// open.
@@ -28,6 +39,8 @@ struct Notes {
     covers: AtomicBool,
     /// The ticks that have run.
     ran: Mutex<Vec<u32>>,
+    /// What the next sweep gives.
+    swept: Mutex<(Swept, Vec<u32>)>,
 }
 
 /// A single alarm, the stall check.
@@ -78,8 +91,10 @@ impl Driver for Notes {
         &self.pool
     }
 
-    fn sweep(&self, _: usize, _: &mut Batch<u32>) -> Swept {
-        Swept::default()
+    fn sweep(&self, _: usize, batch: &mut Batch<u32>) -> Swept {
+        let (swept, ticks) = std::mem::take(&mut *self.swept.lock());
+        ticks.into_iter().for_each(|tick| batch.push(tick, 0));
+        swept
     }
 
     fn is_covered(&self, _: usize) -> bool {
@@ -92,6 +107,10 @@ impl Tick<Notes> for u32 {
         let fewer = |n: usize| n.checked_sub(1);
         if notes.panics.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok() {
             std::panic::resume_unwind(Box::new("on purpose"));
+        }
+        if let Some(mut during) = DURING.take() {
+            during(self);
+            DURING.set(Some(during));
         }
         let mut closed = notes.closed.lock();
         notes.held.fetch_add(usize::from(*closed), Ordering::Relaxed);
@@ -114,6 +133,12 @@ fn batch(ticks: impl IntoIterator<Item = u32>) -> Option<Job<u32>> {
     let mut batch = Batch::new();
     ticks.into_iter().for_each(|tick| batch.push(tick, 0));
     batch.take_job(&mut Vec::new())
+}
+
+/// A batch that has not been run.
+fn shared(ticks: impl IntoIterator<Item = u32>) -> Arc<SharedBatch<u32>> {
+    let Some(Job::Batch(batch)) = batch(ticks) else { panic!("several ticks") };
+    batch
 }
 
 /// The tick of a job.
@@ -142,7 +167,16 @@ impl Notes {
         let (closed, opened) = (Mutex::new(false), Condvar::new());
         let [held, panics] = [0; 2].map(AtomicUsize::new);
         let pool = Pool::new(config(workers, max_threads), Box::default(), SystemClock::MONOTONIC);
-        Self { pool, closed, opened, held, panics, covers: AtomicBool::new(false), ran: Mutex::default() }
+        Self {
+            pool,
+            closed,
+            opened,
+            held,
+            panics,
+            covers: AtomicBool::new(false),
+            ran: Mutex::default(),
+            swept: Mutex::default(),
+        }
     }
 
     /// With two pollers, so that a poller can be woken.
@@ -371,6 +405,105 @@ fn the_pace_is_learnt_from_what_runs() {
     local.pace.set_job_ns(u64::MAX);
     notes.runs(&local);
     assert!(local.pace.job_ns() < u64::MAX, "running tells");
+}
+
+#[test]
+fn rest_is_no_part_of_the_pace_and_each_tick_of_a_batch_is() {
+    let notes = Notes::new(1, 2);
+    let now = notes.pool.now();
+    let local = WorkerLocal::new(0, 0, 2); // made when the clock began
+    local.pace.set_job_ns(0);
+    notes.runs(&local);
+    assert!(local.pace.job_ns() < now / 8);
+
+    let local = WorkerLocal::new(0, now, u32::MAX);
+    local.pace.set_job_ns(0);
+    local.pace.begin(0);
+    run_batch(&notes, &local, &shared(1..=3)); // the last one is counted by the caller
+    local.pace.measure(8_000);
+    assert_eq!(local.pace.job_ns(), 8_000 / 2 / 4);
+}
+
+/// I19.
+#[test]
+fn a_batch_is_in_the_deque_once_and_while_ticks_are_left() {
+    let notes = Notes::watched();
+    let local = Rc::new(notes.worker());
+    local.pace.set_job_ns(u64::MAX);
+    let looks = Rc::new(RefCell::new(Vec::new()));
+    let (worker, look) = (Rc::clone(&local), Rc::clone(&looks));
+    DURING.set(Some(Box::new(move |_| look.borrow_mut().push((worker.deque.len(), worker.shared.jobs())))));
+    run_batch(&notes, &local, &shared(1..=3));
+    DURING.take();
+    assert_eq!(*looks.borrow(), [(1, 3), (1, 2), (0, 0)], "the deque; and with the ticks that are left");
+    assert_eq!(notes.woken(), 1, "for the rest");
+}
+
+#[test]
+fn a_job_that_was_out_of_the_deque_for_a_moment_is_told_of() {
+    let notes = Arc::new(Notes::watched());
+    let local = Rc::new(notes.worker());
+    local.pace.set_job_ns(u64::MAX);
+    let (worker, others) = (Rc::clone(&local), Arc::clone(&notes));
+    DURING.set(Some(Box::new(move |tick| {
+        if tick == 1 {
+            drop(worker.deque.pop()); // stolen: the batch
+            others.push_local(&worker, [9]);
+            assert_eq!(others.woken(), 1, "for the batch");
+        }
+    })));
+    run_batch(&*notes, &local, &shared(1..=3));
+    DURING.take();
+    assert_eq!((notes.woken(), local.deque.len()), (1, 1));
+}
+
+#[test]
+fn a_batch_that_others_end_or_that_waits_counts_no_rest() {
+    let notes = Notes::new(1, 2);
+    let local = notes.worker();
+    let batch = shared(1..=3);
+    let taken = Arc::clone(&batch);
+    DURING.set(Some(Box::new(move |_| while taken.take().is_some() {})));
+    run_jobs(&notes, &local, Some(Job::Batch(batch)));
+    DURING.take();
+    assert_eq!((local.shared.counts.rest_of_batch(), notes.ran.lock().len()), (0, 1));
+
+    let long_ago = notes.pool.now() - Duration::from_secs(1).as_nanos() as u64;
+    let local = WorkerLocal::new(0, long_ago, 1); // the turn of others comes after a tick
+    run_batch(&notes, &local, &shared(1..=3));
+    assert_eq!((local.shared.counts.rest_of_batch(), local.turn.get()), (0, true));
+}
+
+#[test]
+fn a_sweep_among_the_jobs_wakes_a_thread_for_the_rest_and_counts_no_tick() {
+    let more = Swept { more: true, ..Swept::default() };
+    for ticks in [vec![], vec![1]] {
+        let notes = Notes::watched();
+        let local = notes.worker();
+        local.pace.set_job_ns(u64::MAX);
+        let ran = ticks.len() as i64;
+        *notes.swept.lock() = (more, ticks);
+        run_jobs(&notes, &local, Some(Job::Sweep(0)));
+        assert_eq!(notes.woken(), 1, "{ran}");
+        assert_eq!(notes.pool.metrics(0).waiting as i64, -ran, "no tick was counted as claimed here");
+    }
+    let notes = Notes::new(1, 2);
+    let (local, batch) = (notes.worker(), shared(1..=2));
+    while batch.take().is_some() {}
+    run_jobs(&notes, &local, Some(Job::Batch(batch)));
+    assert_eq!(notes.pool.metrics(0).waiting, 0, "others have taken all ticks");
+}
+
+#[test]
+fn s31_a_sweep_among_the_jobs_that_takes_a_cover_arms_the_stall_check() {
+    let notes = Notes::watched();
+    notes.covers.store(true, Ordering::Relaxed);
+    let _demands = notes.takes_two_beside(LONG, GIVEN);
+    notes.was_set(&[]);
+    let local = notes.worker();
+    *notes.swept.lock() = (TAKEN, vec![]);
+    run_jobs(&notes, &local, Some(Job::Sweep(0)));
+    notes.was_set(&[STALL_CHECK]);
 }
 
 #[test]
