@@ -6,6 +6,8 @@
 
 #![allow(unsafe_code)] // system calls, and an owned pointer
 
+#[cfg(target_os = "linux")]
+use std::ffi::CStr;
 #[cfg(not(windows))]
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
@@ -111,6 +113,57 @@ pub(super) fn affinity(thread: libc::pid_t) -> Option<[libc::c_ulong; MASK_WORDS
 pub(super) fn set_affinity(mask: &[libc::c_ulong; MASK_WORDS]) -> bool {
     // SAFETY: `mask` has the given size, and lives through the call.
     unsafe { libc::sched_setaffinity(0, size_of_val(mask), std::ptr::from_ref(mask).cast()) == 0 }
+}
+
+// ---------------------------------------------------------------- files of the kernel: std's functions for them are ten times this
+
+/// Reads the beginning of a file, as much as there is room for.
+#[cfg(target_os = "linux")]
+pub(super) fn read<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    // SAFETY: the path ends with a zero byte, and lives through the call.
+    let file = unsafe { libc::open64(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if file < 0 {
+        return None;
+    }
+    let mut filled = 0;
+    while filled < room.len() {
+        let rest = &mut room[filled..];
+        // SAFETY: `rest` has the given size, and lives through the call.
+        match unsafe { libc::read(file, rest.as_mut_ptr().cast(), rest.len()) } {
+            more @ 1.. => filled += more as usize,
+            _ => break, // the end of the file, or an error: what is there stands
+        }
+    }
+    // SAFETY: opened above, and used by no other code.
+    unsafe { libc::close(file) };
+    Some(&room[..filled])
+}
+
+/// The path to which a link leads.
+#[cfg(target_os = "linux")]
+pub(super) fn read_link<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    // SAFETY: the path ends with a zero byte; `room` has the given size; both live through the
+    // call.
+    let filled = unsafe { libc::readlink(path.as_ptr(), room.as_mut_ptr().cast(), room.len()) };
+    room.get(..usize::try_from(filled).ok()?)
+}
+
+/// Gives the names in a folder to `each`, until it returns false.
+#[cfg(target_os = "linux")]
+pub(super) fn read_folder(path: &CStr, each: &mut dyn FnMut(&[u8]) -> bool) {
+    // SAFETY: the path ends with a zero byte, and lives through the call.
+    let Some(folder) = NonNull::new(unsafe { libc::opendir(path.as_ptr()) }) else { return };
+    // SAFETY: the folder is open. An entry is valid until the next call, and its name ends with a
+    // zero byte.
+    while let Some(entry) = NonNull::new(unsafe { libc::readdir64(folder.as_ptr()) }) {
+        // SAFETY: as said above.
+        let name = unsafe { CStr::from_ptr((&raw const (*entry.as_ptr()).d_name).cast()) };
+        if !each(name.to_bytes()) {
+            break;
+        }
+    }
+    // SAFETY: opened above, and used by no other code.
+    unsafe { libc::closedir(folder.as_ptr()) };
 }
 
 // ---------------------------------------------------------------- memory: zeroed; a page takes memory once it is touched

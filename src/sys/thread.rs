@@ -3,6 +3,9 @@
 //! Ground rules. The state may have changed by the time it is used. Only Linux gives an answer,
 //! from a file. Without `/proc`, or without a free descriptor, Linux gives none either.
 
+#[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
+use std::ffi::CStr;
+
 /// A thread id of the system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OsThread(
@@ -17,13 +20,12 @@ impl OsThread {
 
     /// Whether the thread sleeps, so waits for more than a CPU. `None`: unknown.
     pub(crate) fn sleeps(self) -> Option<bool> {
-        use std::io::Read;
-
+        let path = format!("/proc/self/task/{}/stat\0", self.0);
         // `id (name) state ...`; the name has at most 15 bytes, of any value.
-        let mut stat = [0; 64];
-        let read = std::fs::File::open(format!("/proc/self/task/{}/stat", self.0)).ok()?.read(&mut stat).ok()?;
-        let name_ends = stat[..read].iter().rposition(|&byte| byte == b')')?;
-        stat[..read].get(name_ends + 2).map(|&state| state != b'R')
+        let room = &mut [0; 64];
+        let stat = super::os::read(CStr::from_bytes_with_nul(path.as_bytes()).ok()?, room)?;
+        let name_ends = stat.iter().rposition(|&byte| byte == b')')?;
+        stat.get(name_ends + 2).map(|&state| state != b'R')
     }
 }
 

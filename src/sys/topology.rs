@@ -80,7 +80,8 @@ impl Cores {
 /// given to the queues in turn; a core outside of the set gets its id modulo the number of queues.
 pub(crate) fn queues_of(cores: &[CoreId], queues: usize) -> Box<[u16]> {
     let highest = cores.iter().map(|core| core.id).max().unwrap_or(0);
-    let mut queue_of: Box<[u16]> = (0..=highest).map(|id| (id % queues) as u16).collect();
+    let mut queue_of: Box<[u16]> = vec![0; highest + 1].into();
+    queue_of.iter_mut().enumerate().for_each(|(id, queue)| *queue = (id % queues) as u16);
     for (i, core) in cores.iter().enumerate() {
         queue_of[core.id] = (i % queues) as u16;
     }
@@ -108,9 +109,8 @@ fn pin_to(_: CoreId) -> bool {
 
 #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
 mod linux {
-    use std::ffi::OsStr;
-    use std::os::unix::ffi::OsStrExt;
-    use std::{fs, process};
+    use std::ffi::CStr;
+    use std::process;
 
     use libc::{c_ulong, pid_t};
 
@@ -162,19 +162,23 @@ mod linux {
         let all = crate::sys::cpu::online();
         // The main thread can be asked without `/proc`.
         let mut union = own;
-        add(&mut union, &mut [process::id() as pid_t].into_iter().filter_map(Mask::of), all);
+        add(&mut union, &[process::id() as pid_t], &mut Mask::of, all);
         if union.len() < all {
-            add(&mut union, &mut threads().into_iter().filter_map(Mask::of), all);
+            add(&mut union, &threads(), &mut Mask::of, all);
         }
         Some((own, union))
     }
 
-    /// Adds masks to a union. Reads no further mask once the union has `all` cores.
+    /// Adds the masks of threads to a union. Reads no further mask once the union has `all` cores.
     #[inline(never)] // one copy
-    pub(super) fn add(union: &mut Mask, others: &mut dyn Iterator<Item = Mask>, all: usize) {
-        while union.len() < all {
-            let Some(mask) = others.next() else { break };
-            union.0.iter_mut().zip(mask.0).for_each(|(word, more)| *word |= more);
+    pub(super) fn add(union: &mut Mask, threads: &[pid_t], of: &mut dyn FnMut(pid_t) -> Option<Mask>, all: usize) {
+        for &thread in threads {
+            if union.len() >= all {
+                break;
+            }
+            if let Some(mask) = of(thread) {
+                union.0.iter_mut().zip(mask.0).for_each(|(word, more)| *word |= more);
+            }
         }
     }
 
@@ -189,7 +193,8 @@ mod linux {
         }
         // `number:controllers:path`; the second version of control groups names no controllers. A
         // container may see the path that its group has outside, and its group as the root.
-        let groups = read(root.as_bytes(), "/proc/self/cgroup").unwrap_or_default();
+        let mut room = [0; 16_384];
+        let groups = read(root.as_bytes(), b"/proc/self/cgroup\0", &mut room).unwrap_or_default();
         let mut least = usize::MAX;
         for line in groups.split(|&byte| byte == b'\n') {
             let mut parts = line.splitn(3, |&byte| byte == b':').skip(1);
@@ -218,19 +223,19 @@ mod linux {
 
     /// The quota of the control group with this folder.
     fn quota_of(folder: &[u8]) -> Option<usize> {
-        let (quota, period) = match read(folder, "/cpu.max") {
-            Some(max) => {
-                let mut parts = max.split(|&byte| byte == b' ');
-                (number(parts.next()?), number(parts.next()?))
-            }
-            None => (number(&read(folder, "/cpu.cfs_quota_us")?), number(&read(folder, "/cpu.cfs_period_us")?)),
-        };
-        quota?.checked_div(period?)
+        let room = &mut [0; 64];
+        if let Some(max) = read(folder, b"/cpu.max\0", room) {
+            let mut parts = max.splitn(2, |&byte| byte == b' ');
+            return number(parts.next()?)?.checked_div(number(parts.next()?)?);
+        }
+        let quota = number(read(folder, b"/cpu.cfs_quota_us\0", room)?)?;
+        quota.checked_div(number(read(folder, b"/cpu.cfs_period_us\0", room)?)?)
     }
 
+    /// `file` ends with a zero byte.
     #[inline(never)] // one copy
-    fn read(folder: &[u8], file: &str) -> Option<Vec<u8>> {
-        fs::read(OsStr::from_bytes(&[folder, file.as_bytes()].concat())).ok()
+    fn read<'a>(folder: &[u8], file: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
+        os::read(CStr::from_bytes_with_nul(&[folder, file].concat()).ok()?, room)
     }
 
     #[inline(never)] // one copy
@@ -243,16 +248,12 @@ mod linux {
         let mut ids = Vec::new();
         // A `/proc` of a foreign PID namespace has ids of that namespace, which may belong to
         // foreign processes here.
-        let own = fs::read_link("/proc/self").ok().and_then(|id| number(id.as_os_str().as_bytes()));
+        let own = os::read_link(c"/proc/self", &mut [0; 16]).and_then(number);
         if own == Some(process::id() as usize) {
-            let Ok(threads) = fs::read_dir("/proc/self/task") else { return ids };
-            for thread in threads {
-                let Ok(thread) = thread else { break };
-                ids.extend(number(thread.file_name().as_bytes()).map(|id| id as pid_t));
-                if ids.len() == MOST_THREADS {
-                    break;
-                }
-            }
+            os::read_folder(c"/proc/self/task", &mut |name| {
+                ids.extend(number(name).map(|id| id as pid_t));
+                ids.len() < MOST_THREADS
+            });
         }
         ids
     }
@@ -333,21 +334,22 @@ mod tests {
     #[test]
     fn s25_the_union_of_masks_is_looked_for_until_it_is_the_whole() {
         use linux::add;
-        let looked = std::cell::Cell::new(0);
-        let others = || {
-            looked.set(0);
-            let masks = [vec![2, 3], vec![3], vec![700], vec![4]];
-            masks.into_iter().map(|ids| Mask::with(&ids)).inspect(|_| looked.set(looked.get() + 1))
-        };
         let union_of = |own: &[usize], all| {
-            let mut union = Mask::with(own);
-            add(&mut union, &mut others(), all);
-            union.ids().map(|core| core.id).collect::<Vec<_>>()
+            let (mut union, mut looked) = (Mask::with(own), 0);
+            let mut of = |thread: i32| {
+                looked += 1;
+                [&[2, 3][..], &[3], &[], &[700], &[4]]
+                    .get(thread as usize)
+                    .filter(|ids| !ids.is_empty())
+                    .map(|ids| Mask::with(ids))
+            };
+            add(&mut union, &[0, 1, 2, 3, 4], &mut of, all);
+            (union.ids().map(|core| core.id).collect::<Vec<_>>(), looked)
         };
-        assert_eq!((union_of(&[0], 64), looked.get()), (vec![0, 2, 3, 4, 700], 4));
-        assert_eq!((union_of(&[0], 3), looked.get()), (vec![0, 2, 3], 1));
-        assert_eq!((union_of(&[0, 1, 2], 3), looked.get()), (vec![0, 1, 2], 0));
-        assert_eq!((union_of(&[0, 1, 2, 3], 3), looked.get()), (vec![0, 1, 2, 3], 0));
+        assert_eq!(union_of(&[0], 64), (vec![0, 2, 3, 4, 700], 5));
+        assert_eq!(union_of(&[0], 3), (vec![0, 2, 3], 1));
+        assert_eq!(union_of(&[0, 1, 2], 3), (vec![0, 1, 2], 0));
+        assert_eq!(union_of(&[0, 1, 2, 3], 3), (vec![0, 1, 2, 3], 0));
     }
 
     #[cfg(target_os = "linux")]
