@@ -8,22 +8,21 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::sync::{Arc, Body, Condvar, JoinHandle, Mutex};
+use crate::sync::{Arc, Body, JoinHandle, Mutex, Thread, current, park_until};
 
 #[derive(Default)]
-pub(super) struct Threads {
-    present: Mutex<Present>,
-    ended: Condvar,
-}
+pub(super) struct Threads(Mutex<Present>);
 
 #[derive(Default)]
 struct Present {
     alive: usize,
     /// The threads of the pool that wait for the end of the other threads.
     waiting: usize,
+    /// Threads that wait for the next change.
+    parked: Vec<Thread>,
     handles: Vec<(usize, JoinHandle)>,
-    /// Threads that have signed off, with a few instructions left to run.
-    signed_off: Vec<JoinHandle>,
+    /// The last thread that has signed off, with a few instructions left to run.
+    signed_off: Option<JoinHandle>,
 }
 
 impl Threads {
@@ -38,7 +37,7 @@ impl Threads {
         leave: fn(),
     ) -> io::Result<()> {
         let threads_alive = Arc::clone(self);
-        let mut present = self.present.lock();
+        let mut present = self.0.lock();
         if present.alive >= limit {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -54,21 +53,24 @@ impl Threads {
 
     fn sign_off(&self, serial: usize) {
         let before = {
-            let mut present = self.present.lock();
+            let present = &mut *self.0.lock();
             present.alive -= 1;
-            let before = std::mem::take(&mut present.signed_off);
-            if let Some(at) = present.handles.iter().position(|(thread, _)| *thread == serial) {
-                let (_, handle) = present.handles.swap_remove(at);
-                present.signed_off.push(handle);
-            }
-            before
+            let at = present.handles.iter().position(|(thread, _)| *thread == serial);
+            at.and_then(|at| present.signed_off.replace(present.handles.swap_remove(at).1))
         };
-        self.ended.notify_all();
+        self.unpark();
         join(before);
     }
 
+    /// Something has changed for which threads wait.
+    #[inline(never)] // one copy
+    fn unpark(&self) {
+        let parked = std::mem::take(&mut self.0.lock().parked);
+        parked.iter().for_each(Thread::unpark);
+    }
+
     pub(super) fn alive(&self) -> usize {
-        self.present.lock().alive
+        self.0.lock().alive
     }
 
     /// Waits until all threads have ended, except the stranded threads. A caller that is a thread
@@ -81,32 +83,34 @@ impl Threads {
         stranded: impl Fn() -> usize,
     ) -> usize {
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-        let mut present = self.present.lock();
-        present.waiting += usize::from(caller_is_one);
-        self.ended.notify_all();
-        // A caller outside the pool waits for all threads: their own waits end first.
-        let discounted = |present: &Present| if caller_is_one { present.waiting } else { 0 };
-        while present.alive > discounted(&present) + stranded() {
-            match until {
-                Some(until) if self.ended.wait_until(&mut present, until).timed_out() => break,
-                Some(_) => {}
-                None => self.ended.wait(&mut present),
+        let own = usize::from(caller_is_one);
+        self.0.lock().waiting += own;
+        self.unpark();
+        let mut in_time = true;
+        let mut present = self.0.lock();
+        let left = loop {
+            // A caller outside the pool waits for all threads: their own waits end first.
+            let left = present.alive.saturating_sub(own * present.waiting + stranded());
+            if left == 0 || !in_time {
+                break left;
             }
-        }
-        let left = present.alive.saturating_sub(discounted(&present) + stranded());
-        present.waiting -= usize::from(caller_is_one);
-        let signed_off = std::mem::take(&mut present.signed_off);
+            present.parked.push(current());
+            drop(present);
+            in_time = park_until(until);
+            present = self.0.lock();
+        };
+        present.waiting -= own;
+        let signed_off = present.signed_off.take();
         drop(present);
         join(signed_off);
         left
     }
 }
 
-/// These threads have run all their code, and end within microseconds. After this call none of
-/// their instructions runs.
-fn join(threads: Vec<JoinHandle>) {
-    for thread in threads {
-        // A thread that panicked has ended as well.
-        let _ = thread.join();
-    }
+/// This thread has run all its code, and ends within microseconds. After this call none of its
+/// instructions runs.
+#[inline(never)] // one copy
+fn join(thread: Option<JoinHandle>) {
+    // A thread that panicked has ended as well.
+    let _ = thread.map(JoinHandle::join);
 }
