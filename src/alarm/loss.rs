@@ -38,11 +38,34 @@ impl Cause {
     }
 }
 
+/// Why a call failed; without a destructor, unlike an error of I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The number of the system's error.
+    System(i32),
+    Other(&'static str),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        error.raw_os_error().map_or(Self::Other("no error of the system"), Self::System)
+    }
+}
+
+impl From<Failure> for io::Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::System(number) => Self::from_raw_os_error(number),
+            Failure::Other(text) => Self::other(text),
+        }
+    }
+}
+
 /// Whether the alarms of a runtime are lost.
 #[derive(Debug, Default)]
 pub(crate) struct Loss {
     /// The cause, the call that failed, and the system's error.
-    told: OnceLock<(Cause, String)>,
+    told: OnceLock<(Cause, &'static str, Failure)>,
     /// Blocked threads cannot be woken any more.
     cut_off: AtomicBool,
     /// The number of blocked threads. Written at each wait, hence on its own cache line.
@@ -52,13 +75,13 @@ pub(crate) struct Loss {
 impl Loss {
     /// Notes a call that fails for good; threads in `wait` can still be woken.
     #[cold]
-    pub(super) fn note(&self, cause: Cause, call: &str, error: &io::Error) {
-        let _ = self.told.set((cause, format!("{call}: {error}")));
+    pub(super) fn note(&self, cause: Cause, call: &'static str, error: Failure) {
+        let _ = self.told.set((cause, call, error));
     }
 
     /// The same, for the descriptor through which threads are woken: threads in `wait` are cut off.
     #[cold]
-    pub(super) fn note_cut_off(&self, cause: Cause, call: &str, error: &io::Error) {
+    pub(super) fn note_cut_off(&self, cause: Cause, call: &'static str, error: Failure) {
         self.cut_off.store(true, Ordering::Release);
         self.note(cause, call, error);
     }
@@ -72,14 +95,15 @@ impl Loss {
         self.cut_off.load(Ordering::Acquire)
     }
 
-    /// The loss as a sentence for the user.
+    /// The loss that was noted, as a sentence for the user.
     pub(crate) fn message(&self) -> String {
-        let (cause, told) = self.told.get().map_or((Cause::Closed, ""), |(cause, told)| (*cause, told.as_str()));
+        let Some((cause, call, error)) = self.told.get() else { return String::new() };
+        let error = io::Error::from(*error);
         let happened = match cause {
             Cause::Closed => "the descriptors of a timer runtime were closed by other code of this process",
             Cause::Refused => "the system refuses a call to a timer runtime that it allowed before",
         };
-        format!("timerqueue: {happened} ({told}); the runtime has ended")
+        format!("timerqueue: {happened} ({call}: {error}); the runtime has ended")
     }
 
     /// Runs a blocking call, and counts the thread meanwhile.

@@ -32,9 +32,9 @@ pub(crate) struct SharedAlarm(Mutex<Instants>);
 
 struct Instants {
     /// By member; [`NEVER`]: not set.
-    of: Box<[u64]>,
+    of: Vec<u64>,
     /// By alarm: the instant to which it is set; [`NEVER`]: it has expired.
-    set: Box<[u64]>,
+    set: Vec<u64>,
     /// The last expiry's instant, the distance from the one before, and how many distances in a row
     /// were equal.
     last: u64,
@@ -92,8 +92,13 @@ impl Instants {
 
 impl SharedAlarm {
     pub(crate) fn new(members: usize, alarms: usize) -> Self {
-        let [of, set] = [members, alarms].map(|count| vec![NEVER; count].into_boxed_slice());
+        let (of, set) = (vec![NEVER; members], vec![NEVER; alarms]);
         Self(Mutex::new(Instants { of, set, last: 0, distance: 0, equal: 0, early: 0, sets: 0 }))
+    }
+
+    #[inline(never)] // one copy
+    pub(crate) fn row(count: usize, members: usize, alarms: usize) -> Vec<Self> {
+        (0..count).map(|_| Self::new(members, alarms)).collect()
     }
 
     /// Gives a member an instant; [`NEVER`] takes the instant back. `set` sets one of the alarms.

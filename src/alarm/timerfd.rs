@@ -66,7 +66,7 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use super::loss::Cause;
+use super::loss::{Cause, Failure};
 use super::rundown::Rundown;
 use super::{Backend, Event, Loss, PAUSE_NS, SharedAlarm, SystemClock};
 use crate::sync::Ordering;
@@ -118,9 +118,9 @@ pub(crate) struct TimerFd {
     /// Always readable.
     wake: Descriptor,
     stall_check: Descriptor,
-    timers: Box<[Descriptor]>,
+    timers: Vec<Descriptor>,
     /// With each timer, if alarms share timers; else empty.
-    shared: Box<[SharedAlarm]>,
+    shared: Vec<SharedAlarm>,
     /// The number of alarms that share a timer, but for the last timer, which may have fewer.
     alarms_per_timer: usize,
     /// Expires when the wall clock is set. Opened by the first `follow_wall`.
@@ -137,25 +137,25 @@ pub(crate) struct TimerFd {
     rundown: Rundown,
 }
 
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+fn check(result: libc::c_int) -> Result<libc::c_int, Failure> {
+    if result < 0 { Err(io::Error::last_os_error().into()) } else { Ok(result) }
 }
 
-fn owned(result: libc::c_int) -> io::Result<OwnedFd> {
+fn owned(result: libc::c_int) -> Result<OwnedFd, Failure> {
     let fd = check(result)?;
     // SAFETY: the kernel has just opened this descriptor for the caller, so it has no further
     // owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn timerfd(clock: libc::clockid_t) -> io::Result<OwnedFd> {
+fn timerfd(clock: libc::clockid_t) -> Result<OwnedFd, Failure> {
     // SAFETY: no pointers.
     owned(unsafe { libc::timerfd_create(clock, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) })
 }
 
 /// Sets a timer to an instant or, without `TFD_TIMER_ABSTIME`, to a length of time; zero disarms.
 /// The number is of a timer of ours, or of none.
-fn set_timer(fd: libc::c_int, flags: libc::c_int, ns: u64) -> io::Result<()> {
+fn set_timer(fd: libc::c_int, flags: libc::c_int, ns: u64) -> Result<(), Failure> {
     // An instant beyond 32 bits of seconds expires early, costs an empty sweep, and is set again.
     let seconds = Seconds::try_from(ns / NS_PER_SEC).unwrap_or(Seconds::MAX);
     let at = libc::timespec { tv_sec: seconds, tv_nsec: (ns % NS_PER_SEC) as _ };
@@ -168,12 +168,18 @@ fn set_timer(fd: libc::c_int, flags: libc::c_int, ns: u64) -> io::Result<()> {
 const NO_FILE: libc::c_int = -1;
 
 /// Whether a call without a file was refused for another reason than this.
-fn is_refused(without_file: io::Result<()>) -> bool {
-    without_file.is_err_and(|error| error.raw_os_error() != Some(libc::EBADF))
+fn is_refused(without_file: Result<(), Failure>) -> bool {
+    without_file.is_err_and(|error| error != Failure::System(libc::EBADF))
 }
 
 /// A call on a set's registration of a descriptor; `flags` are the awaited events.
-fn control(epoll: libc::c_int, op: libc::c_int, fd: libc::c_int, flags: libc::c_int, token: u64) -> io::Result<()> {
+fn control(
+    epoll: libc::c_int,
+    op: libc::c_int,
+    fd: libc::c_int,
+    flags: libc::c_int,
+    token: u64,
+) -> Result<(), Failure> {
     let mut event = libc::epoll_event { events: flags as u32, u64: token };
     // SAFETY: the kernel checks the numbers; `event` lives through the call.
     check(unsafe { libc::epoll_ctl(epoll, op, fd, &mut event) }).map(drop)
@@ -183,7 +189,7 @@ fn control(epoll: libc::c_int, op: libc::c_int, fd: libc::c_int, flags: libc::c_
 type Room = [MaybeUninit<libc::epoll_event>; EVENTS_AT_ONCE];
 
 /// Waits for events of a set; returns the number filled in.
-fn wait_for(epoll: libc::c_int, room: &mut Room, limit_ms: libc::c_int) -> io::Result<usize> {
+fn wait_for(epoll: libc::c_int, room: &mut Room, limit_ms: libc::c_int) -> Result<usize, Failure> {
     let buffer = room.as_mut_ptr().cast();
     // SAFETY: the kernel checks the number; the buffer has room for the given number of events.
     check(unsafe { libc::epoll_wait(epoll, buffer, EVENTS_AT_ONCE as libc::c_int, limit_ms) }).map(|n| n as usize)
@@ -191,11 +197,11 @@ fn wait_for(epoll: libc::c_int, room: &mut Room, limit_ms: libc::c_int) -> io::R
 
 /// Whether the timer, which is the only member of the set, expires within this time; disarms the
 /// timer.
-fn expires(epoll: &OwnedFd, timer: &OwnedFd, within_ms: libc::c_int) -> io::Result<bool> {
+fn expires(epoll: &OwnedFd, timer: &OwnedFd, within_ms: libc::c_int) -> Result<bool, Failure> {
     let mut room = [const { MaybeUninit::uninit() }; EVENTS_AT_ONCE];
     let expired = loop {
         match wait_for(epoll.as_raw_fd(), &mut room, within_ms) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(Failure::System(libc::EINTR)) => {}
             result => break result? > 0,
         }
     };
@@ -208,9 +214,9 @@ fn expires(epoll: &OwnedFd, timer: &OwnedFd, within_ms: libc::c_int) -> io::Resu
 ///
 /// # Errors
 /// The system refuses a call, or timers do not expire at all.
-fn follows(epoll: &OwnedFd, timer: &OwnedFd, clock: SystemClock) -> io::Result<bool> {
+fn follows(epoll: &OwnedFd, timer: &OwnedFd, clock: SystemClock) -> Result<bool, Failure> {
     let expires_at = |at: u64, within_ms| match set_timer(timer.as_raw_fd(), libc::TFD_TIMER_ABSTIME, at.max(1)) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+        Err(Failure::System(libc::EINVAL)) => Ok(None),
         result => result.and_then(|()| expires(epoll, timer, within_ms)).map(Some),
     };
     if expires_at(clock.now(), EXPIRES_WITHIN_MS)? == Some(true) {
@@ -224,7 +230,7 @@ fn follows(epoll: &OwnedFd, timer: &OwnedFd, clock: SystemClock) -> io::Result<b
     if expires(epoll, timer, EXPIRES_SURELY_MS)? {
         return Ok(false);
     }
-    Err(io::Error::other("a timer of the system that is due does not expire"))
+    Err(Failure::Other("a timer of the system that is due does not expire"))
 }
 
 impl TimerFd {
@@ -233,17 +239,14 @@ impl TimerFd {
         let mut timers = alarms.min(descriptor_limit() / SHARE_OF_DESCRIPTORS).max(1);
         loop {
             match Self::with_timers(clock, alarms, alarms.div_ceil(timers)) {
-                Err(error)
-                    if timers > 1 && [Some(libc::EMFILE), Some(libc::ENFILE)].contains(&error.raw_os_error()) =>
-                {
-                    timers = timers.div_ceil(FEWER);
-                }
-                result => return result,
+                Ok(opened) => return Ok(opened),
+                Err(Failure::System(libc::EMFILE | libc::ENFILE)) if timers > 1 => timers = timers.div_ceil(FEWER),
+                Err(error) => return Err(error.into()),
             }
         }
     }
 
-    fn with_timers(clock: SystemClock, alarms: usize, alarms_per_timer: usize) -> io::Result<Self> {
+    fn with_timers(clock: SystemClock, alarms: usize, alarms_per_timer: usize) -> Result<Self, Failure> {
         let origin = ForkGuard::here()?;
         let stall_check = timerfd(clock.id())?;
         let count = alarms.div_ceil(alarms_per_timer);
@@ -274,7 +277,7 @@ impl TimerFd {
             wake: Descriptor::new(wake),
             stall_check: Descriptor::new(stall_check),
             timers: timers.into_iter().map(Descriptor::new).collect(),
-            shared: (0..shares).map(|_| SharedAlarm::new(alarms_per_timer, 1)).collect(),
+            shared: SharedAlarm::row(shares, alarms_per_timer, 1),
             alarms_per_timer,
             wall: OnceLock::new(),
             tag,
@@ -325,7 +328,7 @@ impl TimerFd {
             match set_timer(fd.as_raw_fd(), libc::TFD_TIMER_ABSTIME, at) {
                 // Code that stands in for the system makes something else of the instant. (Or the
                 // file is none of ours: the next call tells.)
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.distrust(),
+                Err(Failure::System(libc::EINVAL)) => self.distrust(),
                 result => return self.note_unless_set(fd, result),
             }
         }
@@ -355,14 +358,14 @@ impl TimerFd {
 
     /// A timer accepts each time: the nanoseconds are below a second, and the kernel caps seconds
     /// beyond its range. So an error is a loss.
-    fn note_unless_set(&self, fd: &OwnedFd, result: io::Result<()>) {
+    fn note_unless_set(&self, fd: &OwnedFd, result: Result<(), Failure>) {
         let Err(error) = result else { return };
         let refused = is_refused(set_timer(NO_FILE, 0, 0)) || self.is_member(fd).is_ok();
-        self.loss.note(Cause::of(refused), "timerfd_settime", &error);
+        self.loss.note(Cause::of(refused), "timerfd_settime", error);
     }
 
     /// Changes the set's registration of a descriptor.
-    fn control(&self, op: libc::c_int, fd: &OwnedFd, flags: libc::c_int, event: u64) -> io::Result<()> {
+    fn control(&self, op: libc::c_int, fd: &OwnedFd, flags: libc::c_int, event: u64) -> Result<(), Failure> {
         control(self.epoll.as_raw_fd(), op, fd.as_raw_fd(), flags, self.tag | event)
     }
 
@@ -374,20 +377,23 @@ impl TimerFd {
 
     /// Checks that a descriptor is registered in the set. (One that is cannot be added again: this
     /// fails and changes nothing.)
-    fn is_member(&self, fd: &OwnedFd) -> io::Result<()> {
+    fn is_member(&self, fd: &OwnedFd) -> Result<(), Failure> {
         match self.control(libc::EPOLL_CTL_ADD, fd, 0, WAKE) {
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+            Err(Failure::System(libc::EEXIST)) => Ok(()),
             Err(error) => Err(error),
             Ok(()) => {
                 let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
-                Err(io::Error::other("another file has the number of a descriptor"))
+                Err(Failure::Other("another file has the number of a descriptor"))
             }
         }
     }
 
     /// All descriptors registered in the set.
-    fn members(&self) -> impl Iterator<Item = &Descriptor> {
-        [&self.wake, &self.stall_check].into_iter().chain(&self.timers).chain(self.wall.get())
+    fn members(&self) -> Vec<&Descriptor> {
+        let mut members = vec![&self.wake, &self.stall_check];
+        members.extend(&self.timers);
+        members.extend(self.wall.get());
+        members
     }
 
     /// Waits for events; returns the number filled in. `None`: the descriptors are lost.
@@ -402,10 +408,10 @@ impl TimerFd {
                 Ok(0) => self.look(),
                 Ok(n) => return Some(n),
                 // A signal is a return without an event.
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => return Some(0),
+                Err(Failure::System(libc::EINTR)) => return Some(0),
                 Err(error) => {
                     let refused = is_refused(wait_for(NO_FILE, events, 0).map(drop));
-                    self.loss.note_cut_off(Cause::of(refused), "epoll_wait", &error);
+                    self.loss.note_cut_off(Cause::of(refused), "epoll_wait", error);
                 }
             }
         }
@@ -421,26 +427,26 @@ impl TimerFd {
             let Err(error) = self.is_member(fd) else { continue };
             let cause = Self::cause_of_refused_control();
             if std::ptr::eq(fd, &self.wake) {
-                return self.loss.note_cut_off(cause, "epoll_ctl", &error);
+                return self.loss.note_cut_off(cause, "epoll_ctl", error);
             }
-            return self.loss.note(cause, "epoll_ctl", &error);
+            return self.loss.note(cause, "epoll_ctl", error);
         }
     }
 
     /// Sets the timer on the wall clock to the end of time, to be cancelled when that clock is set.
-    fn arm_wall(&self, wall: &OwnedFd) -> io::Result<()> {
+    fn arm_wall(&self, wall: &OwnedFd) -> Result<(), Failure> {
         if !self.origin.is_here() {
             return Ok(());
         }
         let flags = libc::TFD_TIMER_ABSTIME | libc::TFD_TIMER_CANCEL_ON_SET;
         match set_timer(wall.as_raw_fd(), flags, u64::MAX) {
             // Reports a cancellation that this call resets; the timer is set all the same.
-            Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => Ok(()),
+            Err(Failure::System(libc::ECANCELED)) => Ok(()),
             result => result,
         }
     }
 
-    fn open_wall(&self) -> io::Result<OwnedFd> {
+    fn open_wall(&self) -> Result<OwnedFd, Failure> {
         let wall = timerfd(libc::CLOCK_REALTIME)?;
         // Refused by emulations of Linux without cancellation.
         self.arm_wall(&wall)?;
@@ -479,7 +485,7 @@ impl Backend for TimerFd {
         }
         self.unless_closed(|| {
             if let Err(error) = self.control(libc::EPOLL_CTL_MOD, &self.wake, EDGE, WAKE) {
-                self.loss.note_cut_off(Self::cause_of_refused_control(), "epoll_ctl", &error);
+                self.loss.note_cut_off(Self::cause_of_refused_control(), "epoll_ctl", error);
             }
         });
     }
@@ -496,8 +502,8 @@ impl Backend for TimerFd {
             // SAFETY: `epoll_wait` returned `n`, so the kernel has filled in the first `n`.
             let token = unsafe { event.assume_init_ref().u64 };
             if token & !EVENT_MASK != self.tag {
-                let error = io::Error::other("the event of another set");
-                self.loss.note_cut_off(Cause::Closed, "epoll_wait", &error);
+                let error = Failure::Other("the event of another set");
+                self.loss.note_cut_off(Cause::Closed, "epoll_wait", error);
                 return report(Event::Lost);
             }
             report(match token & EVENT_MASK {
@@ -621,7 +627,7 @@ mod tests {
         // SAFETY: an open descriptor, and no pointers.
         let has = |fd: &OwnedFd, get, flag| unsafe { libc::fcntl(fd.as_raw_fd(), get) } & flag != 0;
         assert!(has(&alarms.epoll, libc::F_GETFD, libc::FD_CLOEXEC));
-        for fd in alarms.members().map(|fd| &**fd).chain([&wall]) {
+        for fd in alarms.members().into_iter().map(|fd| &**fd).chain([&wall]) {
             assert!(has(fd, libc::F_GETFD, libc::FD_CLOEXEC) && has(fd, libc::F_GETFL, libc::O_NONBLOCK), "{fd:?}");
         }
     }

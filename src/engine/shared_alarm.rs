@@ -34,12 +34,12 @@ fn is_shared_point(at: u64) -> bool {
 
 /// The shared alarms of so many shards. (A single one sets alarms ahead, too.)
 pub(super) fn shared_alarms(shards: usize) -> Box<[SharedAlarm]> {
-    (0..shards.div_ceil(SHARE)).map(|group| SharedAlarm::new((shards - group * SHARE).min(SHARE), ALARMS)).collect()
+    SharedAlarm::row(shards.div_ceil(SHARE), SHARE, ALARMS).into()
 }
 
 /// The number of the backend's alarms for so many shards.
 pub(crate) fn alarms(shards: usize) -> usize {
-    shards + shared_alarms(shards).len() * ALARMS
+    shards + shards.div_ceil(SHARE) * ALARMS
 }
 
 /// Whether a shard has its next instant in the shared alarm.

@@ -128,7 +128,7 @@ impl<S: Sys> Kqueue<S> {
             return;
         }
         if let Err(error) = insist(&self.sys, &self.trigger) {
-            self.loss.note_cut_off(Cause::Closed, "kevent", &error);
+            self.loss.note_cut_off(Cause::Closed, "kevent", error.into());
         }
     }
 
@@ -145,7 +145,7 @@ impl<S: Sys> Kqueue<S> {
         }
         // An attached timer accepts every time in range.
         if let Err(error) = insist(&self.sys, &timer) {
-            self.loss.note(Cause::Closed, "kevent", &error);
+            self.loss.note(Cause::Closed, "kevent", error.into());
         }
     }
 
@@ -203,7 +203,7 @@ impl<S: Sys> Backend for Kqueue<S> {
             // A signal is a return without an event.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
             Err(error) => {
-                self.loss.note_cut_off(Cause::Closed, "kevent", &error);
+                self.loss.note_cut_off(Cause::Closed, "kevent", error.into());
                 return report(Event::Lost);
             }
         };
