@@ -5,6 +5,8 @@
 //! reading, which need not start the runtime; from then on no default runtime with another clock
 //! can be started. [`STARTING`] is held while the runtime starts and while its clock is settled.
 
+#![allow(unsafe_code)] // a pointer to a value that is never freed
+
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,10 +19,12 @@ use super::{
 };
 use crate::engine::current::{self, Scope};
 use crate::sync::Ordering;
-use crate::sync::unmodelled::{AtomicU8, Mutex, MutexGuard, OnceLock};
+use crate::sync::unmodelled::{AtomicPtr, AtomicU8, Mutex, MutexGuard};
 use crate::time::Timestamp;
 
-static GLOBAL: OnceLock<DefaultRuntime> = OnceLock::new();
+/// Null before the start. A forked child may start a default runtime of its own, which takes the
+/// place of the parent's in the memory of the child alone.
+static GLOBAL: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
 static STARTING: Mutex<()> = Mutex::new(());
 /// The clock of the default runtime: [`OPEN`], [`USUAL`], [`OTHER`] or [`FORBIDDEN`].
 static CLOCK: AtomicU8 = AtomicU8::new(OPEN);
@@ -33,51 +37,20 @@ const OTHER: u8 = 2;
 /// None: the program forbids the default runtime, for good.
 const FORBIDDEN: u8 = 3;
 
-/// A default runtime, and that of a forked child, in the memory of the child alone. Forks are few,
-/// so this list is short.
-struct DefaultRuntime {
-    runtime: Runtime,
-    of_child: OnceLock<&'static Self>,
-}
-
-impl DefaultRuntime {
-    fn new(runtime: Runtime) -> Self {
-        Self { runtime, of_child: OnceLock::new() }
-    }
-
-    /// The default runtime of this process.
-    #[inline]
-    fn last(&'static self) -> &'static Runtime {
-        match self.of_child.get() {
-            None => &self.runtime,
-            Some(of_child) => of_child.last_of_child(),
-        }
-    }
-
-    #[cold]
-    fn last_of_child(&'static self) -> &'static Runtime {
-        self.last()
-    }
-
-    /// Makes this the default runtime. The caller holds [`STARTING`].
-    fn set(runtime: Runtime) -> &'static Runtime {
-        match GLOBAL.get() {
-            None => GLOBAL.get_or_init(|| Self::new(runtime)).last(),
-            Some(mut before) => {
-                while let Some(of_child) = before.of_child.get() {
-                    before = of_child;
-                }
-                before.of_child.get_or_init(|| Box::leak(Box::new(Self::new(runtime)))).last()
-            }
-        }
-    }
+/// Makes this the default runtime. The caller holds [`STARTING`].
+fn set(runtime: Runtime) -> &'static Runtime {
+    let runtime = Box::into_raw(Box::new(runtime));
+    GLOBAL.store(runtime, Ordering::Release);
+    // SAFETY: just allocated, and never freed.
+    unsafe { &*runtime }
 }
 
 /// The default runtime, if started: of this process, or of the parent from which this process was
 /// forked.
 #[inline]
 pub(super) fn started() -> Option<&'static Runtime> {
-    GLOBAL.get().map(DefaultRuntime::last)
+    // SAFETY: null, or a runtime of `set`, which is never freed.
+    unsafe { GLOBAL.load(Ordering::Acquire).as_ref() }
 }
 
 fn starting() -> MutexGuard<'static, ()> {
@@ -149,7 +122,7 @@ impl RuntimeBuilder {
             }
         }
         match self.launch() {
-            Ok(runtime) => Ok(DefaultRuntime::set(runtime)),
+            Ok(runtime) => Ok(set(runtime)),
             Err(error) => {
                 if settles {
                     CLOCK.store(OPEN, Ordering::Release);
@@ -231,7 +204,7 @@ impl Runtime {
             return Err(StartError::Forbidden);
         }
         let runtime = Self::builder().start()?;
-        Ok(DefaultRuntime::set(runtime))
+        Ok(set(runtime))
     }
 
     /// Forbids the default runtime in this process, for good: for tests, of which each runs on

@@ -227,10 +227,11 @@ impl RuntimeError {
     #[track_caller]
     pub(crate) fn not_started(self) -> ! {
         match &self {
-            Self::NotStarted(error) => match std::error::Error::source(error) {
-                Some(source) => panic!("failed to start the default timer runtime: {error}: {source} ({error:?})"),
-                None => panic!("failed to start the default timer runtime: {error} ({error:?})"),
-            },
+            // No use of `source`, whose table has the text for `Debug` as well.
+            Self::NotStarted(error @ (StartError::Alarm(source) | StartError::Thread(source))) => {
+                panic!("failed to start the default timer runtime: {error}: {source}")
+            }
+            Self::NotStarted(error) => panic!("failed to start the default timer runtime: {error}"),
             Self::Ended | Self::Forked => panic!("{self}"),
         }
     }
