@@ -38,6 +38,7 @@ use loom::thread;
 use crate::alarm::clock::MODEL_CLOCK;
 use crate::alarm::{Backend, Event, SystemClock};
 use crate::loom_models::explore::{explore_all, explore_fewest};
+use crate::one_drop::OneDrop;
 use crate::pool::jobs::{Batch, run_jobs};
 use crate::pool::{Driver, Pool, PoolConfig, Ran, Swept, Tick, Timing, WorkerLocal};
 
@@ -117,7 +118,7 @@ impl Toy {
 
     /// A worker runs all jobs that it finds, or up to the callback that blocks, after so many.
     /// Returns what others may steal from.
-    fn work(&self, local: WorkerLocal<usize>, returns: usize) -> WorkerLocal<usize> {
+    fn work(&self, local: OneDrop<WorkerLocal<usize>>, returns: usize) -> OneDrop<WorkerLocal<usize>> {
         RETURN.with(|left| left.set(returns));
         let ran = catch_unwind(AssertUnwindSafe(|| run_jobs(self, &local, None)));
         if ran.is_ok() && self.pool.is_stopping() {
@@ -137,7 +138,7 @@ impl Toy {
     }
 }
 
-fn spawn(toy: &Arc<Toy>, returns: usize) -> thread::JoinHandle<WorkerLocal<usize>> {
+fn spawn(toy: &Arc<Toy>, returns: usize) -> thread::JoinHandle<OneDrop<WorkerLocal<usize>>> {
     let (toy, local) = (Arc::clone(toy), toy.pool.join());
     thread::spawn(move || toy.work(local, returns))
 }

@@ -14,7 +14,7 @@ use std::{future::Future, pin::Pin};
 use crate::alarm::clock::MODEL_CLOCK;
 use crate::alarm::virtual_time::VirtualTime;
 use crate::alarm::{Clock, SystemClock};
-use crate::engine::{Engine, Hooks, InOrder};
+use crate::engine::{Engine, InOrder};
 use crate::runtime::RuntimeHandle;
 use crate::sync::Mutex;
 
@@ -42,7 +42,7 @@ impl Manual {
 
     fn on(clock: Clock, virtual_time: Arc<VirtualTime>) -> Self {
         let core = crate::sys::topology::CoreId { id: 0 };
-        let engine = Engine::new(1, &[core], clock, None, Hooks::default());
+        let engine = Engine::new(1, &[core], clock, None, Default::default());
         Self { engine, virtual_time, step: Mutex::default(), _clock: ModelClock }
     }
 

@@ -168,6 +168,7 @@ macro_rules! fused {
 // The layers, bottom up. A module uses lower layers only; `tests/tidy.rs` checks this.
 mod budget;
 mod histogram;
+mod one_drop;
 mod ordered_map;
 mod slab;
 mod sync;

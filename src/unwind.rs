@@ -25,8 +25,14 @@ pub(crate) trait Tell {
 #[inline]
 pub(crate) fn contain(to: &impl Tell, action: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
-        to.tell(payload);
+        tell(to, payload);
     }
+}
+
+#[cold]
+#[inline(never)] // one copy, off the usual path
+fn tell(to: &impl Tell, payload: Payload) {
+    to.tell(payload);
 }
 
 /// Drops values with destructors of the user's, as [`contain`] does.
@@ -66,7 +72,7 @@ pub(crate) fn discard(mut payload: Payload) {
 pub(crate) fn catch_first(first: &mut Option<Payload>, to: &impl Tell, action: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
         match first {
-            Some(_) => to.tell(payload),
+            Some(_) => tell(to, payload),
             None => *first = Some(payload),
         }
     }
@@ -76,7 +82,7 @@ pub(crate) fn catch_first(first: &mut Option<Payload>, to: &impl Tell, action: i
 /// second panic would abort the process, and `to` is told.
 pub(crate) fn resume(first: Option<Payload>, to: &impl Tell) {
     match first {
-        Some(payload) if std::thread::panicking() => to.tell(payload),
+        Some(payload) if std::thread::panicking() => tell(to, payload),
         Some(payload) => resume_unwind(payload),
         None => {}
     }

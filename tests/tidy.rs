@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[&[&str]] = &[
     &["sync"],
     &["sys", "time"],
-    &["unwind", "budget", "histogram", "ordered_map", "slab"],
+    &["unwind", "budget", "histogram", "one_drop", "ordered_map", "slab"],
     &["queue"],
     &["alarm"],
     &["pool"],

@@ -370,17 +370,18 @@ impl Agenda {
             engine.sweep_by_hand(queue, &mut swept);
             self.put(&engine, swept.drain(..));
         }
-        let (mut run, mut scope) = (0, None::<(Arc<Engine>, Scope)>);
+        let (mut run, mut scope) = (0, None::<(*const Engine, Scope)>);
         loop {
             let next = self.due.lock().pop();
             let Some(Due { engine, tick, .. }) = next else {
                 self.due.lock().shrink_to(KEPT); // an instant may have many due timers
                 return run;
             };
-            // A callback that names no runtime uses its own.
-            if !scope.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, &engine)) {
+            // A callback that names no runtime uses its own, which the scope keeps alive.
+            let of = Arc::as_ptr(&engine);
+            if scope.as_ref().is_none_or(|&(before, _)| before != of) {
                 drop(scope.take());
-                scope = Some((Arc::clone(&engine), Scope::enter(Owner::of(&engine).core())));
+                scope = Some((of, Scope::enter(Owner::of(&engine).core())));
             }
             // A further tick of the same timer takes its place in the order; the callback may wait,
             // and it runs meanwhile.

@@ -35,7 +35,7 @@ impl CoreRef {
 pub(crate) struct Owner {
     pub(crate) engine: Arc<Engine>,
     /// A reference for each queue of the engine.
-    refs: Box<[Arc<CoreRef>]>,
+    refs: Vec<Arc<CoreRef>>,
 }
 
 impl Owner {

@@ -38,6 +38,7 @@ pub(crate) use self::waker_entry::{Looked, WakerEntry};
 use self::wall_registry::WallRegistry;
 pub(crate) use self::wall_registry::{change_wall, start_wall};
 use crate::alarm::{Clock, Loss, SharedAlarm};
+use crate::one_drop::OneDrop;
 use crate::pool::{BATCH, Counts, Metrics, Pool, Ran, Tick};
 use crate::sync::unmodelled::{self, AtomicUsize, OnceLock, fence};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
@@ -86,7 +87,7 @@ pub(crate) struct Engine {
     unfired: unmodelled::Mutex<Option<Vec<Firing>>>,
     /// Of these, the handed-over callbacks that wait in [`Self::wait_for_driver`].
     waiting_by_hand: AtomicUsize,
-    hooks: Hooks,
+    hooks: OneDrop<Hooks>,
     pool_news: PoolNews,
     panics: AtomicU64,
     /// The firings on the driver of a manual clock, or on an executor of the program's.
@@ -110,7 +111,7 @@ pub(crate) struct Engine {
 
 /// The parts of an engine in real time: the threads, which wait for the alarms.
 pub(crate) struct NativeParts {
-    pub(crate) pool: Pool<Engine>,
+    pub(crate) pool: OneDrop<Pool<Engine>>,
     /// Where callbacks run instead of the pool.
     pub(crate) executor: Option<Box<Executor>>,
 }
@@ -123,16 +124,19 @@ impl Engine {
         cores: &[CoreId],
         clock: Clock,
         native: Option<Box<NativeParts>>,
-        hooks: Hooks,
+        hooks: OneDrop<Hooks>,
     ) -> Arc<Self> {
         let shard_of_cpu = queues_of(cores, queues);
         let walls = WallRegistry::new(native.is_none());
         let shared_alarms = shared_alarm::shared_alarms(if native.is_some() { queues } else { 0 });
+        let origin = ForkGuard::here_if_told();
         let engine = Arc::new_cyclic(|me| {
+            // First what may unwind, by the signatures: then no code drops the rest.
             let number = EngineNumber::of(me);
+            let shards = (0..queues).map(|i| ShardRef::new(i, clock.clone(), number)).collect();
             Self {
                 number,
-                shards: (0..queues).map(|i| ShardRef::new(i, clock.clone(), number)).collect(),
+                shards,
                 shard_of_cpu,
                 next_shard: AtomicU64::new(0),
                 native: native.map(|native| *native),
@@ -153,7 +157,7 @@ impl Engine {
                 ended_at: unmodelled::AtomicU64::new(NEVER),
                 clock,
                 walls,
-                origin: ForkGuard::here_if_told(),
+                origin,
             }
         });
         for shard in engine.shards() {
@@ -488,7 +492,7 @@ impl Engine {
                 if batch.is_empty() {
                     break;
                 }
-                batch.drain(..).for_each(|entry| self.leave(entry));
+                std::mem::take(&mut batch).into_iter().for_each(|entry| self.leave(entry));
             }
         }
     }
@@ -539,7 +543,7 @@ impl Engine {
         self.close();
         if !self.hooks.tell_panic(CallbackPanic { payload: Box::new(loss.message()), label: None }) {
             // If standard error is closed too, the message is lost.
-            let _ = writeln!(std::io::stderr(), "{}", loss.message());
+            let _ = std::io::stderr().write_all((loss.message() + "\n").as_bytes());
         }
     }
 }
@@ -556,7 +560,7 @@ impl Drop for Engine {
         // The thread is any, perhaps in the middle of an operation: a panic of the destructor of a
         // hook is caught. The panic handler goes last, and is told of the others.
         let executor = self.native.as_mut().and_then(|native| native.executor.take());
-        let Hooks { slow, thread_begins, thread_ends, observer, .. } = &mut self.hooks;
+        let Hooks { slow, thread_begins, thread_ends, observer, .. } = &mut *self.hooks;
         let (slow, observer) = (slow.take(), observer.take());
         let of_threads = [thread_begins.take(), thread_ends.take()];
         contain_drop(self, executor);

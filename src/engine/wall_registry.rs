@@ -32,7 +32,7 @@ use super::observe::{Context, Settings};
 use super::shard::{Changed, Shard, ShardState, end_section};
 use crate::alarm::Clock;
 use crate::queue::{Kind, MissedTicks, Schedule};
-use crate::sync::unmodelled::AtomicUsize;
+use crate::sync::unmodelled::{self, AtomicUsize};
 use crate::sync::{Arc, AtomicBool, OnceLock, Ordering};
 use crate::time::instant;
 
@@ -57,6 +57,8 @@ pub(crate) struct WallRegistry {
     looks: AtomicBool,
     /// Made with the first wall timer of a runtime that is not on a manual clock.
     own: OnceLock<Own>,
+    /// [`Self::end`], once a wall timer is made: a program without one is linked without that.
+    ends: unmodelled::OnceLock<fn(&Engine, bool)>,
 }
 
 /// The runtime's own timers.
@@ -89,12 +91,14 @@ impl WallRegistry {
             told: AtomicBool::new(manual),
             looks: AtomicBool::new(false),
             own: OnceLock::new(),
+            ends: unmodelled::OnceLock::new(),
         }
     }
 
     /// Called before a wall timer is made. Each call asks the system for reports of steps, until
     /// the system agrees.
     fn prepare(&self, engine: &Engine) {
+        self.ends.get_or_init(|| Self::end);
         if let Some(native) = &engine.native {
             self.own.get_or_init(|| Own::new(engine));
             if !self.told.load(Ordering::Acquire) && native.pool.alarms.follow_wall() {
@@ -210,7 +214,13 @@ impl WallRegistry {
     /// The runtime ends, and its shards are closed: disposes all waiting timers. `keeps`: but those
     /// of the program, which are in the queues too, or have a job there.
     pub(crate) fn close(&self, engine: &Engine, keeps: bool) {
-        if let Some(own) = self.own.get() {
+        if let Some(end) = self.ends.get() {
+            end(engine, keeps);
+        }
+    }
+
+    fn end(engine: &Engine, keeps: bool) {
+        if let Some(own) = engine.walls.own.get() {
             entry::dispose(&own.follow);
             entry::dispose(&own.look);
         }

@@ -129,8 +129,7 @@ fn s56_timers_are_made_and_changed_and_disposed_and_fire_while_steps_are_followe
 fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond() {
     let virtual_time = std::sync::Arc::new(VirtualTime::default());
     let clock = Clock::Manual { virtual_time: std::sync::Arc::clone(&virtual_time), boot: false };
-    let engine =
-        Engine::new(1, &[crate::sys::topology::CoreId { id: 0 }], clock, None, crate::engine::Hooks::default());
+    let engine = Engine::new(1, &[crate::sys::topology::CoreId { id: 0 }], clock, None, Default::default());
     let walls = &engine.walls;
     walls.told.store(false, Ordering::Relaxed);
     walls.own.get_or_init(|| Own::new(&engine));
@@ -199,8 +198,7 @@ fn s56_a_walk_reaches_all_timers_while_others_come_and_go() {
     const TIMERS: u64 = 3 * BLOCK as u64 + 7;
     let virtual_time = std::sync::Arc::new(VirtualTime::default());
     let clock = Clock::Manual { virtual_time: std::sync::Arc::clone(&virtual_time), boot: false };
-    let engine =
-        Engine::new(1, &[crate::sys::topology::CoreId { id: 0 }], clock, None, crate::engine::Hooks::default());
+    let engine = Engine::new(1, &[crate::sys::topology::CoreId { id: 0 }], clock, None, Default::default());
     let shard = engine.shards().next().expect("one queue");
     let start = virtual_time.wall();
     let at = |i: u64| start + Duration::from_secs(10_000 + i);

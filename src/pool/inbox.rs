@@ -20,7 +20,9 @@ type Blocks<J> = LinkedList<VecDeque<J>>;
 
 /// A single block, empty.
 fn block<J>() -> Blocks<J> {
-    LinkedList::from([VecDeque::with_capacity(BLOCK)])
+    let mut blocks = LinkedList::new();
+    blocks.push_back(VecDeque::with_capacity(BLOCK));
+    blocks
 }
 
 /// Takes a job. With the last job of a block that is not the only one, the block is put into

@@ -54,6 +54,7 @@ use self::stall_check::StallCheck;
 use self::threads::Threads;
 use self::worker::{WorkerLocal, WorkerShared, Workers};
 use crate::alarm::{Backend, Loss, SystemClock};
+use crate::one_drop::OneDrop;
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, unmodelled};
 use crate::sys::os::fetch_line;
 use crate::sys::topology::{CoreId, Mask, confine};
@@ -485,12 +486,11 @@ impl<W: Driver> Pool<W> {
     }
 
     /// A worker from which other workers can steal.
-    fn join(&self) -> WorkerLocal<W::Tick> {
+    fn join(&self) -> OneDrop<WorkerLocal<W::Tick>> {
         let mut workers = self.workers.lock();
         let serial = workers.last().map_or(0, |last| last.serial + 1);
-        let local = WorkerLocal::new(serial, self.now(), self.config.timing.first_look);
-        let mut all = Vec::with_capacity(workers.len() + 1);
-        all.extend(workers.iter().cloned());
+        let local = OneDrop::new(WorkerLocal::new(serial, self.now(), self.config.timing.first_look));
+        let mut all = Vec::clone(&workers);
         all.push(Arc::clone(&local.shared));
         *workers = Arc::new(all);
         self.workers_version.fetch_add(1, Ordering::Release);
@@ -503,7 +503,9 @@ impl<W: Driver> Pool<W> {
     /// waits.
     fn leave(&self, local: &WorkerLocal<W::Tick>) -> bool {
         let mut workers = self.workers.lock();
-        let others: Vec<_> = workers.iter().filter(|worker| !Arc::ptr_eq(worker, &local.shared)).cloned().collect();
+        let mut others = Vec::clone(&workers);
+        let own = others.iter().position(|worker| Arc::ptr_eq(worker, &local.shared));
+        own.map(|own| others.remove(own));
         let last = others.is_empty() && self.is_stopping();
         *workers = Arc::new(others);
         self.workers_version.fetch_add(1, Ordering::Release);

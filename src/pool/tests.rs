@@ -187,7 +187,7 @@ impl Notes {
     }
 
     /// A worker from which others can steal.
-    fn worker(&self) -> WorkerLocal<u32> {
+    fn worker(&self) -> OneDrop<WorkerLocal<u32>> {
         self.pool.join()
     }
 
@@ -205,12 +205,12 @@ impl Notes {
 
     /// A worker that has rested for this long takes an expiry: a job to be run at once, and a job
     /// in its deque.
-    fn takes_two(&self, rested: Duration) -> WorkerLocal<u32> {
+    fn takes_two(&self, rested: Duration) -> OneDrop<WorkerLocal<u32>> {
         self.takes_two_beside(rested, Swept::default())
     }
 
     /// The same; its sweep has left and set such alarms.
-    fn takes_two_beside(&self, rested: Duration, swept: Swept) -> WorkerLocal<u32> {
+    fn takes_two_beside(&self, rested: Duration, swept: Swept) -> OneDrop<WorkerLocal<u32>> {
         let local = self.worker();
         local.note(0, swept);
         local.pace.set_job_ns(1);

@@ -357,7 +357,7 @@ fn poll<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>) -> Polled<W::Tick> {
 
 /// Sweeps a queue into a job: all ticks of a section. If the sweep must go on, that is a second
 /// job, in the deque: another worker takes it, and so sweeps a batch of its own.
-#[inline]
+#[inline(never)] // one copy: with the driver's part it is the longest function of the crate
 pub(super) fn sweep<W: Driver>(work: &W, local: &WorkerLocal<W::Tick>, queue: usize) -> Option<Job<W::Tick>> {
     let mut batch = Batch::new();
     let swept = work.sweep(queue, &mut batch);

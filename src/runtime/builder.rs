@@ -11,6 +11,7 @@ use super::{CallbackJob, CallbackPanic, ManualClock, Observer, Runtime, SlowCall
 use crate::alarm::{self, Clock, SystemClock};
 use crate::engine::shared_alarm::alarms;
 use crate::engine::{Engine, Executor, Hooks, NativeParts, Owner};
+use crate::one_drop::OneDrop;
 use crate::pool::{Pool, PoolConfig, Timing};
 use crate::sync::Arc;
 use crate::sys::topology::Cores;
@@ -117,7 +118,7 @@ pub struct RuntimeBuilder {
     keep_alive: Option<Duration>,
     name: Option<String>,
     pin: bool,
-    hooks: Hooks,
+    hooks: OneDrop<Hooks>,
     manual: Option<Box<dyn StartsEngines>>,
     clock: RuntimeClock,
     alarm: Alarm,
@@ -416,8 +417,8 @@ impl RuntimeBuilder {
         self.launch()
     }
 
-    fn take(hooks: &mut Hooks) -> Hooks {
-        let Hooks { slow_limit, observer, .. } = hooks;
+    fn take(hooks: &mut OneDrop<Hooks>) -> OneDrop<Hooks> {
+        let Hooks { slow_limit, observer, .. } = &mut **hooks;
         *slow_limit = slow_limit.or_else(|| observer.as_ref()?.slow_limit());
         std::mem::take(hooks)
     }
@@ -456,8 +457,9 @@ impl RuntimeBuilder {
             RuntimeClock::Boot => SystemClock::BOOT.ok_or(StartError::NoBootClock)?,
         };
         let alarms = self.open.unwrap_or(alarm::native)(clock, alarms(queues)).map_err(StartError::Alarm)?;
-        let native = NativeParts { pool: Pool::new(config, alarms, clock), executor: self.executor.take() };
         let hooks = Self::take(&mut self.hooks);
+        let native =
+            NativeParts { pool: OneDrop::new(Pool::new(config, alarms, clock)), executor: self.executor.take() };
         let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(Box::new(native)), hooks);
         if let Err(error) = Pool::start(&engine) {
             engine.close();
@@ -471,11 +473,11 @@ impl RuntimeBuilder {
 /// A manual clock, called by its table: so a program without such a clock is linked without its
 /// code.
 trait StartsEngines: fmt::Debug + Send + Sync {
-    fn start_engine(&self, queues: usize, boot: bool, hooks: Hooks) -> Arc<Engine>;
+    fn start_engine(&self, queues: usize, boot: bool, hooks: OneDrop<Hooks>) -> Arc<Engine>;
 }
 
 impl StartsEngines for ManualClock {
-    fn start_engine(&self, queues: usize, boot: bool, hooks: Hooks) -> Arc<Engine> {
+    fn start_engine(&self, queues: usize, boot: bool, hooks: OneDrop<Hooks>) -> Arc<Engine> {
         let agenda = self.agenda();
         let ticking = Clock::Manual { virtual_time: agenda.virtual_time.clone(), boot };
         let engine = Engine::new(queues, &[], ticking, None, hooks);
