@@ -490,7 +490,7 @@ impl Ledger {
             // A wait follows the clock when it is set.
             Verdict::Retry(after) => job.due = (!self.steps).then(|| wait(When::After(after.min(delay)))),
             Verdict::Unbegun(after) => {
-                job.due = (!self.steps).then(|| wait(When::After(after)));
+                job.due = (!self.steps).then(|| wait(When::After(after.min(delay))));
                 job.attempt -= 1;
             }
             Verdict::Unrun => job.attempt -= 1,
@@ -589,7 +589,8 @@ impl Ledger {
         let Some(claim) = claim else {
             return self.fault(format!("a handler of {by:?} began without a claim: {run}, attempt {attempt}"));
         };
-        let (_, _, _, held) = self.claims.swap_remove(claim);
+        // In their order: the entry of a claim that was put back stays.
+        let (_, _, _, held) = self.claims.remove(claim);
         if let Some(job) = self.jobs.get_mut(&held.id) {
             job.has_begun = true;
             job.begins += 1;

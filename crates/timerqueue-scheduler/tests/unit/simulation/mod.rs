@@ -99,9 +99,11 @@ fn histories_of_nodes_with_faults_lose_nothing_and_double_nothing() {
     assert!(seconds.is_some() || all.cut_off > 0, "no job that begins at most once was cut off: {all:?}");
 }
 
-/// Seeds that were judged wrongly once. The first one: a probe had run, and was to run again at the
-/// end. The second one: the last of many long runs of a job was under way at the end.
-const ONCE_WRONG: [u64; 2] = [109_908_213_104_891, 99_926_709_109_753];
+/// Seeds that were judged wrongly once. A probe had run, and was to run again at the end. The last
+/// of many long runs of a job was under way at the end. A run was taken for its claim before, which
+/// had been put back. A fixed delay ended the wait of a run that was put back, and a probe waited
+/// for a suspect.
+const ONCE_WRONG: [u64; 4] = [109_908_213_104_891, 99_926_709_109_753, 54_249_731_915_800, 70_381_629_079_714];
 
 /// Some ten seconds without optimization. `.ci/simulate` runs thousands.
 const HISTORIES: u64 = 100;
