@@ -152,7 +152,7 @@ impl<T: Timed> TimerArc<T> {
         unsafe {
             let body = this.body();
             let result = last(&mut (*body).value);
-            body.drop_in_place();
+            drop_body(body);
             let entry = ManuallyDrop::take(&mut this.entry);
             if is_started(&entry) {
                 dispose_last(entry);
@@ -160,6 +160,16 @@ impl<T: Timed> TimerArc<T> {
             Some(result)
         }
     }
+}
+
+/// Written once, where the drop of a value would be copied to each place with a last arc.
+///
+/// # Safety
+/// As of [`drop_in_place`](std::ptr::drop_in_place).
+#[inline(never)]
+unsafe fn drop_body<T>(body: *mut Body<T>) {
+    // SAFETY: the caller's promise.
+    unsafe { body.drop_in_place() }
 }
 
 impl<T: Timed> Deref for TimerArc<T> {
