@@ -328,7 +328,8 @@ fn many(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Scheduler) 
         browser.keys("input[name=find]", "BULK/");
         browser.follow(".filter button");
         browser.follow(".many a[href*='action=cancel']");
-        assert!(browser.text("main").contains("1\u{2009}100 jobs of this list"), "{}", browser.text("main"));
+        let asked = browser.text("main"); // counted among the first 1,000 of the state
+        assert!(asked.contains("more than 9") && asked.contains(" jobs of this list"), "{asked}");
         browser.follow("form[action='/step'] button");
         for _ in 0..if scripts { 0 } else { 2 } {
             assert!(browser.text("main").contains("were cancelled"));
