@@ -83,14 +83,14 @@ impl Drop for Waits {
 
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
+    use std::sync::atomic::AtomicU8;
     use std::sync::mpsc;
 
     use super::super::inside;
     use super::Waits;
 
-    /// Addresses of code that no other test uses.
-    fn code<const N: usize>() -> [*const (); N] {
-        let all: &'static [u8; N] = Box::leak(Box::new([0; N]));
+    /// The addresses of some code.
+    fn code<const N: usize>(all: &'static [AtomicU8; N]) -> [*const (); N] {
         std::array::from_fn(|i| (&raw const all[i]).cast())
     }
 
@@ -112,7 +112,8 @@ mod tests {
 
     #[test]
     fn a_path_of_waits_that_leads_back_is_refused() {
-        let [a, b, c, d] = code();
+        static CODE: [AtomicU8; 4] = [const { AtomicU8::new(0) }; 4];
+        let [a, b, c, d] = code(&CODE);
         let may_wait = |own: *const (), awaited| inside(own, || Waits::begin(awaited).is_some());
         assert!(!may_wait(a, a), "for itself");
         let _b = waiting(b.addr(), c.addr());
@@ -130,7 +131,8 @@ mod tests {
     /// address.
     #[test]
     fn a_wait_that_is_over_is_on_no_path() {
-        let [source, a] = code();
+        static CODE: [AtomicU8; 2] = [const { AtomicU8::new(0) }; 2];
+        let [source, a] = code(&CODE);
         let woken = waiting(a.addr(), source.addr());
         let next = |refused| inside(source, || assert_eq!(Waits::begin(a).is_none(), refused));
         next(true);

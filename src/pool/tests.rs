@@ -191,6 +191,11 @@ impl Notes {
         self.pool.join()
     }
 
+    /// One that does not look at the clock: the turn of others does not come, however long a stall.
+    fn worker_without_turns(&self) -> WorkerLocal<u32> {
+        WorkerLocal::new(0, self.pool.now(), u32::MAX)
+    }
+
     fn stall_check(&self) -> &StallCheck {
         &self.pool.stall_check
     }
@@ -428,7 +433,7 @@ fn rest_is_no_part_of_the_pace_and_each_tick_of_a_batch_is() {
 #[test]
 fn a_batch_is_in_the_deque_once_and_while_ticks_are_left() {
     let notes = Notes::watched();
-    let local = Rc::new(notes.worker());
+    let local = Rc::new(notes.worker_without_turns());
     local.pace.set_job_ns(u64::MAX);
     let looks = Rc::new(RefCell::new(Vec::new()));
     let (worker, look) = (Rc::clone(&local), Rc::clone(&looks));
@@ -442,7 +447,7 @@ fn a_batch_is_in_the_deque_once_and_while_ticks_are_left() {
 #[test]
 fn a_job_that_was_out_of_the_deque_for_a_moment_is_told_of() {
     let notes = Arc::new(Notes::watched());
-    let local = Rc::new(notes.worker());
+    let local = Rc::new(notes.worker_without_turns());
     local.pace.set_job_ns(u64::MAX);
     let (worker, others) = (Rc::clone(&local), Arc::clone(&notes));
     DURING.set(Some(Box::new(move |tick| {
