@@ -834,7 +834,8 @@ unsafe fn free(node: NonNull<Entry>, counted_out: Option<EngineNumber>) {
 #[inline(never)]
 unsafe fn free_with_payload(node: NonNull<Entry>, counted_in: bool, counted_out: Option<EngineNumber>) {
     // SAFETY: with the last reference, the caller alone uses header and payload. The shard outlives
-    // the entry, which is counted in until `depart` or `is_counted_out`.
+    // the entry, which is counted in until `depart` or `is_counted_out`. The entry was started: one
+    // that never was is counted out and has nothing to drop, so `free` does not come here.
     unsafe {
         let meta = node.as_ref().extra();
         let (shard, vtable) = (meta.shard(), meta.vtable);
