@@ -5,22 +5,16 @@
 //! woken although its tick is due by the new schedule.
 //!
 //! ```text
-//!   polls                                changes the period
-//!     reads the old schedule
-//!                                          writes the new one, finds no waker
-//!     registers its waker
+//!   is cloned and polls                  changes the period
+//!                                          replaces the source of the old schedule
+//!     takes the old schedule, and the
+//!     token of the new source
+//!                                          writes the new schedule, cancels the old source
 //!     waits by the old schedule
-//!
-//!   is dropped                           changes the period     another receiver polls
-//!                                          takes all wakers
-//!                                                                 registers its waker, in the place
-//!                                                                 that the first receiver had
-//!     frees this place: the next change does not wake the other receiver
 //! ```
 //!
-//! Seen to fail with: a schedule that is read in an earlier section than the one that registers the
-//! waker; a change that wakes no task; a change that keeps its number; a receiver that frees
-//! its place whatever the number; a receiver that keeps its place after a tick.
+//! Seen to fail with: a source that is replaced in an earlier section than the schedule; a change
+//! that cancels no source; a receiver that does not wait for its token.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -63,10 +57,11 @@ fn fire_at(manual: &Manual, now: u64) {
 fn a_change_wakes_a_receiver_that_falls_asleep() {
     explore_all(|| {
         let manual = Arc::new(Manual::new());
-        let mut receiver = every(&manual, LATER);
-        let control = receiver.clone();
+        let first = every(&manual, LATER);
+        let control = first.clone();
         let changer = thread::spawn(move || control.set_period(Duration::from_nanos(DUE)));
         let task = Task::new();
+        let mut receiver = first.clone();
         assert_eq!(poll(&task, &mut receiver), None);
         changer.join().unwrap();
         if task.woken() > 0 {
@@ -76,7 +71,7 @@ fn a_change_wakes_a_receiver_that_falls_asleep() {
         fire_at(&manual, DUE);
         assert!(task.woken() > before, "woken by the new schedule");
         assert_eq!(poll(&task, &mut receiver), Some(DUE));
-        drop(receiver);
+        drop((first, receiver));
         assert_eq!(task.wakers_kept(), 0);
         manual.end_counted();
     });

@@ -76,6 +76,11 @@ impl Timestamp {
         Self(ns)
     }
 
+    /// `None` if no clock shows `ns`.
+    pub(crate) fn shown(ns: u64) -> Option<Self> {
+        (ns <= LAST).then_some(Self(ns))
+    }
+
     pub(crate) fn as_ns(self) -> u64 {
         self.0
     }
@@ -100,7 +105,7 @@ impl Timestamp {
     /// The instant `after` later; `None` if no clock shows the sum.
     #[must_use]
     pub fn checked_add(self, after: Duration) -> Option<Self> {
-        Some(instant(self.0, after)).filter(|&sum| sum != NEVER).map(Self)
+        Self::shown(instant(self.0, after))
     }
 
     /// The instant `before` earlier; `None` if the difference lies before the origin of the clock,
@@ -108,7 +113,7 @@ impl Timestamp {
     #[must_use]
     pub fn checked_sub(self, before: Duration) -> Option<Self> {
         let before = u64::try_from(before.as_nanos()).ok()?;
-        if self.0 > LAST { None } else { self.0.checked_sub(before).map(Self) }
+        Self::shown(self.0)?.0.checked_sub(before).map(Self)
     }
 
     /// The instant `after` later; an instant that never comes if no clock shows the sum. The same

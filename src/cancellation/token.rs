@@ -13,7 +13,7 @@ use super::{
 };
 use crate::runtime::RuntimeHandle;
 use crate::runtime::wait::{NO_LIMIT, wait};
-use crate::time::{LAST, Timestamp};
+use crate::time::Timestamp;
 
 /// Tells whether its source has been cancelled. Code can poll a token, block on it, await it, or
 /// register a callback. A token is made by a [`CancellationTokenSource`], which cancels.
@@ -176,7 +176,7 @@ impl CancellationToken {
         let handle = self.handle.as_ref()?;
         let (deadline, now) = (handle.deadline(), handle.source.now());
         let deadline = if handle.is_cancelled() { deadline.min(now) } else { deadline };
-        (deadline <= LAST).then(|| (Timestamp::from_ns(deadline), Timestamp::from_ns(now)))
+        Timestamp::shown(deadline).map(|deadline| (deadline, Timestamp::from_ns(now)))
     }
 
     /// An error if the source has been cancelled, for use with `?`.

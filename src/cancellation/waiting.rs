@@ -156,7 +156,7 @@ fn store(handle: &Handle, stored: &mut Option<StoredWaker>, mut waker: Waker) ->
 }
 
 impl CancelledOwned {
-    pub(super) fn token(&self) -> &CancellationToken {
+    pub(crate) fn token(&self) -> &CancellationToken {
         &self.0.token
     }
 

@@ -16,8 +16,7 @@ use crate::cancellation::{CancellationToken, CancellationTokenSource, Cancelled,
 use crate::queue::{MissedTicks, Period, Schedule, next_tick};
 use crate::runtime::wait::wait_until;
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
-use crate::time::{Deadline, Timestamp};
-use crate::time::{LAST, NEVER, later, whole_ns};
+use crate::time::{Deadline, NEVER, Timestamp, later, whole_ns};
 
 /// A tick of an [`Interval`].
 ///
@@ -95,11 +94,10 @@ impl IntervalTick {
 #[doc(alias("PeriodicTimer", "setInterval", "Ticker"))]
 #[must_use = "an interval does nothing until its ticks are taken"]
 pub struct Interval {
-    delay: Delay,
-    /// The due point of the next tick; [`NEVER`] while the period is infinite.
-    next: u64,
+    /// Its deadline is the due point of the next tick.
+    pub(super) delay: Delay,
     /// [`NEVER`] for an infinite period.
-    period: u64,
+    pub(super) period: u64,
     policy: MissedTicks,
     /// A token that a stop handle cancels, and the wait of this interval for it.
     stop: Option<(StopHandle, CancelledOwned)>,
@@ -153,9 +151,8 @@ impl Interval {
     }
 
     fn from(source: RuntimeHandle, next: u64, period: Duration) -> Self {
-        let next = if next > LAST { NEVER } else { next };
         let (delay, period) = (Delay::at(source, next), period_ns(period));
-        Self { delay, next, period, policy: MissedTicks::Skip, stop: None, ended: false }
+        Self { delay, period, policy: MissedTicks::Skip, stop: None, ended: false }
     }
 
     /// An interval on the [current runtime](Runtime::current) whose first tick is due at `first`, a
@@ -227,7 +224,7 @@ impl Interval {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn reset(&mut self) {
-        self.go_to(later(self.delay.source().now(), self.period));
+        self.delay.reset_to(later(self.delay.source().now(), self.period));
     }
 
     /// Starts the interval again: the next tick is due at `next`, and later ticks follow by the
@@ -247,8 +244,7 @@ impl Interval {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn reset_at(&mut self, next: impl Into<Deadline>) {
-        let next = self.delay.source().deadline(next.into());
-        self.go_to(if next > LAST { NEVER } else { next });
+        self.delay.reset_at(next);
     }
 
     /// Sets the policy for missed ticks. Default: [`MissedTicks::Skip`]. (A callback timer has a
@@ -283,7 +279,7 @@ impl Interval {
 
     /// The period; `Duration::MAX` if the interval never ticks.
     pub fn period(&self) -> Duration {
-        if self.period == NEVER { Duration::MAX } else { Duration::from_nanos(self.period) }
+        period_of(self.period)
     }
 
     /// Changes the period. (While a task waits:
@@ -314,27 +310,17 @@ impl Interval {
     /// The due point of the next tick, in the past if a task can take the tick now. `None` if the
     /// interval never ticks.
     pub fn next_due(&self) -> Option<Timestamp> {
-        (self.next != NEVER).then(|| Timestamp::from_ns(self.next))
-    }
-
-    /// The due point of the next tick, the period, and the runtime.
-    pub(super) fn parts(&self) -> (u64, u64, RuntimeHandle) {
-        (self.next, self.period, self.delay.source().clone())
+        Timestamp::shown(self.delay.deadline().as_ns())
     }
 
     /// Another interval with this policy, leeway and stop handle.
     pub(super) fn receiver(&self, next: u64, period: u64) -> Self {
         let stop = self.stop.as_ref().map(|(handle, _)| (handle.clone(), handle.source.token().cancelled_owned()));
-        Self { delay: self.delay.like(next), next, period, policy: self.policy, stop, ended: self.ended }
+        Self { delay: self.delay.like(next), period, policy: self.policy, stop, ended: self.ended }
     }
 
     pub(super) fn set_schedule(&mut self, next: u64, period: u64) {
         self.period = period;
-        self.go_to(next);
-    }
-
-    fn go_to(&mut self, next: u64) {
-        self.next = next;
         self.delay.reset_to(next);
     }
 
@@ -470,7 +456,8 @@ impl Interval {
             true => Poll::Ready(Ok::<_, Infallible>(())),
             false => Poll::Pending,
         };
-        let ticked = wait_until(&source, self.next, poll_fn(|context| self.poll_next(context, look)));
+        let ticked =
+            wait_until(&source, self.delay.deadline().as_ns(), poll_fn(|context| self.poll_next(context, look)));
         match ticked {
             Ok(Ok(tick)) => tick,
             Err(_ended) => None,
@@ -502,12 +489,12 @@ impl Interval {
                 return Poll::Ready(Ok(None));
             }
         }
-        let scheduled = self.next;
-        let now = self.delay.source().now().max(scheduled);
-        let schedule = Schedule { due: scheduled, period: Period::from_ns(self.period) };
-        let taken = next_tick(self.policy, schedule, now);
-        self.go_to(taken.next);
-        Poll::Ready(Ok(Some(IntervalTick { scheduled: Timestamp::from_ns(scheduled), missed: taken.missed })))
+        let scheduled = self.delay.deadline();
+        let due = scheduled.as_ns();
+        let now = self.delay.source().now().max(due);
+        let taken = next_tick(self.policy, Schedule { due, period: Period::from_ns(self.period) }, now);
+        self.delay.reset_to(taken.next);
+        Poll::Ready(Ok(Some(IntervalTick { scheduled, missed: taken.missed })))
     }
 
     /// No task waits any more: the interval leaves its queue until the next poll.
@@ -574,6 +561,11 @@ pub(super) fn period_ns(period: Duration) -> u64 {
     whole_ns(period).max(1)
 }
 
+/// The reverse of [`period_ns`].
+pub(super) fn period_of(ns: u64) -> Duration {
+    if ns == NEVER { Duration::MAX } else { Duration::from_nanos(ns) }
+}
+
 #[cfg(feature = "stream")]
 impl futures_core::Stream for Interval {
     type Item = IntervalTick;
@@ -586,7 +578,7 @@ impl futures_core::Stream for Interval {
 fused!([] FusedStream for Interval, |this| this.ended);
 
 shown!([] Interval, |this|
-    "period" => this.period(), "next_due" => format_args!("{}", Timestamp::from_ns(this.next)), "ended" => this.ended
+    "period" => this.period(), "next_due" => format_args!("{}", this.delay.deadline()), "ended" => this.ended
 );
 
 /// Ends an [`Interval`], from any thread. Made by [`Interval::stop_handle`]. Clones end the same

@@ -2,26 +2,25 @@
 //! change while the others wait.
 //!
 //! Ground rules. A receiver is an [`Interval`] of its own, which follows the common schedule. The
-//! schedule and the wakers of the waiting tasks are under one lock. A poll registers its waker and
-//! reads the schedule in one section of that lock. A change writes the schedule and takes all
-//! wakers out in one section as well. So a task that waits by an old schedule is woken: either its
-//! section came first, and the change finds the waker, or it reads the new schedule. Wakers are
-//! cloned, called and dropped without the lock. A change ends the places of all wakers that it has
-//! taken: a place counts for the schedule under which it was given.
+//! schedule is under a lock, and has a source of cancellation that means *replaced*. A change
+//! writes the new schedule, with a new source, in one lock section, and then cancels the source of
+//! the old one. A poll waits for that token before it waits for a tick. So a task that waits by an
+//! old schedule is woken: cancelling a source wakes each task that waits for its token, or the task
+//! finds the token cancelled, and takes the schedule that stands by then. Tokens are cancelled and
+//! dropped without the lock.
 
 use std::future::poll_fn;
 #[cfg(feature = "stream")]
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::interval::{Interval, IntervalTick, StopHandle};
+use super::interval::{Interval, IntervalTick, StopHandle, period_ns, period_of};
+use crate::cancellation::{CancellationTokenSource, CancelledOwned};
 use crate::queue::{MissedTicks, Period, Schedule, next_tick};
 use crate::runtime::{RuntimeError, RuntimeHandle};
-use crate::slab::Slab;
 use crate::sync::{Arc, Mutex};
-use crate::time::{Deadline, LAST, NEVER, Timestamp, later};
-use crate::unwind::{catch_first, resume};
+use crate::time::{Deadline, Timestamp, later};
 
 /// An interval with several receivers, whose period can be changed while a task waits. Made by
 /// [`Interval::shared`].
@@ -63,44 +62,27 @@ use crate::unwind::{catch_first, resume};
 /// ```
 #[must_use = "an interval does nothing until its ticks are taken"]
 pub struct SharedInterval {
-    common: Arc<Common>,
+    common: Arc<Mutex<Common>>,
     interval: Interval,
     stop: StopHandle,
-    /// The number of the schedule that `interval` follows.
-    follows: u64,
-    /// The number of a schedule, and the place of the waker under it.
-    place: Option<(u64, u32)>,
+    /// Ready when the schedule that `interval` follows is replaced.
+    replaced: CancelledOwned,
 }
 
 /// What all receivers share.
 struct Common {
-    state: Mutex<State>,
-    source: RuntimeHandle,
-}
-
-/// Under the lock.
-struct State {
-    /// The number of the schedule.
-    number: u64,
-    /// The due point of its first tick; [`NEVER`]: no tick comes.
+    /// The due point of the schedule's first tick.
     first: u64,
-    /// In nanoseconds; [`NEVER`] if infinite.
+    /// As in [`Interval`].
     period: u64,
-    /// The wakers of tasks that wait by this schedule.
-    wakers: Slab<Waker>,
+    /// Cancelled when this schedule is replaced.
+    replaced: CancellationTokenSource,
 }
 
 impl Common {
-    /// Gives all receivers a new schedule.
-    fn change(&self, schedule: impl FnOnce(&State) -> (u64, u64)) {
-        let mut state = self.state.lock();
-        (state.first, state.period) = schedule(&state);
-        state.number += 1;
-        let wakers = std::mem::take(&mut state.wakers);
-        drop(state);
-        let mut first = None;
-        wakers.take_each(&mut |waker| catch_first(&mut first, &self.source, || waker.wake()));
-        resume(first, &self.source);
+    /// For a receiver that follows this schedule.
+    fn replaced(&self) -> CancelledOwned {
+        self.replaced.token().cancelled_owned()
     }
 }
 
@@ -127,10 +109,10 @@ impl Interval {
     #[doc(alias = "broadcast")]
     pub fn shared(mut self) -> SharedInterval {
         let stop = self.stop_handle();
-        let (first, period, source) = self.parts();
-        let state = State { number: 0, first, period, wakers: Slab::new() };
-        let common = Arc::new(Common { state: Mutex::new(state), source });
-        SharedInterval { common, interval: self, stop, follows: 0, place: None }
+        let source = CancellationTokenSource::of(self.delay.source().clone());
+        let common = Common { first: self.delay.deadline().as_ns(), period: self.period, replaced: source };
+        let replaced = common.replaced();
+        SharedInterval { common: Arc::new(Mutex::new(common)), interval: self, stop, replaced }
     }
 }
 
@@ -165,60 +147,43 @@ impl SharedInterval {
     fn poll_with<T>(
         &mut self,
         context: &mut Context<'_>,
-        poll: impl FnOnce(&mut Interval, &mut Context<'_>) -> Poll<T>,
+        poll: impl Fn(&mut Interval, &mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
-        self.follow(context.waker());
-        let polled = poll(&mut self.interval, context);
-        if polled.is_ready() {
-            self.withdraw();
-        }
-        polled
-    }
-
-    /// Takes over the common schedule, and has a change of it wake the task.
-    fn follow(&mut self, waker: &Waker) {
-        let mut fresh = None;
         loop {
-            let mut state = self.common.state.lock();
-            if self.follows != state.number {
-                self.follows = state.number;
-                self.interval.set_schedule(state.first, state.period);
+            let Self { interval, replaced, .. } = self;
+            if let Ok(polled) = ready!(replaced.or_poll(context, |context| poll(interval, context))) {
+                return Poll::Ready(polled);
             }
-            let stored = self.place.filter(|&(number, _)| number == state.number);
-            let stored = stored.and_then(|(_, place)| state.wakers.get_mut(place));
-            let Some(fresh) = fresh.take() else {
-                if stored.is_some_and(|stored| stored.will_wake(waker)) {
-                    return;
-                }
-                drop(state);
-                fresh = Some(waker.clone()); // user code: not under the lock
-                continue;
-            };
-            let before = match stored {
-                Some(stored) => Some(std::mem::replace(stored, fresh)),
-                None => {
-                    self.place = Some((state.number, state.wakers.insert(fresh)));
-                    None
-                }
-            };
-            drop(state);
-            drop(before);
-            return;
+            self.follow();
         }
     }
 
-    /// No task waits any more.
-    fn withdraw(&mut self) {
-        let Some((number, place)) = self.place.take() else { return };
-        let mut state = self.common.state.lock();
-        let _after_the_lock = (state.number == number).then(|| state.wakers.take_out(place));
-        drop(state);
+    /// Takes over the common schedule.
+    fn follow(&mut self) {
+        let common = self.common.lock();
+        let (first, period, replaced) = (common.first, common.period, common.replaced());
+        drop(common);
+        self.interval.set_schedule(first, period);
+        self.replaced = replaced;
+    }
+
+    /// Gives all receivers a new schedule.
+    fn change(&self, schedule: impl FnOnce(&Common) -> (u64, u64)) {
+        let fresh = CancellationTokenSource::of(self.source().clone());
+        let mut common = self.common.lock();
+        (common.first, common.period) = schedule(&common);
+        let before = std::mem::replace(&mut common.replaced, fresh);
+        drop(common);
+        before.cancel();
+    }
+
+    fn source(&self) -> &RuntimeHandle {
+        self.interval.delay.source()
     }
 
     /// The period of all receivers; `Duration::MAX` if the interval never ticks.
     pub fn period(&self) -> Duration {
-        let period = self.common.state.lock().period;
-        if period == NEVER { Duration::MAX } else { Duration::from_nanos(period) }
+        period_of(self.common.lock().period)
     }
 
     /// Changes the period, for all receivers, also for tasks that wait. The next tick is due a new
@@ -228,32 +193,30 @@ impl SharedInterval {
     /// A period of zero counts as one nanosecond; `Duration::MAX` never ticks.
     #[doc(alias = "change")]
     pub fn set_period(&self, period: Duration) {
-        let period = super::interval::period_ns(period);
-        let now = self.common.source.now();
-        self.common.change(|_| (later(now, period), period));
+        let (now, period) = (self.source().now(), period_ns(period));
+        self.change(|_| (later(now, period), period));
     }
 
     /// Starts the interval again, for all receivers: the next tick is due a period from now; a tick
     /// already due, but not taken, is lost. Wakes tasks as [`set_period`](Self::set_period) does.
     pub fn reset(&self) {
-        let now = self.common.source.now();
-        self.common.change(|state| (later(now, state.period), state.period));
+        let now = self.source().now();
+        self.change(|common| (later(now, common.period), common.period));
     }
 
     /// As [`reset`](Self::reset), with the next tick due at `next`.
     pub fn reset_at(&self, next: impl Into<Deadline>) {
-        let next = self.common.source.deadline(next.into());
-        self.common.change(|state| (if next > LAST { NEVER } else { next }, state.period));
+        let next = self.source().deadline(next.into());
+        self.change(|common| (next, common.period));
     }
 
     /// The due point of the next tick of this receiver, in the past if a task can take the tick
     /// now. `None` if the interval never ticks.
     pub fn next_due(&self) -> Option<Timestamp> {
-        let state = self.common.state.lock();
-        if self.follows == state.number {
+        if !self.replaced.token().is_cancelled() {
             return self.interval.next_due();
         }
-        (state.first != NEVER).then(|| Timestamp::from_ns(state.first))
+        Timestamp::shown(self.common.lock().first)
     }
 
     /// Ends the interval for all receivers, as [`StopHandle::stop`] does.
@@ -266,25 +229,18 @@ impl SharedInterval {
 impl Clone for SharedInterval {
     /// A further receiver. It begins with the next tick.
     fn clone(&self) -> Self {
-        let now = self.common.source.now();
-        let state = self.common.state.lock();
-        let schedule = Schedule { due: state.first, period: Period::from_ns(state.period) };
-        let next = if state.first > now { state.first } else { next_tick(MissedTicks::Skip, schedule, now).next };
-        let (number, period) = (state.number, state.period);
-        drop(state);
+        let now = self.source().now();
+        let common = self.common.lock();
+        let (first, period, replaced) = (common.first, common.period, common.replaced());
+        drop(common);
+        let schedule = Schedule { due: first, period: Period::from_ns(period) };
+        let next = if first > now { first } else { next_tick(MissedTicks::Skip, schedule, now).next };
         Self {
             common: Arc::clone(&self.common),
             interval: self.interval.receiver(next, period),
             stop: self.stop.clone(),
-            follows: number,
-            place: None,
+            replaced,
         }
-    }
-}
-
-impl Drop for SharedInterval {
-    fn drop(&mut self) {
-        self.withdraw();
     }
 }
 

@@ -485,8 +485,7 @@ impl ManualClock {
     /// The instant at which a timer of some runtime on this clock fires next; see
     /// [`Runtime::next_due`](crate::Runtime::next_due).
     pub fn next_due(&self) -> Option<Timestamp> {
-        let earliest = self.inner.earliest_due();
-        (earliest != NEVER).then(|| Timestamp::from_ns(earliest))
+        Timestamp::shown(self.inner.earliest_due())
     }
 }
 

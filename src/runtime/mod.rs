@@ -222,8 +222,7 @@ impl Runtime {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn next_due(&self) -> Option<Timestamp> {
-        let earliest = self.owner.engine.earliest_due();
-        (earliest != NEVER).then(|| Timestamp::from_ns(earliest))
+        Timestamp::shown(self.owner.engine.earliest_due())
     }
 
     /// The number of queues.
