@@ -129,9 +129,13 @@ macro_rules! unwind_safe {
     };
 }
 
-/// `Display` and `Error` for a type of this crate, and if given, its kind as an error of I/O.
+/// `Display` and `Error` for a type of this crate, and if given, its source, and its kind as an
+/// error of I/O.
 macro_rules! error {
-    ([$($generics:tt)*] $error:ty, |$this:ident, $f:ident| $written:expr $(, $(#[$io:meta])* io $kind:expr)?) => {
+    (
+        [$($generics:tt)*] $error:ty, |$this:ident, $f:ident| $written:expr
+        $(, source $source:expr)? $(, $(#[$io:meta])* io $kind:expr)?
+    ) => {
         impl<$($generics)*> std::fmt::Display for $error {
             fn fmt(&self, $f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 #[allow(unused_variables)] // a text without fields
@@ -140,7 +144,12 @@ macro_rules! error {
             }
         }
 
-        impl<$($generics)*> std::error::Error for $error {}
+        impl<$($generics)*> std::error::Error for $error {
+            $(fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                let $this = self;
+                $source
+            })?
+        }
 
         $($(#[$io])*
         impl From<$error> for std::io::Error {
@@ -148,6 +157,17 @@ macro_rules! error {
                 Self::new($kind, $this)
             }
         })?
+    };
+}
+
+/// `From` for a type of this crate: for each source, how the value is made of it.
+macro_rules! from {
+    ($made:ty: $($part:ty => $make:expr),*) => {
+        $(impl From<$part> for $made {
+            fn from(part: $part) -> Self {
+                ($make)(part)
+            }
+        })*
     };
 }
 

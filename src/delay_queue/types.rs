@@ -32,23 +32,7 @@ pub enum Due {
     Wall(SystemTime),
 }
 
-impl From<Duration> for Due {
-    fn from(after: Duration) -> Self {
-        Self::After(after)
-    }
-}
-
-impl From<Timestamp> for Due {
-    fn from(at: Timestamp) -> Self {
-        Self::At(at)
-    }
-}
-
-impl From<SystemTime> for Due {
-    fn from(at: SystemTime) -> Self {
-        Self::Wall(at)
-    }
-}
+from!(Due: Duration => Due::After, Timestamp => Due::At, SystemTime => Due::Wall);
 
 /// A clock by which entries are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

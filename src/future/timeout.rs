@@ -314,17 +314,7 @@ error!([] TimeoutError, |this, f| match this {
     Self::Cancelled(cancelled) => cancelled.fmt(f),
 });
 
-impl From<Elapsed> for TimeoutError {
-    fn from(elapsed: Elapsed) -> Self {
-        Self::Elapsed(elapsed)
-    }
-}
-
-impl From<Cancelled> for TimeoutError {
-    fn from(cancelled: Cancelled) -> Self {
-        Self::Cancelled(cancelled)
-    }
-}
+from!(TimeoutError: Elapsed => TimeoutError::Elapsed, Cancelled => TimeoutError::Cancelled);
 
 impl From<TimeoutError> for std::io::Error {
     fn from(error: TimeoutError) -> Self {

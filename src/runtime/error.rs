@@ -1,6 +1,5 @@
 //! The errors of a runtime: failed starts, use after the end, and failed shutdowns.
 
-use std::fmt;
 use std::io;
 use std::task::Poll;
 
@@ -117,53 +116,40 @@ pub enum StartError {
     Forbidden,
 }
 
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Queues { asked, max } => write!(f, "a timer runtime has 1 to {max} queues, not {asked}"),
-            Self::Threads { asked, min, max } => {
-                write!(f, "a timer runtime with these settings has {min} to {max} threads, not {asked}")
-            }
-            Self::Alarm(_) => f.write_str(
-                "the system refused one of its timers to the timer runtime (`RuntimeBuilder::alarm(Alarm::Portable)` needs none)",
-            ),
-            Self::Thread(_) => f.write_str("the system refused a thread for the timer runtime"),
-            Self::NoBootClock => f.write_str("this system has no clock that goes on while it is suspended"),
-            Self::ShutDown => f.write_str("the default timer runtime was shut down, or has lost its alarms"),
-            Self::AlreadyStarted => f.write_str("the default timer runtime has been started or used before"),
-            Self::Forked => f.write_str("the default timer runtime belongs to the parent of this process, which was forked"),
-            Self::Forbidden => f.write_str(
-                "`Runtime::forbid_global` forbids it; call this within `Runtime::enter` or `scope`, and spawn tasks with `in_current_runtime`",
-            ),
+error!(
+    [] StartError, |this, f| match this {
+        Self::Queues { asked, max } => write!(f, "a timer runtime has 1 to {max} queues, not {asked}"),
+        Self::Threads { asked, min, max } => {
+            write!(f, "a timer runtime with these settings has {min} to {max} threads, not {asked}")
         }
-    }
-}
-
-impl std::error::Error for StartError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Alarm(error) | Self::Thread(error) => Some(error),
-            _ => None,
+        Self::Alarm(_) => f.write_str(
+            "the system refused one of its timers to the timer runtime (`RuntimeBuilder::alarm(Alarm::Portable)` needs none)",
+        ),
+        Self::Thread(_) => f.write_str("the system refused a thread for the timer runtime"),
+        Self::NoBootClock => f.write_str("this system has no clock that goes on while it is suspended"),
+        Self::ShutDown => f.write_str("the default timer runtime was shut down, or has lost its alarms"),
+        Self::AlreadyStarted => f.write_str("the default timer runtime has been started or used before"),
+        Self::Forked => f.write_str("the default timer runtime belongs to the parent of this process, which was forked"),
+        Self::Forbidden => f.write_str(
+            "`Runtime::forbid_global` forbids it; call this within `Runtime::enter` or `scope`, and spawn tasks with `in_current_runtime`",
+        ),
+    },
+    source match this {
+        Self::Alarm(error) | Self::Thread(error) => Some(error),
+        _ => None,
+    },
+    /// Keeps the kind of the system's error, as far as there is one; else `Other`, never
+    /// `TimedOut`. (Numbers out of range: `InvalidInput`.)
+    io match &this {
+        // No time has passed.
+        StartError::Alarm(refused) | StartError::Thread(refused) if refused.kind() != io::ErrorKind::TimedOut => {
+            refused.kind()
         }
+        StartError::Queues { .. } | StartError::Threads { .. } => io::ErrorKind::InvalidInput,
+        StartError::NoBootClock => io::ErrorKind::Unsupported,
+        _ => io::ErrorKind::Other,
     }
-}
-
-/// Keeps the kind of the system's error, as far as there is one; else `Other`, never `TimedOut`.
-/// (Numbers out of range: `InvalidInput`.)
-impl From<StartError> for io::Error {
-    fn from(error: StartError) -> Self {
-        let kind = match &error {
-            // No time has passed.
-            StartError::Alarm(refused) | StartError::Thread(refused) if refused.kind() != io::ErrorKind::TimedOut => {
-                refused.kind()
-            }
-            StartError::Queues { .. } | StartError::Threads { .. } => io::ErrorKind::InvalidInput,
-            StartError::NoBootClock => io::ErrorKind::Unsupported,
-            _ => io::ErrorKind::Other,
-        };
-        Self::new(kind, error)
-    }
-}
+);
 
 /// A runtime cannot tell the time: the runtime has ended, could not be started, or is that of a
 /// parent process.
@@ -237,21 +223,18 @@ impl RuntimeError {
     }
 }
 
-impl fmt::Display for RuntimeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ended => "the timer runtime was shut down",
-            Self::NotStarted(_) => "the default timer runtime could not be started",
-            Self::Forked => "the timer runtime belongs to the parent of this process, which was forked",
-        })
-    }
-}
-
-impl std::error::Error for RuntimeError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        if let Self::NotStarted(error) = self { Some(error) } else { None }
-    }
-}
+error!(
+    [] RuntimeError, |this, f| f.write_str(match this {
+        Self::Ended => "the timer runtime was shut down",
+        Self::NotStarted(_) => "the default timer runtime could not be started",
+        Self::Forked => "the timer runtime belongs to the parent of this process, which was forked",
+    }),
+    source match this {
+        Self::NotStarted(error) => Some(error),
+        _ => None,
+    },
+    io io::ErrorKind::Other
+);
 
 impl From<StartError> for RuntimeError {
     fn from(error: StartError) -> Self {
@@ -260,11 +243,5 @@ impl From<StartError> for RuntimeError {
             StartError::Forked => Self::Forked,
             error => Self::NotStarted(error),
         }
-    }
-}
-
-impl From<RuntimeError> for io::Error {
-    fn from(error: RuntimeError) -> Self {
-        Self::other(error)
     }
 }
