@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use loom::thread;
 
-use crate::delay_queue::{DelayQueue, Owner};
+use crate::delay_queue::{DelayQueue, DelayReceiver, Owner};
 use crate::loom_models::explore::{explore_all, explore_bounded};
 use crate::loom_models::harness::{Manual, Task};
 use crate::queue::MissedTicks;
@@ -58,7 +58,8 @@ impl Stage {
         let manual = Manual::new();
         let clock = manual.engine.clock.clone();
         let shared = SharedQueue::new(manual.source(), clock, MissedTicks::default().into(), false, usize::MAX);
-        let queue = DelayQueue { owner: Shareable::new(Owner { shared }), hasher: BuildHasherDefault::default() };
+        let owner = Shareable::new(Owner { receiver: DelayReceiver::new(shared) });
+        let queue = DelayQueue { owner, hasher: BuildHasherDefault::default() };
         Arc::new(Self { manual, queue })
     }
 

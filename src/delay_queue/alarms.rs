@@ -28,7 +28,7 @@ pub(super) struct Alarms {
     running: Option<WakerEntry>,
     wall: Option<OwnedEntry>,
     /// The instants for which the timers are armed; [`NEVER`]: not armed.
-    armed: [u64; 2],
+    pub(super) armed: [u64; 2],
 }
 
 impl Alarms {
@@ -36,11 +36,6 @@ impl Alarms {
     /// held but, on a thread that arms or compares keys, the queue's own.
     pub(super) fn new(bells: [Waker; 2]) -> Self {
         Self { bells, running: None, wall: None, armed: [NEVER; 2] }
-    }
-
-    /// The instant for which the timer of an axis is armed; [`NEVER`]: not armed.
-    pub(super) fn armed_for(&self, axis: Axis) -> u64 {
-        self.armed[axis as usize]
     }
 
     /// The timer of an axis has fired.

@@ -4,7 +4,7 @@ use std::hash::RandomState;
 use std::time::Duration;
 
 use super::shared::SharedQueue;
-use super::{DelayQueue, Owner};
+use super::{DelayQueue, DelayReceiver, Owner};
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::Runtime;
@@ -134,6 +134,6 @@ impl<'a, S> DelayQueueBuilder<'a, S> {
         let policy = TickPolicy::new(MissedTicks::default(), self.leeway);
         let clock = self.runtime.engine().clock.clone();
         let shared = SharedQueue::new(self.runtime.handle(), clock, policy, self.refuses_overdue, self.capacity);
-        DelayQueue { owner: Arc::new(Owner { shared }), hasher: self.hasher }
+        DelayQueue { owner: Arc::new(Owner { receiver: DelayReceiver::new(shared) }), hasher: self.hasher }
     }
 }

@@ -1,11 +1,10 @@
 //! Inserting: once, with a wait for room, and in numbers.
 
 use std::future::Future;
-use std::hash::{BuildHasher, Hash};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::shared::{SharedQueue, hash_of};
+use super::shared::SharedQueue;
 use super::state::New;
 use super::types::{Axis, due_at, wall_instant};
 use super::{Due, Refusal, Refused};
@@ -123,21 +122,15 @@ pub struct InsertWait<'a, K, V> {
 }
 
 impl<'a, K, V> InsertWait<'a, K, V> {
-    pub(super) fn new<S: BuildHasher>(queue: &'a SharedQueue<K, V>, hasher: &S, key: K, value: V, due: Due) -> Self
-    where
-        K: Hash,
-    {
-        let now = queue.clock.now();
-        let due = queue.instant_of(due, now);
-        let overdue = queue.is_refused(due, now);
-        let new = New { hash: hash_of(hasher, &key), key, value, due };
+    pub(super) fn new(queue: &'a SharedQueue<K, V>, new: New<K, V>, now: u64) -> Self {
+        let overdue = queue.is_refused(new.due, now);
         Self { queue, new: Some(new), ticket: None, overdue }
     }
 
     fn leave(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
+        if self.ticket.is_some() {
             let mut section = self.queue.lock();
-            let waker = section.inserters.leave(ticket);
+            let waker = section.inserters.leave(&mut self.ticket);
             section.outbox.wakers.extend(waker);
             // A wake-up that was not used goes to the next.
             section.admit(0);
@@ -182,8 +175,7 @@ impl<K: Eq, V> Future for InsertWait<'_, K, V> {
                 drop(section);
                 continue;
             }
-            let (ticket, before) = section.inserters.sleep(this.ticket, waker);
-            this.ticket = Some(ticket);
+            let before = section.inserters.sleep(&mut this.ticket, waker);
             section.outbox.wakers.extend(before);
             section.settle();
             return Poll::Pending;

@@ -53,11 +53,6 @@ impl<K, V> KeyTable<K, V> {
         (self.buckets.len() - 1).max(1).ilog2()
     }
 
-    /// The bucket that has the entries of bucket `at`, the last one, while that does not exist.
-    fn shares_with(at: usize) -> usize {
-        at & !(1 << at.ilog2())
-    }
-
     /// The entries in the bucket of a hash, in no order.
     #[inline]
     pub(super) fn chain<'a>(&'a self, entries: &'a Entries<K, V>, hash: u64) -> Chain<'a, K, V> {
@@ -115,7 +110,8 @@ impl<K, V> KeyTable<K, V> {
         let added = self.buckets.len();
         self.buckets.push(None);
         if added > 0 {
-            let chain = self.buckets[Self::shares_with(added)].take();
+            // The bucket that has had the entries of the new one.
+            let chain = self.buckets[added & !(1 << added.ilog2())].take();
             self.push_all(entries, chain);
         }
     }

@@ -4,7 +4,7 @@
 //! wait in a timing wheel of their own ([`item_wheel`]), those of the wall clock in a map. Core
 //! timers wake receivers ([`alarms`]); no thread polls. `Hash` and `Drop` of the user's types, and
 //! wakers, run outside of the lock; `Eq` of a key runs under it ([`shared`]). The handles are here;
-//! [`insert`] and [`receive`] have the futures, [`inspect`] the looks at what waits.
+//! [`insert`] and [`receive`] have the futures.
 
 mod alarms;
 mod builder;
@@ -26,7 +26,7 @@ use self::insert::IfOccupied;
 pub use self::insert::InsertWait;
 pub use self::receive::{DelayReceiver, Recv};
 use self::shared::{Section, SharedQueue, hash_of};
-use self::state::{New, SECTION, parts};
+use self::state::{New, QueueEntry, SECTION, parts};
 use self::types::{Axis, due_at, wall_instant};
 pub use self::types::{Due, Expired, Pending, RecvTimeoutError, Refusal, Refused, TryRecvError};
 use crate::engine::inside;
@@ -127,12 +127,12 @@ pub struct DelayQueue<K, V, S = RandomState> {
 
 /// Closes the queue with the last handle.
 struct Owner<K, V> {
-    shared: Arc<SharedQueue<K, V>>,
+    receiver: DelayReceiver<K, V>,
 }
 
 impl<K, V> Drop for Owner<K, V> {
     fn drop(&mut self) {
-        self.shared.close();
+        self.receiver.shared().close();
     }
 }
 
@@ -179,7 +179,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> DelayQueue<K, V> {
 
 impl<K, V, S> DelayQueue<K, V, S> {
     fn shared(&self) -> &Arc<SharedQueue<K, V>> {
-        &self.owner.shared
+        self.owner.receiver.shared()
     }
 
     fn lock(&self) -> Section<'_, K, V> {
@@ -254,7 +254,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn recv(&self) -> Recv<'_, K, V> {
-        Recv::new(self.shared())
+        self.owner.receiver.recv()
     }
 
     /// Blocks the thread until an entry is due. `None`: the queue is closed and empty, or its
@@ -275,7 +275,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn recv_blocking(&self) -> Option<Expired<K, V>> {
-        self.shared().recv_blocking()
+        self.owner.receiver.recv_blocking()
     }
 
     /// Blocks the thread until an entry is due, or `limit` has elapsed on the runtime's clock. The
@@ -300,7 +300,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn recv_timeout(&self, limit: Duration) -> Result<Expired<K, V>, RecvTimeoutError> {
-        self.shared().recv_timeout(limit)
+        self.owner.receiver.recv_timeout(limit)
     }
 
     /// Takes an entry that is due, without waiting.
@@ -309,7 +309,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// [`TryRecvError::Empty`] when no entry is due. [`TryRecvError::Closed`] when the queue is
     /// closed and empty, or its runtime has ended.
     pub fn try_recv(&self) -> Result<Expired<K, V>, TryRecvError> {
-        self.shared().try_recv()
+        self.owner.receiver.try_recv()
     }
 
     /// Takes all entries that are due at the call, in order of delivery, without waiting. Empty: no
@@ -336,7 +336,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// ```
     #[doc(alias("drainTo", "recv_many"))]
     pub fn try_recv_all(&self) -> Vec<Expired<K, V>> {
-        self.shared().try_recv_all()
+        self.owner.receiver.try_recv_all()
     }
 
     /// A receiver that does not keep the queue open: it ends when all handles of the queue are
@@ -366,7 +366,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// ```
     #[doc(alias = "stream")]
     pub fn receiver(&self) -> DelayReceiver<K, V> {
-        DelayReceiver::new(self.shared())
+        self.owner.receiver.clone()
     }
 
     /// Closes the queue: it takes no more entries, and delivers those that are there, each when it
@@ -468,7 +468,8 @@ impl<K, V, S> DelayQueue<K, V, S> {
         let mut next = Some(0);
         while let Some(cursor) = next {
             let section = self.lock();
-            let mut visit = |entry: &_| visit(section.key(entry), section.value(entry), due_at(section.due(entry)));
+            let mut visit =
+                |entry: &QueueEntry<K, V>| visit(&entry.shared().key, section.value(entry), due_at(section.due(entry)));
             next = inside(self.shared().address(), || section.walk(cursor, &mut visit));
         }
     }
@@ -510,11 +511,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
                     gone.push(entry);
                 }
             }
-            if section.is_over() {
-                section.settle(); // receivers end
-            } else {
-                drop(section);
-            }
+            section.settle_if_over();
             gone.drain(..).for_each(|entry| drop(parts(entry)));
         }
     }
@@ -549,8 +546,8 @@ impl<K, V, S> DelayQueue<K, V, S> {
             let mut section = self.lock();
             if let Ok(entry) = section.next_entry(&shared.clock, now) {
                 let entry = entry?;
-                let (key, value, due) = (section.key(&entry), section.value(&entry), due_at(section.due(&entry)));
-                let seen = inside(shared.address(), || see(key, value, due));
+                let (value, due) = (section.value(&entry), due_at(section.due(&entry)));
+                let seen = inside(shared.address(), || see(&entry.shared().key, value, due));
                 drop(entry); // with the lock held
                 return Some(seen);
             }
@@ -566,7 +563,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// the due time has passed, and the queue [refuses](DelayQueueBuilder::refuse_overdue) such
     /// entries.
     pub fn insert(&self, key: K, value: V, due: impl Into<Due>) -> Result<(), Refused<K, V>> {
-        self.put(key, value, due.into(), IfOccupied::Refuse).map(drop)
+        self.put(key, value, due, IfOccupied::Refuse).map(drop)
     }
 
     /// Inserts a value, or replaces value and due time of the key's entry; it then counts as
@@ -590,14 +587,17 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn replace(&self, key: K, value: V, due: impl Into<Due>) -> Result<Option<V>, Refused<K, V>> {
-        self.put(key, value, due.into(), IfOccupied::Replace)
+        self.put(key, value, due, IfOccupied::Replace)
     }
 
-    fn put(&self, key: K, value: V, due: Due, occupied: IfOccupied) -> Result<Option<V>, Refused<K, V>> {
-        let shared = self.shared();
-        let now = shared.clock.now();
-        let new = New { hash: hash_of(&self.hasher, &key), key, value, due: shared.instant_of(due, now) };
-        shared.put(new, now, occupied)
+    fn put(&self, key: K, value: V, due: impl Into<Due>, occupied: IfOccupied) -> Result<Option<V>, Refused<K, V>> {
+        let now = self.shared().clock.now();
+        self.shared().put(self.entry(key, value, due, now), now, occupied)
+    }
+
+    /// An entry to insert. Hashes the key, so without the lock.
+    fn entry(&self, key: K, value: V, due: impl Into<Due>, now: u64) -> New<K, V> {
+        New { hash: hash_of(&self.hasher, &key), key, value, due: self.shared().instant_of(due.into(), now) }
     }
 
     /// Inserts a value, and waits while the queue is [full](DelayQueueBuilder::capacity). A
@@ -626,7 +626,8 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn insert_wait(&self, key: K, value: V, due: impl Into<Due>) -> InsertWait<'_, K, V> {
-        InsertWait::new(self.shared(), &self.hasher, key, value, due.into())
+        let now = self.shared().clock.now();
+        InsertWait::new(self.shared(), self.entry(key, value, due, now), now)
     }
 
     /// As [`insert_wait`](Self::insert_wait); blocks the thread. If the [current
@@ -658,13 +659,9 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn insert_many<D: Into<Due>>(&self, entries: impl IntoIterator<Item = (K, V, D)>) -> Vec<Refused<K, V>> {
-        let shared = self.shared();
-        let now = shared.clock.now();
-        let new = |(key, value, due): (K, V, D)| {
-            let hash = hash_of(&self.hasher, &key);
-            New { hash, key, value, due: shared.instant_of(due.into(), now) }
-        };
-        shared.put_many(entries.into_iter().map(new).collect(), now)
+        let now = self.shared().clock.now();
+        let new = |(key, value, due)| self.entry(key, value, due, now);
+        self.shared().put_many(entries.into_iter().map(new).collect(), now)
     }
 
     /// Removes an entry, which will never be delivered, and returns its value. `None`: the queue
@@ -678,11 +675,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
         let mut section = self.lock();
         let found = section.find(hash, key)?;
         section.remove(&found);
-        if section.is_over() {
-            section.settle(); // receivers end
-        } else {
-            drop(section);
-        }
+        section.settle_if_over();
         Some(parts(found).1)
     }
 

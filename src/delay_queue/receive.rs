@@ -4,6 +4,7 @@
 //! future loses nothing. A sleeping receiver has a ticket of the wait list; a dropped receiver
 //! gives it back, and passes on a wake-up that it has not used.
 
+use std::borrow::Borrow;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -29,30 +30,34 @@ impl<K, V> Taken<K, V> {
 }
 
 impl<K, V> SharedQueue<K, V> {
+    /// Takes the entry that is due first. `None`: that is more work than for one section.
+    fn take(&self, section: &mut Section<'_, K, V>, now: u64) -> Option<Result<Taken<K, V>, TryRecvError>> {
+        if self.has_ended() {
+            return Some(Err(TryRecvError::Closed));
+        }
+        match section.take(&self.clock, now) {
+            Next::Due(taken) => Some(Ok(taken)),
+            Next::Nothing if section.is_over() => Some(Err(TryRecvError::Closed)),
+            Next::Nothing => Some(Err(TryRecvError::Empty)),
+            Next::Exhausted => None,
+        }
+    }
+
     /// A poll of a receiver: takes the entry that is due first, or sleeps.
     fn poll_recv(&self, ticket: &mut Option<u64>, context: &mut Context<'_>) -> Poll<Option<Expired<K, V>>> {
         let mut waker = None;
         loop {
             let now = self.clock.now();
             let mut section = self.lock();
-            let taken = if self.has_ended() { Next::Nothing } else { section.take(&self.clock, now) };
-            match taken {
-                Next::Exhausted => continue,
-                Next::Due(taken) => {
-                    self.leave(section, ticket);
-                    contain_drop(&self.runtime, waker);
-                    return Poll::Ready(Some(taken.into_expired()));
-                }
-                Next::Nothing if section.is_over() || self.has_ended() => {
-                    self.leave(section, ticket);
-                    contain_drop(&self.runtime, waker);
-                    return Poll::Ready(None);
-                }
-                Next::Nothing if section.receivers.sleeps_with(*ticket, context.waker()) => {
-                    section.settle();
-                    return Poll::Pending;
-                }
-                Next::Nothing => {}
+            let Some(taken) = self.take(&mut section, now) else { continue };
+            if !matches!(taken, Err(TryRecvError::Empty)) {
+                self.leave(section, ticket);
+                contain_drop(&self.runtime, waker);
+                return Poll::Ready(taken.ok().map(Taken::into_expired));
+            }
+            if section.receivers.sleeps_with(*ticket, context.waker()) {
+                section.settle();
+                return Poll::Pending;
             }
             // Cloning runs code of the executor: not under the lock.
             let Some(fresh) = waker.take() else {
@@ -60,8 +65,7 @@ impl<K, V> SharedQueue<K, V> {
                 waker = Some(context.waker().clone());
                 continue;
             };
-            let (own, before) = section.receivers.sleep(*ticket, fresh);
-            *ticket = Some(own);
+            let before = section.receivers.sleep(ticket, fresh);
             section.outbox.wakers.extend(before);
             section.settle();
             return Poll::Pending;
@@ -70,82 +74,24 @@ impl<K, V> SharedQueue<K, V> {
 
     /// The receiver waits no more. Its unused wake-up goes to the next.
     fn leave(&self, mut section: Section<'_, K, V>, ticket: &mut Option<u64>) {
-        if let Some(ticket) = ticket.take() {
-            let waker = section.receivers.leave(ticket);
-            section.outbox.wakers.extend(waker);
-        }
+        let waker = section.receivers.leave(ticket);
+        section.outbox.wakers.extend(waker);
         section.settle();
     }
 
     pub(super) fn block<T>(&self, limit: Option<Duration>, future: impl Future<Output = T>) -> Option<T> {
         wait(&self.runtime, limit, future)
     }
-
-    pub(super) fn recv_blocking(&self) -> Option<Expired<K, V>> {
-        self.block(None, Recv::new(self)).flatten()
-    }
-
-    pub(super) fn recv_timeout(&self, limit: Duration) -> Result<Expired<K, V>, RecvTimeoutError> {
-        let received = self.block(Some(limit), Recv::new(self));
-        received.map_or(Err(RecvTimeoutError::Timeout), |expired| expired.ok_or(RecvTimeoutError::Closed))
-    }
-
-    /// Takes all entries that are due, in short lock sections.
-    pub(super) fn try_recv_all(&self) -> Vec<Expired<K, V>> {
-        let (now, mut taken) = (self.clock.now(), Vec::new());
-        let most = self.lock().len(); // so insertions meanwhile do not prolong the call
-        while taken.len() < most && !self.has_ended() {
-            let (mut section, mut is_over) = (self.lock(), false);
-            for _ in 0..SECTION.min(most - taken.len()) {
-                match section.take(&self.clock, now) {
-                    Next::Due(entry) => taken.push(entry),
-                    Next::Exhausted => break,
-                    Next::Nothing => {
-                        is_over = true;
-                        break;
-                    }
-                }
-            }
-            section.settle();
-            if is_over {
-                break;
-            }
-        }
-        taken.into_iter().map(Taken::into_expired).collect()
-    }
-
-    /// Takes an entry without waiting.
-    pub(super) fn try_recv(&self) -> Result<Expired<K, V>, TryRecvError> {
-        loop {
-            if self.has_ended() {
-                return Err(TryRecvError::Closed);
-            }
-            let now = self.clock.now();
-            let mut section = self.lock();
-            match section.take(&self.clock, now) {
-                Next::Exhausted => {}
-                Next::Due(taken) => {
-                    section.settle();
-                    return Ok(taken.into_expired());
-                }
-                Next::Nothing if section.is_over() => return Err(TryRecvError::Closed),
-                Next::Nothing => return Err(TryRecvError::Empty),
-            }
-        }
-    }
 }
 
 /// A waiting receiver.
-struct Receiver<Q, K, V>
-where
-    Q: AsRef<SharedQueue<K, V>>,
-{
+struct Receiver<Q: Borrow<SharedQueue<K, V>>, K, V> {
     queue: Q,
     ticket: Option<u64>,
     of: std::marker::PhantomData<fn() -> (K, V)>,
 }
 
-impl<Q: AsRef<SharedQueue<K, V>>, K, V> Receiver<Q, K, V> {
+impl<Q: Borrow<SharedQueue<K, V>>, K, V> Receiver<Q, K, V> {
     fn new(queue: Q) -> Self {
         Self { queue, ticket: None, of: std::marker::PhantomData }
     }
@@ -154,22 +100,16 @@ impl<Q: AsRef<SharedQueue<K, V>>, K, V> Receiver<Q, K, V> {
         if self.ticket.is_none() {
             ready!(budget::spend(context));
         }
-        self.queue.as_ref().poll_recv(&mut self.ticket, context)
+        self.queue.borrow().poll_recv(&mut self.ticket, context)
     }
 }
 
-impl<Q: AsRef<SharedQueue<K, V>>, K, V> Drop for Receiver<Q, K, V> {
+impl<Q: Borrow<SharedQueue<K, V>>, K, V> Drop for Receiver<Q, K, V> {
     fn drop(&mut self) {
         if self.ticket.is_some() {
-            let queue = self.queue.as_ref();
+            let queue = self.queue.borrow();
             queue.leave(queue.lock(), &mut self.ticket);
         }
-    }
-}
-
-impl<K, V> AsRef<Self> for SharedQueue<K, V> {
-    fn as_ref(&self) -> &Self {
-        self
     }
 }
 
@@ -248,15 +188,15 @@ pub struct DelayReceiver<K, V> {
 }
 
 impl<K, V> DelayReceiver<K, V> {
-    pub(super) fn new(queue: &Arc<SharedQueue<K, V>>) -> Self {
+    pub(super) fn new(queue: Arc<SharedQueue<K, V>>) -> Self {
         Self {
-            receiver: Receiver::new(Arc::clone(queue)),
+            receiver: Receiver::new(queue),
             #[cfg(feature = "stream")]
             ended: false,
         }
     }
 
-    fn shared(&self) -> &SharedQueue<K, V> {
+    pub(super) fn shared(&self) -> &Arc<SharedQueue<K, V>> {
         &self.receiver.queue
     }
 
@@ -267,7 +207,7 @@ impl<K, V> DelayReceiver<K, V> {
 
     /// As [`DelayQueue::recv_blocking`](crate::DelayQueue::recv_blocking).
     pub fn recv_blocking(&self) -> Option<Expired<K, V>> {
-        self.shared().recv_blocking()
+        self.shared().block(None, self.recv()).flatten()
     }
 
     /// As [`DelayQueue::recv_timeout`](crate::DelayQueue::recv_timeout).
@@ -275,7 +215,8 @@ impl<K, V> DelayReceiver<K, V> {
     /// # Errors
     /// As for that method.
     pub fn recv_timeout(&self, limit: Duration) -> Result<Expired<K, V>, RecvTimeoutError> {
-        self.shared().recv_timeout(limit)
+        let received = self.shared().block(Some(limit), self.recv());
+        received.map_or(Err(RecvTimeoutError::Timeout), |expired| expired.ok_or(RecvTimeoutError::Closed))
     }
 
     /// As [`DelayQueue::try_recv`](crate::DelayQueue::try_recv).
@@ -283,18 +224,43 @@ impl<K, V> DelayReceiver<K, V> {
     /// # Errors
     /// As for that method.
     pub fn try_recv(&self) -> Result<Expired<K, V>, TryRecvError> {
-        self.shared().try_recv()
+        let shared = self.shared();
+        loop {
+            let now = shared.clock.now();
+            let mut section = shared.lock();
+            let Some(taken) = shared.take(&mut section, now) else { continue };
+            let taken = taken?;
+            section.settle();
+            return Ok(taken.into_expired());
+        }
     }
 
     /// As [`DelayQueue::try_recv_all`](crate::DelayQueue::try_recv_all).
     pub fn try_recv_all(&self) -> Vec<Expired<K, V>> {
-        self.shared().try_recv_all()
+        let (shared, mut taken, mut is_over) = (self.shared(), Vec::new(), false);
+        let now = shared.clock.now();
+        let most = shared.lock().len(); // so insertions meanwhile do not prolong the call
+        while !is_over && taken.len() < most && !shared.has_ended() {
+            let mut section = shared.lock();
+            for _ in 0..SECTION.min(most - taken.len()) {
+                match section.take(&shared.clock, now) {
+                    Next::Due(entry) => taken.push(entry),
+                    Next::Exhausted => break,
+                    Next::Nothing => {
+                        is_over = true;
+                        break;
+                    }
+                }
+            }
+            section.settle();
+        }
+        taken.into_iter().map(Taken::into_expired).collect()
     }
 }
 
 impl<K, V> Clone for DelayReceiver<K, V> {
     fn clone(&self) -> Self {
-        Self::new(&self.receiver.queue)
+        Self::new(Arc::clone(self.shared()))
     }
 }
 

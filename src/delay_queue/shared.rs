@@ -10,10 +10,10 @@
 //! - while a receiver sleeps, each core timer is armed for the next due point of its clock, or
 //!   earlier.
 //!
-//! The `Eq` of a key runs in a section, as do the closures of [`super::inspect`], and arming may
-//! ring on the same thread. In all cases the thread is marked as inside of the queue ([`inside`]).
-//! A marked thread that wants the lock would wait for itself: an operation of the queue panics then
-//! (S79), and a ring leaves a note, for the end of the section.
+//! The `Eq` of a key runs in a section, as do the closures of walks, and arming may ring on the
+//! same thread. In all cases the thread is marked as inside of the queue ([`inside`]). A marked
+//! thread that wants the lock would wait for itself: an operation of the queue panics then (S79),
+//! and a ring leaves a note, for the end of the section.
 //!
 //! A notified receiver that is dropped settles too, and so passes its wake-up on. An inserter that
 //! sleeps has a core timer queued as well, which finds the inserter at the end of the runtime.
@@ -166,7 +166,7 @@ impl<K, V> Section<'_, K, V> {
 
     fn unlock(&mut self) {
         let Some(mut guard) = self.guard.take() else { return };
-        if guard.outbox.is_empty() {
+        if guard.outbox.wake.is_empty() && guard.outbox.wakers.is_empty() {
             return;
         }
         let Outbox { wake, wakers } = std::mem::take(&mut guard.outbox);
@@ -209,11 +209,17 @@ impl<K, V> Section<'_, K, V> {
         self.must_settle = true;
     }
 
+    /// As [`Self::settle`], after entries have left: the receivers of a closed queue end with the
+    /// last one, else there is nothing to do.
+    pub(super) fn settle_if_over(mut self) {
+        self.must_settle = self.is_over();
+    }
+
     /// As [`Self::settle`], after an entry was inserted or moved to `due`: if that is no earlier
     /// than the core timer, there is nothing to do.
     #[inline]
     pub(super) fn settle_for(mut self, (axis, due): (Axis, u64)) {
-        let is_earlier = || self.shared.policy.fires_at(due) < self.alarms.armed_for(axis);
+        let is_earlier = || self.shared.policy.fires_at(due) < self.alarms.armed[axis as usize];
         self.must_settle |= self.receivers.asleep() > 0 && is_earlier();
     }
 

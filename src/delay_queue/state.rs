@@ -90,12 +90,6 @@ pub(super) struct Outbox {
     pub(super) wakers: Vec<Waker>,
 }
 
-impl Outbox {
-    pub(super) fn is_empty(&self) -> bool {
-        self.wake.is_empty() && self.wakers.is_empty()
-    }
-}
-
 /// An entry on its way into the queue.
 pub(super) struct New<K, V> {
     pub(super) hash: u64,
@@ -254,17 +248,9 @@ impl<K, V> QueueState<K, V> {
 
     /// Wakes as many inserters as there is room for, and one for each of `fresh` places; all of
     /// them, if the queue is closed.
-    pub(super) fn admit(&mut self, mut fresh: usize) {
+    pub(super) fn admit(&mut self, fresh: usize) {
         let room = if self.closed { usize::MAX } else { self.capacity.saturating_sub(self.len()) };
-        while self.inserters.notified() < room || fresh > 0 {
-            let Some(waker) = self.inserters.notify() else { break };
-            self.outbox.wake.push(waker);
-            fresh = fresh.saturating_sub(1);
-        }
-    }
-
-    pub(super) fn key<'a>(&self, entry: &'a QueueEntry<K, V>) -> &'a K {
-        &entry.shared().key
+        self.inserters.notify_up_to(room, fresh, &mut self.outbox.wake);
     }
 
     pub(super) fn value<'a>(&'a self, entry: &'a QueueEntry<K, V>) -> &'a V {
@@ -388,19 +374,15 @@ impl<K, V> QueueState<K, V> {
         // One for each entry that has become ready, even if notified receivers have not looked yet:
         // those may have been forgotten.
         let most = if self.is_over() { usize::MAX } else { due };
-        let mut fresh = std::mem::take(&mut self.fresh).min(due);
-        while self.receivers.notified() < most || fresh > 0 {
-            let Some(waker) = self.receivers.notify() else { break };
-            self.outbox.wake.push(waker);
-            fresh = fresh.saturating_sub(1);
-        }
+        let fresh = std::mem::take(&mut self.fresh).min(due);
+        self.receivers.notify_up_to(most, fresh, &mut self.outbox.wake);
         Some(next)
     }
 
     /// Wakes all receivers and inserters: the queue is over.
     pub(super) fn wake_all(&mut self) {
-        while let Some(waker) = self.receivers.notify().or_else(|| self.inserters.notify()) {
-            self.outbox.wake.push(waker);
+        for waiters in [&mut self.receivers, &mut self.inserters] {
+            waiters.notify_up_to(usize::MAX, 0, &mut self.outbox.wake);
         }
     }
 

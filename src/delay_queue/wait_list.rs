@@ -29,10 +29,6 @@ impl WaitList {
         self.asleep.keys().is_empty() && self.notified == 0
     }
 
-    pub(super) fn notified(&self) -> usize {
-        self.notified
-    }
-
     /// Waiters that sleep.
     pub(super) fn asleep(&self) -> usize {
         self.asleep.keys().len()
@@ -43,28 +39,36 @@ impl WaitList {
         ticket.is_some_and(|ticket| self.asleep.has(key(ticket), waker))
     }
 
-    /// Lets a waiter sleep, at the end of the list if it has no ticket yet. Returns the ticket and
+    /// Lets a waiter sleep. One without a ticket gets the next one, the end of the list. Returns
     /// the waiter's former waker.
-    pub(super) fn sleep(&mut self, ticket: Option<u64>, waker: Waker) -> (u64, Option<Waker>) {
-        let own = ticket.unwrap_or(self.next_ticket);
-        let before = self.asleep.insert(key(own), waker);
-        match ticket {
-            None => self.next_ticket += 1,
-            Some(_) => self.notified -= usize::from(before.is_none()),
-        }
-        (own, before)
+    pub(super) fn sleep(&mut self, ticket: &mut Option<u64>, waker: Waker) -> Option<Waker> {
+        let is_new = ticket.is_none();
+        let before = self.asleep.insert(key(*ticket.get_or_insert(self.next_ticket)), waker);
+        self.next_ticket += u64::from(is_new);
+        self.notified -= usize::from(!is_new && before.is_none());
+        before
     }
 
     /// Notifies the first waiter that sleeps.
-    pub(super) fn notify(&mut self) -> Option<Waker> {
+    fn notify(&mut self) -> Option<Waker> {
         let waker = self.asleep.pop_first()?;
         self.notified += 1;
         Some(waker)
     }
 
-    /// Removes a waiter. Returns its waker; `None`: it was notified.
-    pub(super) fn leave(&mut self, ticket: u64) -> Option<Waker> {
-        let waker = self.asleep.remove(key(ticket));
+    /// Notifies waiters that sleep, until `most` are notified, and `more` by this call. Puts their
+    /// wakers into `wake`.
+    pub(super) fn notify_up_to(&mut self, most: usize, mut more: usize, wake: &mut Vec<Waker>) {
+        while self.notified < most || more > 0 {
+            let Some(waker) = self.notify() else { break };
+            wake.push(waker);
+            more = more.saturating_sub(1);
+        }
+    }
+
+    /// Removes a waiter. Returns its waker; `None`: it was notified, or has no ticket.
+    pub(super) fn leave(&mut self, ticket: &mut Option<u64>) -> Option<Waker> {
+        let waker = self.asleep.remove(key(ticket.take()?));
         self.notified -= usize::from(waker.is_none());
         waker
     }
@@ -82,21 +86,26 @@ mod tests {
         Waker::noop().clone()
     }
 
+    /// A new waiter, which sleeps.
+    fn sleeper(list: &mut WaitList) -> Option<u64> {
+        let mut ticket = None;
+        assert!(list.sleep(&mut ticket, waker()).is_none());
+        ticket
+    }
+
     #[test]
     fn waiters_are_notified_in_order_and_keep_their_place() {
         let mut list = WaitList::default();
-        let tickets: Vec<u64> = (0..3).map(|_| list.sleep(None, waker()).0).collect();
+        let mut tickets = [(); 3].map(|()| sleeper(&mut list));
         assert!(list.notify().is_some() && list.notify().is_some());
-        assert_eq!((list.notified(), list.asleep()), (2, 1));
+        assert_eq!((list.notified, list.asleep()), (2, 1));
         // The first finds nothing, sleeps again, and is the first again.
-        assert!(list.sleep(Some(tickets[0]), waker()).1.is_none());
-        assert_eq!((list.notified(), list.asleep()), (1, 2));
+        assert!(list.sleep(&mut tickets[0], waker()).is_none());
+        assert_eq!((list.notified, list.asleep()), (1, 2));
         assert!(list.notify().is_some());
-        assert!(list.sleeps_with(Some(tickets[2]), &waker()) && !list.sleeps_with(Some(tickets[0]), &waker()));
-        assert!(
-            list.leave(tickets[0]).is_none() && list.leave(tickets[2]).is_some() && list.leave(tickets[1]).is_none()
-        );
-        assert!(list.is_empty() && list.notified() == 0 && list.notify().is_none());
+        assert!(list.sleeps_with(tickets[2], &waker()) && !list.sleeps_with(tickets[0], &waker()));
+        assert_eq!([0, 2, 1, 1].map(|i| list.leave(&mut tickets[i]).is_some()), [false, true, false, false]);
+        assert!(list.is_empty() && list.notified == 0 && list.notify().is_none());
     }
 
     /// With a search from the front, these are some ten billion steps.
@@ -105,21 +114,21 @@ mod tests {
         const MANY: u64 = 150_000;
         let mut list = WaitList::default();
         for _ in 0..MANY {
-            list.sleep(None, waker());
+            sleeper(&mut list);
         }
         for ticket in 0..MANY {
             assert!(list.notify().is_some() && !list.sleeps_with(Some(ticket), &waker()));
         }
-        let (late, _) = list.sleep(None, waker());
+        let mut late = sleeper(&mut list);
         for _ in 0..MANY {
             assert!(list.notify().is_some() && list.notify().is_none());
-            list.sleep(Some(late), waker());
+            list.sleep(&mut late, waker());
         }
         // One at the front that sleeps again is the first.
-        list.sleep(Some(3), waker());
-        assert!(list.notify().is_some() && list.sleeps_with(Some(late), &waker()));
-        (0..MANY).for_each(|ticket| assert!(list.leave(ticket).is_none()));
-        assert!(list.notify().is_some() && list.leave(late).is_none() && list.is_empty());
+        list.sleep(&mut Some(3), waker());
+        assert!(list.notify().is_some() && list.sleeps_with(late, &waker()));
+        (0..MANY).for_each(|ticket| assert!(list.leave(&mut Some(ticket)).is_none()));
+        assert!(list.notify().is_some() && list.leave(&mut late).is_none() && list.is_empty());
     }
 
     /// With a search, or with a shift of the waiters behind the one that leaves, these are more
@@ -128,10 +137,10 @@ mod tests {
     fn waiters_that_leave_from_the_middle_cost_nothing() {
         const MANY: u64 = 400_000;
         let mut list = WaitList::default();
-        (0..MANY).for_each(|_| _ = list.sleep(None, waker()));
+        (0..MANY).for_each(|_| _ = sleeper(&mut list));
         for i in 0..MANY / 2 {
             let (before, after) = (MANY / 2 - 1 - i, MANY / 2 + i);
-            assert!(list.leave(before).is_some() && list.leave(after).is_some());
+            assert!(list.leave(&mut Some(before)).is_some() && list.leave(&mut Some(after)).is_some());
         }
         assert!(list.is_empty());
     }
@@ -142,14 +151,14 @@ mod tests {
     fn waiters_that_do_not_look_cost_nothing_when_the_first_sleeps_again() {
         const MANY: u64 = 150_000;
         let mut list = WaitList::default();
-        (0..MANY).for_each(|_| _ = list.sleep(None, waker()));
+        (0..MANY).for_each(|_| _ = sleeper(&mut list));
         (0..MANY).for_each(|_| assert!(list.notify().is_some()));
-        let (late, _) = list.sleep(None, waker());
+        let mut late = sleeper(&mut list);
         for _ in 0..MANY {
-            list.sleep(Some(0), waker());
+            list.sleep(&mut Some(0), waker());
             assert!(list.notify().is_some() && !list.sleeps_with(Some(0), &waker()), "the first is notified first");
             assert!(list.notify().is_some());
-            list.sleep(Some(late), waker());
+            list.sleep(&mut late, waker());
         }
     }
 }
