@@ -96,7 +96,7 @@ shown!([] Cancellation, |this| "ended" => this.ended);
 impl CancelledOwned {
     /// Whether the thread is inside of a callback whose end this future awaits.
     fn is_inside(&self) -> bool {
-        self.token().handle.as_ref().is_some_and(|handle| is_inside(handle.address()))
+        self.token().address().is_some_and(is_inside)
     }
 }
 

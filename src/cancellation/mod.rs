@@ -23,7 +23,6 @@ mod source;
 mod token;
 mod waiting;
 
-use std::any::Any;
 use std::error::Error;
 use std::io::ErrorKind;
 use std::num::NonZeroU64;
@@ -450,7 +449,7 @@ impl TimerArc<Inner> {
     }
 
     /// Wakes all waiting tasks, and calls all registered callbacks.
-    fn tell(&self, panic: &mut Option<Box<dyn Any + Send>>) {
+    fn tell(&self, panic: &mut Option<Payload>) {
         // The source needs no timed cancel any more. (Disposing a timer does not wait, also not in
         // its own callback.)
         self.lock().dispose();

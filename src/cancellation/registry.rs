@@ -35,16 +35,11 @@ pub(super) struct Registry {
 
 impl Default for Registry {
     fn default() -> Self {
-        Self::after(0)
+        Self { callbacks: Slab::new(), top: NONE, last_serial: 0 }
     }
 }
 
 impl Registry {
-    /// An empty registry, whose serial numbers come after this number.
-    const fn after(last_serial: u64) -> Self {
-        Self { callbacks: Slab::new(), top: NONE, last_serial }
-    }
-
     #[inline]
     pub(super) fn push(&mut self, callback: Callback) -> Id {
         self.last_serial += 1;
@@ -83,9 +78,9 @@ impl Registry {
         self.remove(id).map(|callback| (id, callback))
     }
 
-    /// Takes out all callbacks, in a single step.
+    /// Takes out all callbacks, in a single step. The serial numbers go on.
     pub(super) fn take(&mut self) -> Self {
-        let left = Self::after(self.last_serial);
+        let left = Self { last_serial: self.last_serial, ..Self::default() };
         std::mem::replace(self, left)
     }
 

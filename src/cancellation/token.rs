@@ -384,6 +384,11 @@ impl CancellationToken {
         self.block(Some(limit)).map_or(Ok(()), Err)
     }
 
+    /// The address that identifies the source.
+    pub(super) fn address(&self) -> Option<*const ()> {
+        self.handle.as_ref().map(|handle| handle.address())
+    }
+
     fn block(&self, limit: Option<Duration>) -> Option<Cancelled> {
         wait(&RuntimeHandle::Global, limit, self.cancelled())
     }
@@ -402,11 +407,7 @@ impl CancellationToken {
 /// Tokens are equal when they belong to the same source, or are both never cancelled.
 impl PartialEq for CancellationToken {
     fn eq(&self, other: &Self) -> bool {
-        match (&self.handle, &other.handle) {
-            (Some(one), Some(other)) => one.address() == other.address(),
-            (None, None) => true,
-            _ => false,
-        }
+        self.address() == other.address()
     }
 }
 
@@ -415,7 +416,7 @@ impl Eq for CancellationToken {}
 /// By the source, so clones have the same hash.
 impl Hash for CancellationToken {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.handle.as_ref().map(|handle| handle.address()).hash(state);
+        self.address().hash(state);
     }
 }
 

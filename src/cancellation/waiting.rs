@@ -171,18 +171,21 @@ impl CancelledOwned {
         self.0.has_returned()
     }
 
-    /// Whether the future beside this one is not to be polled: it was not polled before, and the
-    /// token is cancelled. (Or the cancellation was returned.) The caller then polls this future
-    /// alone.
+    /// Polls a future whose result counts before the cancellation, and removes the waker from the
+    /// token. The future is not polled if the token was cancelled before its first poll, or if the
+    /// cancellation was returned.
     #[inline]
-    pub(crate) fn prevents_begin(&self) -> bool {
-        matches!(self.0.stored, None | Some(StoredWaker::Returned)) && self.0.token.is_cancelled()
-    }
-
-    /// The future beside this one has been polled: from now on its result counts first.
-    #[inline]
-    pub(crate) fn set_begun(&mut self) {
-        self.0.stored.get_or_insert(StoredWaker::Begun);
+    pub(crate) fn poll_before<F: Future>(&mut self, future: Pin<&mut F>, context: &mut Context<'_>) -> Poll<F::Output> {
+        if matches!(self.0.stored, None | Some(StoredWaker::Returned)) && self.0.token.is_cancelled() {
+            return Poll::Pending;
+        }
+        let polled = future.poll(context);
+        if polled.is_ready() {
+            self.withdraw();
+        } else {
+            self.0.stored.get_or_insert(StoredWaker::Begun);
+        }
+        polled
     }
 
     /// Polls this future, and then, unless the token is cancelled, a second one. The second is not
@@ -272,14 +275,10 @@ impl<F: Future> Future for WithToken<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if !this.cancelled.prevents_begin() {
-            if let Poll::Ready(value) = this.future.poll(context) {
-                this.cancelled.withdraw();
-                return Poll::Ready(Ok(value));
-            }
-            this.cancelled.set_begun();
+        match this.cancelled.poll_before(this.future, context) {
+            Poll::Ready(value) => Poll::Ready(Ok(value)),
+            Poll::Pending => Pin::new(this.cancelled).poll(context).map(Err),
         }
-        Pin::new(this.cancelled).poll(context).map(Err)
     }
 }
 

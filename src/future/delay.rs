@@ -566,12 +566,6 @@ impl CancellableDelay {
     pub(super) fn is_done(&self) -> bool {
         self.delay.is_done() || self.cancelled.has_returned()
     }
-
-    /// No task waits any more.
-    pub(super) fn withdraw(&mut self) {
-        self.delay.withdraw();
-        self.cancelled.withdraw();
-    }
 }
 
 impl Future for CancellableDelay {

@@ -375,12 +375,9 @@ impl<F: Future> Future for CancellableTimeout<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if !this.limit.cancelled.prevents_begin() {
-            if let Poll::Ready(value) = this.future.poll(context) {
-                this.limit.withdraw();
-                return Poll::Ready(Ok(value));
-            }
-            this.limit.cancelled.set_begun();
+        if let Poll::Ready(value) = this.limit.cancelled.poll_before(this.future, context) {
+            this.limit.delay.withdraw();
+            return Poll::Ready(Ok(value));
         }
         Poll::Ready(Err(match ready!(Pin::new(this.limit).poll(context)) {
             Ok(()) => TimeoutError::Elapsed(Elapsed(())),
