@@ -49,10 +49,6 @@ impl OrderedMap {
         self.insert(key, [null(); 2]).is_none()
     }
 
-    fn get(&self, key: Key) -> Option<Value> {
-        self.0.get(&key).copied()
-    }
-
     pub(crate) fn remove(&mut self, key: Key) -> Option<Value> {
         self.0.remove(&key)
     }
@@ -107,7 +103,7 @@ impl WakerMap {
 
     /// Whether `key` has a waker that wakes the same task.
     pub(crate) fn has(&self, key: Key, waker: &Waker) -> bool {
-        self.0.get(key) == Some(parts(waker))
+        self.0.0.get(&key) == Some(&parts(waker))
     }
 
     pub(crate) fn remove(&mut self, key: Key) -> Option<Waker> {

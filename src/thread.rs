@@ -96,6 +96,5 @@ pub fn sleep_until(deadline: impl Into<Deadline>) -> Result<(), RuntimeError> {
 }
 
 fn sleep_on(own: &RuntimeHandle, deadline: u64) -> Result<(), RuntimeError> {
-    let has_come = || own.now() >= deadline && own.was_there(deadline);
-    wait_until(own, deadline, poll_fn(|_| if has_come() { Poll::Ready(()) } else { Poll::Pending }))
+    wait_until(own, deadline, poll_fn(|_| if own.has_come(deadline) { Poll::Ready(()) } else { Poll::Pending }))
 }

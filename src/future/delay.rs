@@ -272,7 +272,7 @@ impl Delay {
     /// Whether the deadline has elapsed. Reads the clock, which for a delay stands still when the
     /// runtime has ended.
     pub fn is_elapsed(&self) -> bool {
-        self.is_done() || self.source.now() >= self.deadline && self.source.was_there(self.deadline)
+        self.is_done() || self.source.has_come(self.deadline)
     }
 
     /// Whether a poll was ready since the last reset.

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::engine::current::{self, Scope};
 use crate::sync::Ordering;
-use crate::sync::unmodelled::{AtomicPtr, AtomicU8, Mutex, MutexGuard};
+use crate::sync::unmodelled::{AtomicPtr, AtomicU8, Mutex};
 use crate::time::Timestamp;
 
 /// Null before the start. A forked child may start a default runtime of its own, which takes the
@@ -53,10 +53,6 @@ pub(super) fn started() -> Option<&'static Runtime> {
     unsafe { GLOBAL.load(Ordering::Acquire).as_ref() }
 }
 
-fn starting() -> MutexGuard<'static, ()> {
-    STARTING.lock()
-}
-
 /// Settles the clock of the default runtime. `None`: the usual clock.
 ///
 /// # Errors
@@ -70,7 +66,7 @@ pub(super) fn settle_clock() -> Result<Option<&'static Runtime>, StartError> {
         }
         // Being started: `STARTING` is held until the runtime is in its place, or the start has
         // failed.
-        drop(starting());
+        drop(STARTING.lock());
         if let Some(runtime) = started() {
             return Ok(Some(runtime));
         }
@@ -104,7 +100,7 @@ impl RuntimeBuilder {
     pub fn start_global(mut self) -> Result<&'static Runtime, StartError> {
         // Released before `self` is dropped, which is a parameter: destructors of the hooks may use
         // the default runtime.
-        let _one_at_a_time = starting();
+        let _one_at_a_time = STARTING.lock();
         let inherited = started();
         if inherited.is_some_and(|runtime| !runtime.engine().is_inherited()) {
             return Err(StartError::AlreadyStarted);
@@ -121,15 +117,11 @@ impl RuntimeBuilder {
                 Err(_) => return Err(StartError::AlreadyStarted),
             }
         }
-        match self.launch() {
-            Ok(runtime) => Ok(set(runtime)),
-            Err(error) => {
-                if settles {
-                    CLOCK.store(OPEN, Ordering::Release);
-                }
-                Err(error)
+        self.launch().map(set).inspect_err(|_| {
+            if settles {
+                CLOCK.store(OPEN, Ordering::Release);
             }
-        }
+        })
     }
 }
 
@@ -195,7 +187,7 @@ impl Runtime {
         if let Some(runtime) = started() {
             return Ok(runtime);
         }
-        let _one_at_a_time = starting();
+        let _one_at_a_time = STARTING.lock();
         if let Some(runtime) = started() {
             return Ok(runtime);
         }
@@ -237,7 +229,7 @@ impl Runtime {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn forbid_global() -> Result<(), StartError> {
-        let _one_at_a_time = starting();
+        let _one_at_a_time = STARTING.lock();
         match CLOCK.compare_exchange(OPEN, FORBIDDEN, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) | Err(FORBIDDEN) => Ok(()),
             Err(_) => Err(StartError::AlreadyStarted),

@@ -163,6 +163,11 @@ impl RuntimeHandle {
     pub(crate) fn was_there(&self, instant: u64) -> bool {
         self.engine_if_started().is_none_or(|engine| instant <= engine.ended_at())
     }
+
+    /// Whether the clock has shown `instant`. It stands still when the runtime has ended.
+    pub(crate) fn has_come(&self, instant: u64) -> bool {
+        self.now() >= instant && self.was_there(instant)
+    }
 }
 
 impl Tell for RuntimeHandle {

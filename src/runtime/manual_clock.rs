@@ -10,9 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use super::wait::{NO_LIMIT, park_on, poll_on};
 use crate::engine::{Agenda, Driver, Waits, inside};
-use crate::sync::{MutexGuard, Ordering, park_timeout, thread_id};
-use crate::time::Timestamp;
-use crate::time::{At, Deadline, LAST, NEVER};
+use crate::sync::{MutexGuard, Ordering, thread_id};
+use crate::time::{At, Deadline, LAST, NEVER, Timestamp};
 
 /// A clock that moves only by calls, for tests and simulations.
 ///
@@ -45,10 +44,6 @@ use crate::time::{At, Deadline, LAST, NEVER};
 pub struct ManualClock {
     pub(super) inner: std::sync::Arc<Agenda>,
 }
-
-/// The period at which `block_on` looks again while it has nothing to run: another thread may have
-/// armed a timer, stopped driving, or switched on automatic advance.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The limit on callbacks of a clock that wait inside one another: all have frames on the same
 /// stack.
@@ -300,14 +295,7 @@ impl ManualClock {
     /// # Ok::<(), timerqueue::error::StartError>(())
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        poll_on(future, || self.go_on_or_rest()).expect(NO_LIMIT)
-    }
-
-    /// For a thread that waits on virtual time: [`Self::go_on`], parked where there is nothing to
-    /// do. Always true.
-    pub(super) fn go_on_or_rest(&self) -> bool {
-        self.go_on(|| park_timeout(LOOK_AGAIN));
-        true
+        poll_on(Some(self), None, future).expect(NO_LIMIT)
     }
 
     /// Runs the callbacks due next, and moves the clock to their instant if need be and allowed.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::{ManualClock, RuntimeError, RuntimeHandle};
 use crate::engine::{Looked, WakerEntry};
-use crate::sync::{Arc, AtomicBool, Ordering, Thread, current, park_until};
+use crate::sync::{Arc, AtomicBool, Ordering, Thread, current, park_timeout, park_until};
 use crate::time::{END, instant};
 
 /// Why the result of a wait without a limit is there.
@@ -53,10 +53,18 @@ impl Wake for Woken {
     }
 }
 
+/// The period at which a thread on virtual time looks again while it has nothing to run: another
+/// thread may have armed a timer, stopped driving, or switched on automatic advance.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
 /// Polls a future on the calling thread until the future is ready. While the future has not been
-/// woken, calls `rest`, which may return early. `None`: `rest` has returned false, and the future
-/// was not ready at a last poll.
-pub(super) fn poll_on<T>(future: impl Future<Output = T>, mut rest: impl FnMut() -> bool) -> Option<T> {
+/// woken, the thread moves `clock`, or without a clock is parked. `None`: the thread was parked
+/// until `until`, and the future was not ready at a last poll.
+pub(super) fn poll_on<T>(
+    clock: Option<&ManualClock>,
+    until: Option<Instant>,
+    future: impl Future<Output = T>,
+) -> Option<T> {
     let woken = Woken::new(Some(current()));
     let waker = Waker::from(Arc::clone(&woken));
     let mut future = pin!(future);
@@ -69,13 +77,16 @@ pub(super) fn poll_on<T>(future: impl Future<Output = T>, mut rest: impl FnMut()
                 Poll::Pending => continue, // the future may have called its own waker
             }
         }
-        goes_on = rest();
+        match clock {
+            Some(clock) => _ = clock.go_on(|| park_timeout(LOOK_AGAIN)),
+            None => goes_on = park_until(until),
+        }
     }
 }
 
 /// Blocks the calling thread until the future is ready.
 pub(crate) fn park_on<T>(future: impl Future<Output = T>) -> T {
-    poll_on(future, || park_until(None)).expect(NO_LIMIT)
+    poll_on(None, None, future).expect(NO_LIMIT)
 }
 
 /// Blocks the calling thread until the future is ready, or `limit` has elapsed: `None`.
@@ -107,11 +118,7 @@ pub(crate) fn wait<T>(own: &RuntimeHandle, limit: Option<Duration>, future: impl
         }
         (Poll::Pending, _) => Poll::Pending,
     });
-    let result = poll_on(limited, || match &clock {
-        Some(clock) => clock.go_on_or_rest(),
-        None => park_until(until),
-    });
-    result.flatten()
+    poll_on(clock.as_ref(), until, limited).flatten()
 }
 
 /// Blocks the calling thread until the future is ready, which looks at the clock of `own`: it is
@@ -142,7 +149,7 @@ pub(crate) fn wait_until<T>(
             Looked::Waits => {}
             // The future did not see the deadline come.
             Looked::HasCome => context.waker().wake_by_ref(),
-            Looked::Closed if own.was_there(deadline) && own.now() >= deadline => context.waker().wake_by_ref(),
+            Looked::Closed if own.has_come(deadline) => context.waker().wake_by_ref(),
             Looked::Closed => return Poll::Ready(Err(RuntimeError::Ended)),
         }
         Poll::Pending
@@ -150,12 +157,8 @@ pub(crate) fn wait_until<T>(
     loop {
         let left = Duration::from_nanos(deadline.saturating_sub(own.now()));
         let until = if own.is_manual() || deadline >= END { None } else { Instant::now().checked_add(left) };
-        let result = poll_on(limited.as_mut(), || match &clock {
-            Some(clock) => clock.go_on_or_rest(),
-            None => park_until(until),
-        });
         // `None`: the clock of the thread was ahead of the runtime's.
-        if let Some(result) = result {
+        if let Some(result) = poll_on(clock.as_ref(), until, limited.as_mut()) {
             return result;
         }
     }
