@@ -3,6 +3,56 @@
 //! Ground rules. A handle owns an entry of the engine ([`OwnedEntry`]); [`crate::engine`] does the
 //! work. A closure around the user's callback turns the engine's [`Firing`] into a [`Tick`].
 
+/// What the handles of other kinds of timers have in common with a [`Timer`], which they own.
+macro_rules! handle_of_timer {
+    ($handle:ident) => {
+        impl $handle {
+            /// The identity of the timer, which its callback can ask for; see
+            /// [`Timer::id`](crate::Timer::id).
+            pub fn id(&self) -> $crate::TimerId {
+                self.timer.id()
+            }
+
+            /// The state of the timer now, with its due point; see
+            /// [`Timer::snapshot`](crate::Timer::snapshot).
+            #[must_use]
+            pub fn snapshot(&self) -> $crate::observe::TimerSnapshot {
+                self.timer.snapshot()
+            }
+
+            /// Disposes the timer: stops the timer for good, without waiting; see
+            /// [`Timer::dispose`](crate::Timer::dispose).
+            #[doc(alias("stop", "cancel", "clearTimeout"))]
+            pub fn dispose(&self) {
+                self.timer.dispose();
+            }
+
+            /// Disposes the timer, and blocks the thread until its callback does not run; see
+            /// [`Timer::dispose_and_wait`](crate::Timer::dispose_and_wait).
+            pub fn dispose_and_wait(&self) -> $crate::Waited {
+                self.timer.dispose_and_wait()
+            }
+
+            /// Disposes the timer now. The future is ready when the callback does not run; see
+            /// [`Timer::dispose_async`](crate::Timer::dispose_async).
+            pub fn dispose_async(&self) -> $crate::futures::Disposal {
+                self.timer.dispose_async()
+            }
+
+            /// Lets the timer fire without a handle; see [`Timer::detach`](crate::Timer::detach).
+            pub fn detach(self) {
+                self.timer.detach();
+            }
+        }
+
+        impl std::fmt::Debug for $handle {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.snapshot().show(f, stringify!($handle), self.id())
+            }
+        }
+    };
+}
+
 mod builder;
 mod disposal;
 mod once;
@@ -492,7 +542,7 @@ impl Timer {
 }
 
 // No callback, waker or destructor of the user's runs while the state of a timer is half changed.
-unwind_safe!(Timer, WallTimer);
+unwind_safe!(Timer);
 
 impl fmt::Debug for Timer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,10 +1,9 @@
 //! Once timers: a timer fires once and consumes its callback.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::tick::once;
-use super::{Changed, Disposal, Tick, Timer, TimerId, TimerSnapshot, Waited};
+use super::{Changed, Tick, Timer};
 use crate::engine::{Engine, Settings};
 use crate::queue::MissedTicks;
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
@@ -125,17 +124,6 @@ impl OnceTimer {
         self.timer.fire_now()
     }
 
-    /// The identity of the timer; see [`Timer::id`].
-    pub fn id(&self) -> TimerId {
-        self.timer.id()
-    }
-
-    /// The state of the timer now, with its due point; see [`Timer::snapshot`].
-    #[must_use]
-    pub fn snapshot(&self) -> TimerSnapshot {
-        self.timer.snapshot()
-    }
-
     /// Moves the firing to `due` from now, if the callback has not begun. A `due` of
     /// `Duration::MAX` stops the timer.
     ///
@@ -161,34 +149,6 @@ impl OnceTimer {
     pub fn reset(&self, due: Duration) -> Changed {
         self.timer.reset(due)
     }
-
-    /// Disposes the timer: stops the timer for good, without waiting; see
-    /// [`Timer::dispose`](crate::Timer::dispose).
-    #[doc(alias("stop", "cancel", "clearTimeout"))]
-    pub fn dispose(&self) {
-        self.timer.dispose();
-    }
-
-    /// Disposes the timer, and blocks the thread until the callback does not run; see
-    /// [`Timer::dispose_and_wait`](crate::Timer::dispose_and_wait).
-    pub fn dispose_and_wait(&self) -> Waited {
-        self.timer.dispose_and_wait()
-    }
-
-    /// Disposes the timer now. The future is ready when the callback does not run; see
-    /// [`Timer::dispose_async`](crate::Timer::dispose_async).
-    pub fn dispose_async(&self) -> Disposal {
-        self.timer.dispose_async()
-    }
-
-    /// Lets the timer fire without a handle; see [`Timer::detach`](crate::Timer::detach).
-    pub fn detach(self) {
-        self.timer.detach();
-    }
 }
 
-impl fmt::Debug for OnceTimer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.snapshot().show(f, "OnceTimer", self.id())
-    }
-}
+handle_of_timer!(OnceTimer);

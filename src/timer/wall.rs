@@ -3,11 +3,10 @@
 //! Ground rules. A handle owns an entry of the registry (`engine::wall_registry`), which does the
 //! work.
 
-use std::fmt;
 use std::time::SystemTime;
 
-use super::{Changed, Disposal, Timer, TimerId, TimerSnapshot, Waited};
-use crate::engine::{self, Engine, EntryRef, OwnedEntry, Settings};
+use super::{Changed, Timer, TimerId, TimerSnapshot};
+use crate::engine::{self, Engine, EntryRef, Settings};
 use crate::queue::MissedTicks;
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 use crate::sync::Arc;
@@ -55,10 +54,40 @@ use crate::sync::Arc;
 /// assert_eq!(receive.recv().unwrap(), at);
 /// # drop(timer);
 /// ```
+///
+/// The time that a timer waits for is part of its [snapshot](Self::snapshot):
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{ManualClock, Runtime, WallTimer, observe::TimerState};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let at = clock.wall() + Duration::from_secs(3600);
+/// let timer = WallTimer::on(&runtime, at, |_| {});
+/// assert_eq!(timer.snapshot().wall, Some(at));
+/// clock.advance(Duration::from_secs(3600));
+/// assert_eq!(timer.snapshot().state, TimerState::Idle);
+/// # Ok::<(), timerqueue::error::StartError>(())
+/// ```
+///
+/// A [detached](Self::detach) timer goes on without a handle, until it has fired:
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{ManualClock, Runtime, WallTimer};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// WallTimer::on(&runtime, clock.wall() + Duration::from_secs(60), |_| {}).detach();
+/// assert_eq!(clock.advance(Duration::from_secs(60)), 1);
+/// # Ok::<(), timerqueue::error::StartError>(())
+/// ```
 #[doc(alias = "cron")]
 #[must_use = "dropping the handle disposes the timer: keep it (`let _timer = ..`; `let _ = ..` drops it at once), or `detach` it"]
 pub struct WallTimer {
-    entry: OwnedEntry,
+    /// Of the kind that follows the wall clock.
+    timer: Timer,
 }
 
 impl WallTimer {
@@ -133,34 +162,6 @@ impl WallTimer {
         Timer::builder().try_start_wall(at, callback)
     }
 
-    /// The identity of the timer, which its callback can ask for: [`WallTick::timer_id`].
-    pub fn id(&self) -> TimerId {
-        TimerId::of(&self.entry)
-    }
-
-    /// The state of the timer now, with the time that it waits for ([`TimerSnapshot::wall`]); see
-    /// [`Timer::snapshot`](crate::Timer::snapshot).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime, WallTimer, observe::TimerState};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let at = clock.wall() + Duration::from_secs(3600);
-    /// let timer = WallTimer::on(&runtime, at, |_| {});
-    /// assert_eq!(timer.snapshot().wall, Some(at));
-    /// clock.advance(Duration::from_secs(3600));
-    /// assert_eq!(timer.snapshot().state, TimerState::Idle);
-    /// # Ok::<(), timerqueue::error::StartError>(())
-    /// ```
-    #[must_use]
-    pub fn snapshot(&self) -> TimerSnapshot {
-        TimerSnapshot::of(&self.entry)
-    }
-
     pub(crate) fn start(
         engine: &Arc<Engine>,
         at: SystemTime,
@@ -168,7 +169,7 @@ impl WallTimer {
         mut callback: impl FnMut(&WallTick<'_>) + Send + 'static,
     ) -> Self {
         let callback = move |entry: &EntryRef, at: SystemTime| callback(&WallTick { entry, at });
-        Self { entry: engine::start_wall::<_, false>(engine, at, settings, callback) }
+        Self { timer: Timer { entry: engine::start_wall::<_, false>(engine, at, settings, callback) } }
     }
 
     /// Replaces the time of the timer, also after the timer has fired. If the wall clock shows the
@@ -196,55 +197,11 @@ impl WallTimer {
     /// ```
     #[doc(alias = "change")]
     pub fn reset_at(&self, at: SystemTime) -> Changed {
-        engine::change_wall(&self.entry, at)
-    }
-
-    /// Disposes the timer: stops the timer for good, without waiting; see
-    /// [`Timer::dispose`](crate::Timer::dispose).
-    #[doc(alias("stop", "cancel"))]
-    pub fn dispose(&self) {
-        engine::dispose(&self.entry);
-    }
-
-    /// Disposes the timer, and blocks the thread until its callback does not run; see
-    /// [`Timer::dispose_and_wait`](crate::Timer::dispose_and_wait).
-    pub fn dispose_and_wait(&self) -> Waited {
-        self.dispose();
-        Disposal::of(&self.entry).wait()
-    }
-
-    /// Disposes the timer now. The future is ready when the callback does not run; see
-    /// [`Timer::dispose_async`](crate::Timer::dispose_async).
-    pub fn dispose_async(&self) -> Disposal {
-        self.dispose();
-        Disposal::of(&self.entry)
-    }
-
-    /// Lets the timer go on without a handle: until the timer has fired, its callback has disposed
-    /// the timer, or the runtime is shut down.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime, WallTimer};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// WallTimer::on(&runtime, clock.wall() + Duration::from_secs(60), |_| {}).detach();
-    /// assert_eq!(clock.advance(Duration::from_secs(60)), 1);
-    /// # Ok::<(), timerqueue::error::StartError>(())
-    /// ```
-    pub fn detach(self) {
-        drop(self.entry.into_entry());
+        engine::change_wall(&self.timer.entry, at)
     }
 }
 
-impl fmt::Debug for WallTimer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.snapshot().show(f, "WallTimer", self.id())
-    }
-}
+handle_of_timer!(WallTimer);
 
 /// The tick passed to the callback of a [`WallTimer`]. Also lets the callback change or dispose its
 /// own timer.

@@ -163,6 +163,3 @@ fn parts(mut callback: impl FnMut() + Send + 'static) -> (SharedBurst, impl FnMu
 shown!([] Debounce, |this|
     "quiet" => this.quiet, "max_wait" => this.max_wait, "is_pending" => this.is_pending(), "timer" => this.timer
 );
-
-// A panic of the callback leaves the state whole.
-unwind_safe!(Debounce);

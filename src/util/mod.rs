@@ -66,6 +66,9 @@ pub use self::heartbeat::Heartbeat;
 pub use self::throttle::Throttle;
 pub use self::watchdog::Watchdog;
 
+// A panic of a callback leaves the state whole.
+unwind_safe!(Debounce, Throttle);
+
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use std::sync::Arc;

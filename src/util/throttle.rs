@@ -151,6 +151,3 @@ fn parts(mut callback: impl FnMut() + Send + 'static) -> (SharedAsked, impl FnMu
 shown!([] Throttle, |this|
     "period" => this.period, "trailing" => this.trailing, "is_pending" => this.is_pending(), "timer" => this.timer
 );
-
-// A panic of the callback leaves the state whole.
-unwind_safe!(Throttle);
