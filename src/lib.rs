@@ -47,8 +47,8 @@
 //! queues, and further threads while callbacks block. The first use starts them (on 64 cores 65
 //! threads and 83 descriptors, in some 4 ms), and not the first firing, where no caller could be
 //! told of a refusal; [`RuntimeBuilder::workers`] takes fewer. On a manual clock, callbacks run on
-//! the thread that advances the clock. No lock of this crate is held while user code runs:
-//! callbacks, wakers, destructors of values owned by callbacks, panic handlers.
+//! the thread that advances the clock. Callbacks, wakers, destructors of values owned by callbacks
+//! and panic handlers run with no lock of this crate held.
 //!
 //! # Time
 //!
