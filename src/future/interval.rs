@@ -101,7 +101,7 @@ pub struct Interval {
     policy: MissedTicks,
     /// A token that a stop handle cancels, and the wait of this interval for it.
     stop: Option<(StopHandle, CancelledOwned)>,
-    ended: bool,
+    pub(super) ended: bool,
 }
 
 impl Interval {
@@ -566,16 +566,7 @@ pub(super) fn period_of(ns: u64) -> Duration {
     if ns == NEVER { Duration::MAX } else { Duration::from_nanos(ns) }
 }
 
-#[cfg(feature = "stream")]
-impl futures_core::Stream for Interval {
-    type Item = IntervalTick;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<IntervalTick>> {
-        self.poll_tick(context)
-    }
-}
-
-fused!([] FusedStream for Interval, |this| this.ended);
+stream_of_ticks!(Interval, |this| this.ended, |tick| tick);
 
 shown!([] Interval, |this|
     "period" => this.period(), "next_due" => format_args!("{}", this.delay.deadline()), "ended" => this.ended
@@ -703,15 +694,6 @@ impl CancellableInterval {
     }
 }
 
-#[cfg(feature = "stream")]
-impl futures_core::Stream for CancellableInterval {
-    type Item = IntervalTick;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<IntervalTick>> {
-        self.poll_tick(context).map(|tick| tick.ok().flatten())
-    }
-}
-
-fused!(
-    [] FusedStream for CancellableInterval, |this| this.cancelled.has_returned() || futures_core::FusedStream::is_terminated(&this.interval)
-);
+stream_of_ticks!(CancellableInterval, |this| this.cancelled.has_returned() || this.interval.ended, |tick| tick
+    .ok()
+    .flatten());

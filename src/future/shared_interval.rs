@@ -10,8 +10,6 @@
 //! dropped without the lock.
 
 use std::future::poll_fn;
-#[cfg(feature = "stream")]
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -244,17 +242,7 @@ impl Clone for SharedInterval {
     }
 }
 
-#[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
-impl futures_core::Stream for SharedInterval {
-    type Item = IntervalTick;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<IntervalTick>> {
-        self.poll_tick(context)
-    }
-}
-
-fused!([] FusedStream for SharedInterval, |this| futures_core::FusedStream::is_terminated(&this.interval));
+stream_of_ticks!(SharedInterval, |this| this.interval.ended, |tick| tick);
 
 shown!([] SharedInterval, |this| "period" => this.period(), "next_due" => this.next_due());
 

@@ -153,7 +153,7 @@ impl<S: Stream> Stream for StreamTimeout<S> {
         }
         ready!(Pin::new(this.delay).poll(context));
         *this.counts = false;
-        Poll::Ready(Some(Err(Elapsed::new())))
+        Poll::Ready(Some(Err(Elapsed(()))))
     }
 }
 
@@ -181,7 +181,7 @@ impl<S: Stream> Stream for StreamTimeoutRepeating<S> {
             return Poll::Ready(item.map(Ok));
         }
         match ready!(this.ticks.poll_tick(context)) {
-            Some(_) => Poll::Ready(Some(Err(Elapsed::new()))),
+            Some(_) => Poll::Ready(Some(Err(Elapsed(())))),
             // Stopped: from now on without a limit.
             None => Poll::Pending,
         }

@@ -98,14 +98,7 @@ pub fn timeout_at<F: IntoFuture>(deadline: impl Into<Deadline>, future: F) -> Ti
 /// ```
 #[doc(alias = "TimedOut")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Elapsed(());
-
-impl Elapsed {
-    #[cfg(feature = "stream")]
-    pub(super) const fn new() -> Self {
-        Self(())
-    }
-}
+pub struct Elapsed(pub(super) ());
 
 error!([] Elapsed, |elapsed, f| f.write_str("the time limit has passed"), io std::io::ErrorKind::TimedOut);
 
