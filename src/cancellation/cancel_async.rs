@@ -8,13 +8,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use super::waiting::CancelledOwned;
 use super::{CancelReason, CancellationTokenSource, Inner};
 use crate::budget;
-use crate::engine::{Firing, Once, OwnedEntry, TimerArc, inside, is_inside};
-use crate::queue::MissedTicks;
+use crate::engine::{TimerArc, inside, is_inside};
+use crate::runtime::execute;
 use crate::unwind::Tell;
 
 /// A future, ready when the callbacks of a cancellation have run. Made by
@@ -45,23 +44,15 @@ pub struct Cancellation {
 }
 
 impl Cancellation {
-    /// The source was cancelled before.
-    pub(super) fn of_an_earlier_call() -> Self {
-        Self { ended: None, has_returned: false }
-    }
-
     /// Gives the rest of a cancellation to the pool. `marked`: what `mark_all` returned.
-    pub(super) fn start(source: &TimerArc<Inner>, marked: Vec<TimerArc<Inner>>) -> Self {
+    pub(super) fn start(source: &TimerArc<Inner>, marked: Option<Vec<TimerArc<Inner>>>) -> Self {
+        let Some(marked) = marked else { return Self { ended: None, has_returned: false } };
         let runtime = &source.source;
         let ended = CancellationTokenSource::of(runtime.clone());
         let waiting = ended.token().cancelled_owned();
         let rest = Rest { source: source.clone(), marked, ended };
         match runtime.engine() {
-            Ok(engine) => {
-                let now = (Duration::ZERO, Duration::ZERO);
-                let job = Once(move |_: &Firing| drop(rest));
-                drop(OwnedEntry::start(engine, MissedTicks::default(), now, job).into_entry());
-            }
+            Ok(engine) => execute(engine, move || drop(rest)),
             Err(_) => drop(rest),
         }
         Self { ended: Some(waiting), has_returned: false }

@@ -141,19 +141,20 @@ struct Mark(u32);
 
 impl Mark {
     const REASONS: [CancelReason; 3] = [CancelReason::Cancelled, CancelReason::Timeout, CancelReason::Parent];
-    const PARENT: u32 = 3;
+    const PARENT: u32 = Self::code(CancelReason::Parent);
     /// The listeners have a cause.
     const CAUSE: u32 = 1 << 4;
     /// All sources linked to this source, direct and indirect, are marked.
     const TREE_MARKED: u32 = 1 << 5;
 
+    /// Not zero; 3 has the bits of all.
+    const fn code(reason: CancelReason) -> u32 {
+        reason as u32 + 1
+    }
+
     /// Of the source where a cancellation begins.
     fn root(reason: CancelReason, has_cause: bool) -> Self {
-        let code = match reason {
-            CancelReason::Cancelled => 1,
-            CancelReason::Timeout => 2,
-            CancelReason::Parent => Self::PARENT,
-        };
+        let code = Self::code(reason);
         Self(code | code << 2 | if has_cause { Self::CAUSE } else { 0 })
     }
 

@@ -308,10 +308,7 @@ impl CancellationTokenSource {
     }
 
     fn cancel_on_pool(&self, cause: Option<Cause>) -> Cancellation {
-        match self.handle.mark_all(CancelReason::Cancelled, cause) {
-            Some(marked) => Cancellation::start(&self.handle, marked),
-            None => Cancellation::of_an_earlier_call(),
-        }
+        Cancellation::start(&self.handle, self.handle.mark_all(CancelReason::Cancelled, cause))
     }
 
     /// Ends a call that has cancelled on this thread.

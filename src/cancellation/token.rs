@@ -44,7 +44,7 @@ use crate::time::Timestamp;
 /// assert_eq!(sum(&[1, 2, 3], &CancellationToken::none()), Ok(6));
 /// ```
 #[doc(alias("AbortSignal", "Context"))]
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct CancellationToken {
     pub(super) handle: Option<Handle>,
 }
@@ -423,12 +423,5 @@ impl Hash for CancellationToken {
 // A panic of user code leaves no state of a source half changed: no callback, waker or destructor
 // runs under its locks.
 unwind_safe!(CancellationToken, CancellationTokenSource);
-
-/// [`CancellationToken::none`].
-impl Default for CancellationToken {
-    fn default() -> Self {
-        Self::none()
-    }
-}
 
 shown!([] CancellationToken, |this| "reason" => this.reason());

@@ -71,6 +71,13 @@ fn usable(engine: &Engine) -> Result<(), RuntimeError> {
     }
 }
 
+/// Runs a job as the callback of a timer that is due now (S62).
+pub(crate) fn execute(engine: &Engine, job: impl FnOnce() + Send + 'static) {
+    let now = (Duration::ZERO, Duration::ZERO);
+    let timer = OwnedEntry::start(engine, MissedTicks::default(), now, Once(move |_: &Firing| job()));
+    drop(timer.into_entry());
+}
+
 impl Runtime {
     /// Settings for a new runtime.
     ///
@@ -435,9 +442,7 @@ impl Runtime {
     /// ```
     #[doc(alias("spawn", "QueueUserWorkItem"))]
     pub fn execute(&self, job: impl FnOnce() + Send + 'static) {
-        let now = (Duration::ZERO, Duration::ZERO);
-        let timer = OwnedEntry::start(self.engine(), MissedTicks::default(), now, Once(move |_: &Firing| job()));
-        drop(timer.into_entry());
+        execute(self.engine(), job);
     }
 
     /// As [`execute`](Self::execute), with an error if the runtime has ended.
