@@ -249,7 +249,7 @@ impl Moment {
             Some(ahead) => instant(self.ns, ahead).min(END),
             None => {
                 let behind = self.instant.saturating_duration_since(at);
-                self.ns.saturating_sub(u64::try_from(behind.as_nanos()).unwrap_or(u64::MAX))
+                self.ns.saturating_sub(whole_ns(behind))
             }
         }
     }

@@ -156,17 +156,10 @@ impl<K: Eq, V> Future for InsertWait<'_, K, V> {
             } else {
                 this.queue.put_any(&mut this.new, this.queue.clock.now(), IfOccupied::Refuse)
             };
-            match put {
-                Ok(_) => {
-                    this.leave();
-                    return Poll::Ready(Ok(()));
-                }
-                Err(Refusal::Full) => {}
-                Err(reason) => {
-                    this.leave();
-                    let new = this.new.take().expect("not inserted");
-                    return Poll::Ready(Err(new.refused(reason)));
-                }
+            if !matches!(put, Err(Refusal::Full)) {
+                this.leave();
+                let refused = |reason| this.new.take().expect("not inserted").refused(reason);
+                return Poll::Ready(put.map(drop).map_err(refused));
             }
             let waker = context.waker().clone();
             let mut section = this.queue.lock();

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::time::{END, Timestamp};
+use crate::time::{END, Timestamp, later, whole_ns};
 
 /// When an entry of a [`DelayQueue`](crate::DelayQueue) is due.
 ///
@@ -54,8 +54,8 @@ const EPOCH: u64 = 1 << 61;
 /// A time of the wall clock as an instant of the wall axis, saturated at its ends.
 pub(super) fn wall_instant(at: SystemTime) -> u64 {
     match at.duration_since(UNIX_EPOCH) {
-        Ok(after) => u64::try_from(after.as_nanos()).map_or(END, |ns| ns.saturating_add(EPOCH).min(END)),
-        Err(before) => u64::try_from(before.duration().as_nanos()).map_or(0, |ns| EPOCH.saturating_sub(ns)),
+        Ok(after) => later(EPOCH, whole_ns(after)).min(END),
+        Err(before) => EPOCH.saturating_sub(whole_ns(before.duration())),
     }
 }
 

@@ -458,10 +458,8 @@ impl Interval {
         };
         let ticked =
             wait_until(&source, self.delay.deadline().as_ns(), poll_fn(|context| self.poll_next(context, look)));
-        match ticked {
-            Ok(Ok(tick)) => tick,
-            Err(_ended) => None,
-        }
+        let Ok(Ok(tick)) = ticked else { return None }; // the runtime has ended
+        tick
     }
 
     /// Polls for the next tick, with this poll of the delay. Once that is ready, no task waits for

@@ -108,9 +108,8 @@ impl RuntimeBuilder {
         if CLOCK.load(Ordering::Acquire) == FORBIDDEN {
             return Err(StartError::Forbidden);
         }
-        let usual = self.has_usual_clock();
         let mut settles = false;
-        if !usual {
+        if !self.has_usual_clock() {
             match CLOCK.compare_exchange(OPEN, OTHER, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => settles = true,
                 Err(OTHER) if inherited.is_some() => {} // settled by the parent

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use super::wait::{NO_LIMIT, park_on, poll_on};
 use crate::engine::{Agenda, Driver, Waits, inside};
 use crate::sync::{MutexGuard, Ordering, thread_id};
-use crate::time::{At, Deadline, LAST, NEVER, Timestamp};
+use crate::time::{At, Deadline, LAST, NEVER, Timestamp, whole_ns};
 
 /// A clock that moves only by calls, for tests and simulations.
 ///
@@ -465,7 +465,7 @@ impl ManualClock {
     pub fn suspend(&self, by: Duration) {
         {
             let _driver = self.inner.driver.lock();
-            self.inner.virtual_time.suspend(u64::try_from(by.as_nanos()).unwrap_or(LAST));
+            self.inner.virtual_time.suspend(whole_ns(by).min(LAST));
         }
         self.inner.follow_wall();
     }
