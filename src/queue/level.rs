@@ -213,12 +213,6 @@ fn cut(slot: usize) -> (usize, usize, u64) {
 }
 
 impl<X> Levels<X> {
-    #[inline]
-    pub(super) fn is_empty(&self, level: usize) -> bool {
-        let (half, words) = LEVELS[level].words();
-        self.summary[half] & words == 0
-    }
-
     /// Whether a level among `rows` has nodes.
     #[inline]
     pub(super) fn any(&self, Rows([low, high]): Rows) -> bool {
@@ -424,7 +418,7 @@ mod tests {
             unsafe { levels.push(other, NonNull::from(&nodes[1]), 9, &key) };
             for position in (0..row.slots).step_by(if cfg!(miri) { 61 } else { row.slots as usize / 64 }) {
                 let slot = row.slot(position);
-                assert!(levels.is_empty(level) && levels.first(level, position).is_none());
+                assert!(levels.first(level, position).is_none());
                 assert!(!levels.any(Rows::of(level..level + 1)));
                 // SAFETY: the nodes outlive the table; each is in at most one list at a time.
                 unsafe { levels.push(slot, NonNull::from(&nodes[0]), 5, &key) };

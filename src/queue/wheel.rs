@@ -348,8 +348,7 @@ impl<X> TimerWheel<X> {
     #[cold]
     fn advance_to(&mut self, now: u64) {
         let window = now / WINDOW_NS;
-        let in_the_way = !self.expiring.is_empty()
-            || !self.cascading.is_empty()
+        let in_the_way = !self.chains_are_done()
             || self.levels.any(const { Rows::of(0..LONG) })
             || self.first_window(COARSE_LEVELS) <= window;
         if !in_the_way {
@@ -375,7 +374,7 @@ impl<X> TimerWheel<X> {
     pub(crate) fn next_due(&mut self, now: u64, work: &mut usize) -> Next<NonNull<Node<X>>> {
         loop {
             match Self::cascade_next(&mut self.expiring, now, work) {
-                Cascaded::Due(node) => return self.emit(node),
+                Cascaded::Due(node) => return Next::Due(self.emit(node)),
                 // SAFETY: just unlinked, and alive until emitted (promise of the caller of
                 // `insert`).
                 Cascaded::Later(node, at) => unsafe { self.put_back(node, at) },
@@ -406,7 +405,7 @@ impl<X> TimerWheel<X> {
             // long: when the work is used up, the next batch looks for due timers first.
             loop {
                 match Self::cascade_next(&mut self.cascading, now, work) {
-                    Cascaded::Due(node) => return Some(self.emit(node)),
+                    Cascaded::Due(node) => return Some(Next::Due(self.emit(node))),
                     Cascaded::Later(node, at) => {
                         self.found_later |= at >= self.open_until;
                         // SAFETY: just unlinked, and alive until emitted (promise of the caller of
@@ -460,11 +459,11 @@ impl<X> TimerWheel<X> {
 
     /// Marks a popped node as idle and no longer counts it.
     #[inline]
-    fn emit(&mut self, node: NonNull<Node<X>>) -> Next<NonNull<Node<X>>> {
+    fn emit(&mut self, node: NonNull<Node<X>>) -> NonNull<Node<X>> {
         // SAFETY: linked until now, hence alive (promise of the caller of `insert`).
         unsafe { node.as_ref().set_location(Location::IDLE, &Key::new()) };
         self.len -= 1;
-        Next::Due(node)
+        node
     }
 
     /// Inserts a node popped from the chain of a short slot, or of a slot of the fine levels; it
@@ -497,7 +496,8 @@ impl<X> TimerWheel<X> {
     fn fine_level(&self, at: u64, from: usize) -> Option<usize> {
         (0..SHORT).find(|&level| {
             let turn = LEVELS[level].turn_of(LEVELS[level].position_at(at));
-            if self.levels.is_empty(level) { level + 1 >= from } else { self.front[level] == turn }
+            let is_empty = self.levels.first(level, turn).is_none();
+            if is_empty { level + 1 >= from } else { self.front[level] == turn }
         })
     }
 
@@ -571,11 +571,16 @@ impl<X> TimerWheel<X> {
         false
     }
 
+    /// Whether no taken chain has nodes left.
+    fn chains_are_done(&self) -> bool {
+        self.expiring.is_empty() && self.cascading.is_empty()
+    }
+
     /// Inserts the nodes of the taken chains again, for a unit of `work` each. `None`: the work is
     /// used up.
     fn finish_chains(&mut self, work: &mut usize) -> Option<()> {
         let key = &Key::new();
-        while !(self.expiring.is_empty() && self.cascading.is_empty()) {
+        while !self.chains_are_done() {
             *work = work.checked_sub(1)?;
             // SAFETY (both): just unlinked, and alive until emitted (promise of the caller of
             // `insert`).
@@ -600,10 +605,7 @@ impl<X> TimerWheel<X> {
                 (0..LEVELS.len()).find_map(|level| Some((level, self.levels.first(level, self.front[level])?)))?;
             self.open_slot(level, position);
         };
-        // SAFETY: linked until now, hence alive (promise of the caller of `insert`).
-        unsafe { node.as_ref().set_location(Location::IDLE, key) };
-        self.len -= 1;
-        Some(node)
+        Some(self.emit(node))
     }
 
     // ------------------------------------------------------------ what comes next

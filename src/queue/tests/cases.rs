@@ -547,6 +547,47 @@ fn a_queue_in_which_nothing_fires_keeps_its_threshold_up() {
     }
 }
 
+/// A sweep that leaves no timer but an endless one behind moves the threshold too.
+#[test]
+#[allow(unsafe_code)] // inserts a node
+fn a_sweep_beside_an_endless_timer_keeps_the_threshold_up() {
+    let mut queue = TimerWheel::new(0);
+    let node = Node::new(1, ());
+    node.set_due(END, queue.key());
+    // SAFETY: the node outlives the queue.
+    unsafe { queue.insert(NonNull::from(&node)) };
+    for window in [1, 2, 5_000] {
+        assert_eq!(queue.next_due(window * WINDOW_NS, &mut 1), Next::Nothing);
+        assert_eq!(queue.threshold(), (window + 1) * WINDOW_NS - 1);
+    }
+}
+
+/// A sweep has stopped in the middle of a slot, of the short level or of the long one.
+#[test]
+#[allow(unsafe_code)] // inserts nodes
+fn the_threshold_stays_while_a_slot_is_half_swept() {
+    const TIMERS: usize = 20;
+    for window in [0, 3] {
+        let mut queue = TimerWheel::new(0);
+        let nodes: Vec<Node<()>> = (0..TIMERS).map(|_| Node::new(1, ())).collect();
+        let due = window * WINDOW_NS + 5 * MS;
+        for node in &nodes {
+            node.set_due(due, queue.key());
+            // SAFETY: the nodes outlive the queue.
+            unsafe { queue.insert(NonNull::from(node)) };
+        }
+        assert!(matches!(queue.next_due(due, &mut 1), Next::Due(_)));
+        let threshold = queue.threshold();
+        queue.advance(due + 9 * WINDOW_NS);
+        assert_eq!(queue.threshold(), threshold);
+        queue.check();
+        let left = std::iter::from_fn(|| matches!(queue.next_due(due, &mut 1), Next::Due(_)).then_some(())).count();
+        assert_eq!(left, TIMERS - 1);
+        queue.advance(due + 9 * WINDOW_NS);
+        assert_eq!(queue.threshold(), (window + 10) * WINDOW_NS - 1, "then it goes on");
+    }
+}
+
 /// A sweep of an empty queue looks into no level.
 #[test]
 #[allow(unsafe_code)] // inserts nodes
