@@ -782,16 +782,9 @@ fn free_last(handle: EntryRef) -> Result<(), EntryRef> {
             // Only the handle and the queue refer to the entry: no job, no running callback, no
             // waiter (I15). No reference can be added, since the handle is this thread's and the
             // lock guards the queue.
-            // A sweep that took the waker of a future just before has counted the entry out.
-            let mut counted_out = false;
-            if was_queued {
-                // SAFETY: queued in this shard, whose lock is held.
-                unsafe { inner.queue.unlink(node) };
-                inner.tally.disposed += 1;
-            } else {
-                counted_out = shared.location(inner.queue.key()) == Location::COUNTED_OUT;
-            }
-            Some((counted_out || inner.count_out()).then_some(shard.number))
+            // SAFETY: alive, and of this shard, whose lock is held.
+            unsafe { inner.unlink_disposed(node) };
+            Some(inner.count_out(shared).then_some(shard.number))
         } else {
             None
         }
@@ -818,7 +811,7 @@ unsafe fn free(node: NonNull<Entry>, counted_out: Option<EngineNumber>) {
     // SAFETY: with the last reference, the caller alone uses header and payload.
     unsafe {
         let vtable = node.as_ref().extra().vtable;
-        let counted_in = counted_out.is_none() && !(*node.as_ptr()).is_counted_out();
+        let counted_in = !(*node.as_ptr()).is_counted_out();
         if counted_in || vtable.drop_payload.is_some() || vtable.is_annotated {
             return free_with_payload(node, counted_in, counted_out);
         }

@@ -171,7 +171,7 @@ impl Shard {
     }
 
     /// The number of timers counted in, while the shard is open.
-    #[cfg(all(test, timerqueue_loom))]
+    #[cfg(test)]
     pub(crate) fn counted_in(&self) -> Option<i64> {
         self.lock().local_refs.total(&self.shared_refs)
     }
@@ -242,11 +242,15 @@ impl ShardState {
         self.local_refs.arrive(&shard.shared_refs);
     }
 
-    /// Counts a timer out if the shard is open. False: the caller departs after the lock is
-    /// released.
-    #[must_use]
-    pub(crate) fn count_out(&mut self) -> bool {
-        self.local_refs.leave()
+    /// Counts an entry out that is in no list, unless it has been counted out before. False: the
+    /// shard is closed, and the thread that frees the entry departs after the lock is released.
+    #[inline]
+    pub(super) fn count_out(&mut self, entry: &Entry) -> bool {
+        let is_out = entry.location(self.queue.key()) == Location::COUNTED_OUT || self.local_refs.leave();
+        if is_out {
+            entry.set_location(Location::COUNTED_OUT, self.queue.key());
+        }
+        is_out
     }
 
     /// The next arming number, which orders the timers due at the same instant of virtual time.
@@ -357,8 +361,8 @@ impl ShardState {
                 // Detached: the list had the only reference, which the job has now. Not counted out
                 // before: an entry that was counted out is inserted again only by a thread with a
                 // second reference.
-                if shared.has_only(1) && self.count_out() {
-                    shared.set_location(Location::COUNTED_OUT, self.queue.key());
+                if shared.has_only(1) {
+                    self.count_out(shared);
                 }
                 Some(firing)
             }
@@ -627,7 +631,7 @@ impl LocalRefs {
     }
 
     /// The number of timers counted in here and in `shared_refs`; `None`: closed.
-    #[cfg(all(test, timerqueue_loom))]
+    #[cfg(test)]
     fn total(&self, shared_refs: &SharedRefs) -> Option<i64> {
         self.0.map(|local_refs| local_refs + shared_refs.0.load(Ordering::Relaxed))
     }
@@ -777,6 +781,43 @@ impl Changed {
     /// Whether the timer was waiting to fire.
     pub fn was_waiting(self) -> bool {
         self == Self::WasWaiting
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+    use std::time::Duration;
+
+    use crate::{Delay, ManualClock, Runtime, Timer};
+
+    /// A shard whose count is wrong is freed too early, or never.
+    #[test]
+    fn each_timer_is_counted_in_once_and_out_once() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let clock = ManualClock::new();
+        let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+        let counted = || runtime.engine().shards().map(|shard| shard.counted_in().expect("open")).sum::<i64>();
+        let timer = |due| Timer::on(&runtime, due, Duration::ZERO, |_| {});
+        let mut context = Context::from_waker(Waker::noop());
+        let mut delay = |after| {
+            let mut delay = Delay::on(&runtime, after);
+            assert!(Pin::new(&mut delay).poll(&mut context).is_pending());
+            delay
+        };
+        let (waiting, idle, fired) = (timer(2 * SECOND), timer(Duration::MAX), timer(SECOND));
+        let (pending, elapsed) = (delay(2 * SECOND), delay(SECOND));
+        timer(SECOND).detach();
+        timer(2 * SECOND).dispose();
+        assert_eq!(counted(), 6);
+        assert_eq!(clock.advance(SECOND), 3);
+        assert_eq!(counted(), 4, "the detached timer and the delay, which have fired, are counted out");
+        drop((elapsed, fired));
+        assert_eq!(counted(), 3);
+        drop((idle, waiting, pending));
+        assert_eq!(counted(), 0);
     }
 }
 

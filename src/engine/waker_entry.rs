@@ -16,7 +16,6 @@ use super::entry::{self, Entry, EntryPayload, EntryRef, Firing, bare_payload, di
 use super::observe::Context;
 use super::shard::{AfterUnlock, ShardState, end_section};
 use crate::alarm::Clock;
-use crate::queue::node::Location;
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, MissedTicks, Schedule};
 use crate::sync::{AtomicBool, Ordering};
@@ -88,9 +87,7 @@ impl ShardState {
         }
         // SAFETY: alive by the reference that was taken over.
         let entry = unsafe { node.as_ref() };
-        if entry.location(self.queue.key()) != Location::COUNTED_OUT && self.count_out() {
-            entry.set_location(Location::COUNTED_OUT, self.queue.key());
-        }
+        self.count_out(entry);
         // SAFETY: the reference that was taken over, given back last: the future may free the entry
         // from here on.
         let last = unsafe { Entry::release(node) };
