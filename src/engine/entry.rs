@@ -480,21 +480,22 @@ pub(super) unsafe fn enter(
     true
 }
 
-/// As [`enter`], for a timer with a due time and a period.
+/// As [`enter`], for a timer with a due time and a period, whose handle is returned.
 ///
 /// # Safety
 /// As [`enter`].
 #[inline(never)] // one copy, however many types of callbacks there are
-unsafe fn enter_after(entry: &EntryRef, due_ns: u64, period: Period) {
+unsafe fn enter_after(entry: EntryRef, due_ns: u64, period: Period) -> OwnedEntry {
     // A sweep with a slightly later reading does no harm.
     let before = entry.shard().clock.now();
     // SAFETY: the caller says so.
     unsafe {
-        enter(entry, |state, shard| {
+        enter(&entry, |state, shard| {
             let now = state.now(shard, before);
             (Schedule { due: later(now, due_ns), period }, now)
         })
     };
+    OwnedEntry::of(entry)
 }
 
 /// The reference of a handle: dropping it disposes the timer.
@@ -514,16 +515,14 @@ impl OwnedEntry {
     ) -> Self {
         let entry = make(engine, (settings.into(), Context::here(engine)), callback);
         // SAFETY: just made.
-        unsafe { enter_after(&entry, whole_ns(due), Period::new(period)) };
-        Self::of(entry)
+        unsafe { enter_after(entry, whole_ns(due), Period::new(period)) }
     }
 
     /// As [`Self::start`], for an idle timer of the crate's own, which keeps no context.
-    pub(crate) fn start_own<P: EntryPayload>(engine: &Engine, tick_policy: impl Into<TickPolicy>, callback: P) -> Self {
-        let entry = make_as(engine, tick_policy.into(), (), callback);
+    pub(crate) fn start_own<P: EntryPayload>(engine: &Engine, callback: P) -> Self {
+        let entry = make_as(engine, MissedTicks::default().into(), (), callback);
         // SAFETY: just made.
-        unsafe { enter_after(&entry, NEVER, Period::NONE) };
-        Self::of(entry)
+        unsafe { enter_after(entry, NEVER, Period::NONE) }
     }
 
     /// The handle of a new timer.

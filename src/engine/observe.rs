@@ -482,7 +482,7 @@ impl PoolNews {
                     engine.pool_news.tell(&engine);
                 }
             });
-            OwnedEntry::start_own(engine, MissedTicks::default(), tell)
+            OwnedEntry::start_own(engine, tell)
         });
         let _ = change(job, Duration::ZERO, Duration::MAX);
     }

@@ -31,7 +31,7 @@ use super::entry::{self, Entry, EntryPayload, EntryRef, Exclusive, Firing, Owned
 use super::observe::{Context, Settings};
 use super::shard::{Changed, Shard, ShardState, end_section};
 use crate::alarm::Clock;
-use crate::queue::{Kind, MissedTicks, Schedule};
+use crate::queue::{Kind, Schedule};
 use crate::sync::unmodelled::{self, AtomicUsize};
 use crate::sync::{Arc, AtomicBool, OnceLock, Ordering};
 use crate::time::instant;
@@ -78,7 +78,7 @@ impl Own {
                     job(&engine);
                 }
             });
-            OwnedEntry::start_own(engine, MissedTicks::default(), job)
+            OwnedEntry::start_own(engine, job)
         };
         Self { follow: idle(|engine| engine.walls.follow_some(engine)), look: idle(|engine| engine.walls.look(engine)) }
     }

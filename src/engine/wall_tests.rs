@@ -4,6 +4,7 @@
 use super::*;
 use crate::alarm::Clock;
 use crate::alarm::virtual_time::VirtualTime;
+use crate::queue::MissedTicks;
 use crate::runtime::{ManualClock, Runtime};
 use crate::sync::AtomicU64;
 use crate::timer::{Changed, Waited, WallTimer};
