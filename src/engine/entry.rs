@@ -209,19 +209,7 @@ struct Annotations {
     context: UnsafeCell<Option<Context>>,
 }
 
-/// Whether the entry has annotations.
-pub(super) trait Annotated {
-    const HERE: bool;
-}
-
-impl Annotated for Annotations {
-    const HERE: bool = true;
-}
-
-impl Annotated for () {
-    const HERE: bool = false;
-}
-
+/// `A`: [`Annotations`], or `()`.
 #[repr(C)]
 struct Allocation<A, P> {
     header: Entry,
@@ -257,10 +245,12 @@ struct Table<A, P>(PhantomData<(A, P)>);
 
 /// The contract of the unsafe functions, beside that of the fields of [`VTable`]: [`make_as`] made
 /// the entry with these types.
-impl<A: Annotated, P: EntryPayload> Table<A, P> {
+impl<A, P: EntryPayload> Table<A, P> {
+    const IS_ANNOTATED: bool = size_of::<A>() > 0;
+
     const VTABLE: &'static VTable = &VTable {
         call: Self::call,
-        drop_payload: if A::HERE || P::DROP.is_some() { Some(Self::drop_payload) } else { None },
+        drop_payload: if Self::IS_ANNOTATED || P::DROP.is_some() { Some(Self::drop_payload) } else { None },
         wall_index_at: match P::WALL_INDEX_AT {
             Some(at) => NonZeroUsize::new(offset_of!(Allocation<A, P>, payload) + at),
             None => None,
@@ -268,7 +258,7 @@ impl<A: Annotated, P: EntryPayload> Table<A, P> {
         layout: Layout::new::<Allocation<A, P>>(),
         is_callback: P::IS_CALLBACK,
         is_of_program: P::IS_OF_PROGRAM,
-        is_annotated: A::HERE,
+        is_annotated: Self::IS_ANNOTATED,
     };
 
     unsafe fn call(entry: NonNull<Entry>, firing: &Firing) {
@@ -276,7 +266,7 @@ impl<A: Annotated, P: EntryPayload> Table<A, P> {
         // the context is written by the thread alone that consumes the callback (I12).
         unsafe {
             let payload = payload::<A, P>(entry);
-            if !A::HERE {
+            if !Self::IS_ANNOTATED {
                 P::call(payload, firing, None);
             } else if P::KIND == Kind::Once {
                 let consumed = (*context_of(entry)).take();
@@ -290,7 +280,7 @@ impl<A: Annotated, P: EntryPayload> Table<A, P> {
     unsafe fn drop_payload(entry: NonNull<Entry>) {
         // SAFETY: called once, when no callback runs or will run, as the caller promises.
         unsafe {
-            let _context = if A::HERE { (*context_of(entry)).take() } else { None };
+            let _context = if Self::IS_ANNOTATED { (*context_of(entry)).take() } else { None };
             if let Some(drop) = P::DROP {
                 drop(payload::<A, P>(entry));
             }
@@ -303,20 +293,10 @@ impl<A: Annotated, P: EntryPayload> Table<A, P> {
 /// # Safety
 /// `entry` was made by [`make_as`] with these types, and is alive.
 #[inline]
-unsafe fn payload<A, P>(entry: NonNull<Entry>) -> NonNull<P> {
+pub(super) unsafe fn payload<A, P>(entry: NonNull<Entry>) -> NonNull<P> {
     // SAFETY: the header is the first field of the allocation (`repr(C)`), and the pointer was made
     // from the whole allocation.
     unsafe { NonNull::new_unchecked(&raw mut (*entry.cast::<Allocation<A, P>>().as_ptr()).payload) }
-}
-
-/// The payload of an entry without annotations.
-///
-/// # Safety
-/// As [`payload`].
-#[inline]
-pub(super) unsafe fn bare_payload<P>(entry: NonNull<Entry>) -> NonNull<P> {
-    // SAFETY: the caller's promise is the same.
-    unsafe { payload::<(), P>(entry) }
 }
 
 /// The annotations of an entry, if it has any.
@@ -381,7 +361,7 @@ pub(super) fn make<P: EntryPayload>(
 
 /// As [`make`], for one form of entry.
 #[inline]
-pub(super) fn make_as<A: Annotated, P: EntryPayload>(
+pub(super) fn make_as<A, P: EntryPayload>(
     engine: &Engine,
     tick_policy: TickPolicy,
     annotations: A,
@@ -392,7 +372,7 @@ pub(super) fn make_as<A: Annotated, P: EntryPayload>(
 
 /// Makes an entry with `refs` references, the first of which is returned.
 #[inline]
-fn allocate<A: Annotated, P: EntryPayload>(
+fn allocate<A, P: EntryPayload>(
     shard: Option<NonNull<Shard>>,
     refs: u32,
     tick_policy: TickPolicy,

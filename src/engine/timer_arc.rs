@@ -19,7 +19,7 @@ use std::process::abort;
 use std::ptr::NonNull;
 
 use super::Engine;
-use super::entry::{self, EntryPayload, EntryRef, Firing, bare_payload, dispose_last, is_started};
+use super::entry::{self, EntryPayload, EntryRef, Firing, dispose_last, is_started, payload};
 use super::observe::Context;
 use super::shard::Changed;
 use crate::queue::Kind;
@@ -94,13 +94,13 @@ impl<T: Timed> TimerArc<T> {
     fn arcs(&self) -> &unmodelled::AtomicU64 {
         // SAFETY: the arcs, or a caller in this file, have a reference to the entry, and
         // `new_cyclic` made it with this payload.
-        unsafe { &(*bare_payload::<Counted<T>>(self.entry.as_ptr()).as_ptr()).arcs }
+        unsafe { &(*payload::<(), Counted<T>>(self.entry.as_ptr()).as_ptr()).arcs }
     }
 
     #[inline]
     fn body(&self) -> *mut Body<T> {
         // SAFETY: as in `arcs`, there is a reference, and this is the payload.
-        unsafe { (&raw mut (*bare_payload::<Counted<T>>(self.entry.as_ptr()).as_ptr()).body).cast() }
+        unsafe { (&raw mut (*payload::<(), Counted<T>>(self.entry.as_ptr()).as_ptr()).body).cast() }
     }
 
     /// An arc that is not counted. Caller: has a reference to the entry while the result is used,

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::task::Waker;
 
 use super::Engine;
-use super::entry::{self, Entry, EntryPayload, EntryRef, Firing, bare_payload, dispose_last, free_empty};
+use super::entry::{self, Entry, EntryPayload, EntryRef, Firing, dispose_last, free_empty, payload};
 use super::observe::Context;
 use super::shard::{AfterUnlock, ShardState, end_section};
 use crate::alarm::Clock;
@@ -50,7 +50,7 @@ unsafe impl EntryPayload for Waiting {
 unsafe fn payload_of<'a>(entry: NonNull<Entry>) -> &'a Waiting {
     // SAFETY: `start` made the entry with this payload, without annotations. Shared: only the cell
     // and the atomic are written.
-    unsafe { bare_payload::<Waiting>(entry).as_ref() }
+    unsafe { payload::<(), Waiting>(entry).as_ref() }
 }
 
 /// The waker of the waiting task, which the lock guards.
