@@ -684,7 +684,8 @@ fn change_to<const APART: bool>(
     let now = inner.now(shard, now);
     let schedule = Schedule { due: due(now), period: period(&inner) };
     // SAFETY: alive by the caller's reference, and belongs to this shard, whose lock is held.
-    let (rescheduled, left) = unsafe { inner.reschedule(shard, node.as_ptr(), schedule, now) };
+    let (rescheduled, left) =
+        unsafe { inner.reschedule(shard, node.as_ptr(), schedule, now, ShardState::number(shard)) };
     if APART {
         return (rescheduled, end_section_apart(inner, left));
     }

@@ -419,29 +419,13 @@ impl ShardState {
         unsafe { self.take_tick(shard, entry.as_ptr(), now) }
     }
 
-    /// Gives a timer a new schedule, in any state. What is left after unlocking: a job, if the new
-    /// due point has come already.
+    /// Gives a timer a new schedule, in any state, under this arming number. What is left after
+    /// unlocking: a job, if the new due point has come already.
     ///
     /// # Safety
     /// `node` is alive and belongs to this shard, and the caller has a reference.
-    #[inline]
+    #[inline(always)] // into all callers: so many arguments would slow the hot one
     pub(crate) unsafe fn reschedule(
-        &mut self,
-        shard: &Shard,
-        node: NonNull<Entry>,
-        schedule: Schedule,
-        now: u64,
-    ) -> (Changed, AfterUnlock) {
-        // SAFETY: the caller's promises are the same.
-        unsafe { self.reschedule_as(shard, node, schedule, now, Self::number(shard)) }
-    }
-
-    /// As [`Self::reschedule`], under this arming number.
-    ///
-    /// # Safety
-    /// As [`Self::reschedule`].
-    #[inline(always)] // into both callers: a further argument would slow the hot caller
-    unsafe fn reschedule_as(
         &mut self,
         shard: &Shard,
         node: NonNull<Entry>,
@@ -465,14 +449,21 @@ impl ShardState {
         (Changed::waited(was_queued || withdrawn), left)
     }
 
-    /// As [`Self::reschedule`], to a single firing, by the runtime, or of a delay to later: the
-    /// arming number stays, and with it the order among timers due at the same instant (S14).
+    /// As [`Self::reschedule`], to a single firing. With the entry's own number it keeps its order
+    /// among timers due at the same instant (S14).
     ///
     /// # Safety
     /// As [`Self::reschedule`].
-    pub(crate) unsafe fn aim_again(&mut self, shard: &Shard, node: NonNull<Entry>, due: u64, now: u64) -> AfterUnlock {
-        // SAFETY: alive, as the caller promises; the number is only changed with the lock held.
-        unsafe { self.reschedule_as(shard, node, Schedule::once(due), now, node.as_ref().state.number()) }.1
+    pub(crate) unsafe fn aim(
+        &mut self,
+        shard: &Shard,
+        node: NonNull<Entry>,
+        due: u64,
+        now: u64,
+        number: u64,
+    ) -> AfterUnlock {
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.reschedule(shard, node, Schedule::once(due), now, number) }.1
     }
 
     /// The part of [`Self::reschedule`] that moves the entry in the queue. Returns whether the

@@ -198,7 +198,7 @@ impl WakerEntry {
                 } else {
                     // SAFETY: alive by the future's reference, and of this shard, whose lock is
                     // held.
-                    unsafe { state.reschedule(shard, entry.as_ptr(), Schedule::once(deadline), now) }.1
+                    unsafe { state.aim(shard, entry.as_ptr(), deadline, now, ShardState::number(shard)) }
                 }
             };
             end_section(state, left);
@@ -252,7 +252,7 @@ impl WakerEntry {
         // Without a waker no task waits, and the next poll inserts the entry.
         if waits {
             let now = before.map_or_else(|| shard.clock.now(), |before| shard.clock.reading_under_lock(before));
-            // To earlier on a manual clock needs a new arming number, which `reschedule` gives.
+            // To earlier on a manual clock needs a new arming number.
             if is_later || matches!(shard.clock, Clock::System(_)) {
                 // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
                 if let Some(at) = unsafe { state.queue.reschedule_lazily(entry.as_ptr(), deadline) } {
@@ -260,14 +260,9 @@ impl WakerEntry {
                     return deadline;
                 }
             }
-            // SAFETY: as above.
-            let left = unsafe {
-                if is_later {
-                    state.aim_again(shard, entry.as_ptr(), deadline, now)
-                } else {
-                    state.reschedule(shard, entry.as_ptr(), Schedule::once(deadline), now).1
-                }
-            };
+            let number = if is_later { entry.get().state.number() } else { ShardState::number(shard) };
+            // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
+            let left = unsafe { state.aim(shard, entry.as_ptr(), deadline, now, number) };
             end_section(state, left);
         }
         deadline

@@ -165,7 +165,7 @@ impl WallRegistry {
                 let Some((node, at)) = inner.walls.next_behind(&aim) else { break };
                 // SAFETY: in the list, so alive and of this shard, whose lock is held. A disposed
                 // timer is refused; the disposing thread will take the timer out.
-                let left = unsafe { inner.aim_again(shard, node, aim.due(at), aim.now) };
+                let left = unsafe { inner.aim(shard, node, aim.due(at), aim.now, node.as_ref().state.number()) };
                 if let Some(tick) = left.0 {
                     engine.put(tick, &inner);
                     due = true;
@@ -293,7 +293,10 @@ pub(crate) fn change_wall(entry: &EntryRef, at: SystemTime) -> Changed {
     let Some(engine) = inner.engine() else { return Changed::Ended };
     let aim = Aim::new(&engine.walls, &shard.clock);
     // SAFETY: alive by the caller's reference, and of this shard, whose lock is held.
-    let (rescheduled, left) = unsafe { inner.reschedule(shard, entry.as_ptr(), Schedule::once(aim.due(at)), aim.now) };
+    let (rescheduled, left) = unsafe {
+        let schedule = Schedule::once(aim.due(at));
+        inner.reschedule(shard, entry.as_ptr(), schedule, aim.now, ShardState::number(shard))
+    };
     if rescheduled == Changed::Ended {
         return rescheduled;
     }
@@ -326,7 +329,7 @@ fn has_come(firing: &Firing) -> Option<SystemTime> {
     inner.touch(shard);
     let aim = Aim::new(&inner.engine()?.walls, &shard.clock);
     // SAFETY: alive by the job's reference, and of this shard, whose lock is held.
-    let left = unsafe { inner.aim_again(shard, entry.as_ptr(), aim.due(at), aim.now) };
+    let left = unsafe { inner.aim(shard, entry.as_ptr(), aim.due(at), aim.now, entry.get().state.number()) };
     inner.walls.aimed(entry, at, &aim);
     end_section(inner, left);
     None
