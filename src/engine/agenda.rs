@@ -158,30 +158,31 @@ impl Member {
     }
 }
 
+/// The entry of a queue, before it is set.
+#[derive(Clone, Copy)]
+pub(crate) enum Before {
+    Any,
+    Later,
+    /// There is one.
+    There,
+}
+
 /// A runtime's membership. The engine calls it by its table: so a program without a manual clock
 /// is linked without the code of an agenda.
 pub(crate) trait Membership: Send + Sync {
     fn agenda(&self) -> &std::sync::Arc<Agenda>;
 
-    /// Sets the entry of a queue to `at` if `at` is earlier. Caller: holds the lock of the queue.
-    fn lower(&self, queue: usize, at: u64);
-
-    /// Sets the entry of a queue. Caller: holds the lock of the queue.
-    fn set(&self, queue: usize, at: u64);
+    /// Sets the entry of a queue, if it is like this before. Returns whether it was. Caller: holds
+    /// the lock of the queue.
+    fn set(&self, queue: usize, at: u64, before: Before) -> bool;
 
     /// Puts a queue, where a timer is about to be armed, on the driver's list. Caller: holds the
     /// lock of the queue.
     fn touch(&self, queue: usize);
 
-    /// Sets the entry of a queue, if the queue has an entry. False: it has none. Caller: holds the
-    /// lock of the queue.
-    fn replace(&self, queue: usize, at: u64) -> bool;
-
-    /// The runtime has been shut down: its queues are not swept any more.
-    fn leave(&self);
-
-    /// Discards what was swept of this engine, and has not run. Caller: holds no lock.
-    fn discard_due_of(&self, engine: &Engine);
+    /// The runtime has been shut down: its queues are not swept any more. `discards`: what was
+    /// swept of this engine, and has not run, is discarded. Caller: holds no lock.
+    fn leave(&self, engine: &Engine, discards: bool);
 }
 
 /// The numbers of a runtime's queues.
@@ -196,32 +197,19 @@ impl Membership for Numbers {
         &self.agenda
     }
 
-    fn lower(&self, queue: usize, at: u64) {
-        self.agenda.entries().set(self.number(queue), |before| Some(before.min(at)));
-    }
-
-    fn set(&self, queue: usize, at: u64) {
-        self.agenda.entries().set(self.number(queue), |_| Some(at));
+    fn set(&self, queue: usize, at: u64, before: Before) -> bool {
+        self.agenda.entries().set(self.number(queue), at, before)
     }
 
     fn touch(&self, queue: usize) {
         self.agenda.entries().touched.push_back(self.number(queue));
     }
 
-    fn replace(&self, queue: usize, at: u64) -> bool {
-        self.agenda.entries().set(self.number(queue), |before| (before != NEVER).then_some(at))
-    }
-
-    fn leave(&self) {
-        let mut entries = self.agenda.entries();
-        let Some(place) = entries.place(self.first) else { return };
-        let queues = entries.members[place].at.len();
-        (0..queues).for_each(|queue| _ = entries.set(self.number(queue), |_| Some(NEVER)));
-        entries.members.remove(place);
-        entries.queues -= queues;
-    }
-
-    fn discard_due_of(&self, engine: &Engine) {
+    fn leave(&self, engine: &Engine, discards: bool) {
+        self.agenda.entries().remove(self.first);
+        if !discards {
+            return;
+        }
         let mut due = self.agenda.due.lock();
         let (own, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut *due).into_iter().partition(|due| std::ptr::eq(&*due.engine, engine));
@@ -243,25 +231,37 @@ impl Entries {
         place_of(&self.members, number)
     }
 
-    /// `to` gets the instant of the entry. False: it has given none, or the runtime has left.
-    fn set(&mut self, number: u64, to: impl FnOnce(u64) -> Option<u64>) -> bool {
+    /// The runtime whose first queue has this number leaves.
+    fn remove(&mut self, first: u64) {
+        let Some(place) = self.place(first) else { return };
+        let queues = self.members[place].at.len();
+        (first..first + queues as u64).for_each(|number| _ = self.set(number, NEVER, Before::Any));
+        self.members.remove(place);
+        self.queues -= queues;
+    }
+
+    /// As [`Membership::set`]. False also: the runtime has left.
+    fn set(&mut self, number: u64, at: u64, before: Before) -> bool {
         let Some(place) = self.place(number) else { return false };
         let member = &mut self.members[place];
         let queue = member.queue(number);
-        let entry = &mut member.at[queue];
-        let Some(at) = to(*entry) else { return false };
-        let at = if at < END { at } else { NEVER };
-        let before = std::mem::replace(entry, at);
-        let order = &mut self.order[usize::from(member.boot)];
-        if at != before {
-            if before != NEVER {
-                order.remove((before, number));
+        let (entry, at) = (&mut member.at[queue], if at < END { at } else { NEVER });
+        let sets = match before {
+            Before::Any => true,
+            Before::Later => at < *entry,
+            Before::There => *entry != NEVER,
+        };
+        if sets && at != *entry {
+            let order = &mut self.order[usize::from(member.boot)];
+            if *entry != NEVER {
+                order.remove((*entry, number));
             }
             if at != NEVER {
                 order.insert_key((at, number));
             }
+            *entry = at;
         }
-        true
+        sets
     }
 
     /// The earliest entry: its instant on the clock which stands still in suspend, and the number
@@ -330,7 +330,7 @@ impl Agenda {
             let member = &entries.members[entries.place(number)?];
             let (engine, queue) = (member.engine.upgrade(), member.queue(number));
             if takes || engine.is_none() {
-                entries.set(number, |_| Some(NEVER));
+                entries.set(number, NEVER, Before::Any);
             }
             if let Some(engine) = engine {
                 return Some((at, engine, queue));

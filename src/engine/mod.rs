@@ -12,7 +12,7 @@ use std::sync::Weak;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use self::agenda::Membership;
+use self::agenda::{Before, Membership};
 pub(crate) use self::agenda::{Agenda, Driver};
 pub(crate) use self::current::{CoreRef, Owner};
 pub(crate) use self::entry::{
@@ -247,7 +247,7 @@ impl Engine {
             native.pool.alarms.arm(queue, at);
             self.look_for_loss();
         } else if let Some(membership) = self.membership.get() {
-            membership.lower(queue, at);
+            membership.set(queue, at, Before::Later);
         }
     }
 
@@ -260,7 +260,7 @@ impl Engine {
                 native.pool.alarms.arm(queue, at);
             }
         } else if let Some(membership) = self.membership.get() {
-            membership.set(queue, deadline);
+            membership.set(queue, deadline, Before::Any);
         }
     }
 
@@ -360,7 +360,8 @@ impl Engine {
             let mut inner = self.shard(queue).lock();
             if let Some(earliest) = inner.queue.earliest_due(&mut { BATCH }) {
                 // Without an entry a sweep is pending, or no timer of the queue comes due.
-                if self.membership.get().is_some_and(|membership| membership.replace(queue, earliest)) {
+                let membership = self.membership.get();
+                if membership.is_some_and(|membership| membership.set(queue, earliest, Before::There)) {
                     inner.armed = earliest;
                 }
                 return earliest;
@@ -477,12 +478,9 @@ impl Engine {
         if self.native.is_some() {
             Pool::stop(self);
         }
-        if let Some(membership) = self.membership.get() {
-            membership.leave();
-        }
         let keeps = self.keeps_unfired();
-        if let Some(membership) = self.membership.get().filter(|_| keeps) {
-            membership.discard_due_of(self);
+        if let Some(membership) = self.membership.get() {
+            membership.leave(self, keeps);
         }
         self.walls.close(self, keeps);
         let mut batch = Vec::new();
