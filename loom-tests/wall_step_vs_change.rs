@@ -4,7 +4,7 @@
 //! The models run the shipped code on a manual clock. A waiting timer is in the wall list of its
 //! shard, so the lock of the shard orders all events: the tick that takes a timer out of the list
 //! runs the callback, and the result of `change` tells whether the timer was still in the list. The
-//! models walk with sections of a single timer, so a step of two timers has two sections.
+//! page of a slab is a single timer in a model, so a step of two timers has two sections.
 //!
 //! The bad interleavings:
 //!
@@ -33,13 +33,6 @@
 //!     the first timer is aimed by the
 //!     clock before the second step, for ever
 //!
-//!   a step                                disposes
-//!     walks upwards, aims the first of
-//!     three timers
-//!                                           the first leaves, the third fills the gap
-//!     aims the second: done. The third is
-//!     aimed by the old clock, for ever
-//!
 //!   a look at the clocks                  begins to wait
 //!     no timer waits
 //!                                           waits, and finds a look scheduled
@@ -53,14 +46,13 @@
 //! ```
 //!
 //! Seen to fail with: `change` that reads the clocks before the lock, or puts a disposed timer into
-//! the list; a step that begins no walk while one is under way; a walk that goes upwards, or leaves
-//! one timer out when another leaves; a section of a step that reads the clocks before the lock;
-//! `has_come` that leaves the timer in the list, or reads the wall clock before the lock, or does
-//! not read it; a disposal that leaves the list before it disposes; a disposal that does not
-//! leave the list; an end of the runtime that empties the lists before the shards are closed; a
-//! look that reports "no look scheduled" after it has read the lists; a timer that checks for a
-//! scheduled look before it waits; a timer that checks whether steps are reported after it has read
-//! the clocks.
+//! the list; a step that begins no walk while one is under way; a walk that leaves a timer out; a
+//! section of a step that reads the clocks before the lock; `has_come` that leaves the timer in the
+//! list, or reads the wall clock before the lock, or does not read it; a disposal that leaves the
+//! list before it disposes; a disposal that does not leave the list; an end of the runtime that
+//! empties the lists before the shards are closed; a look that reports "no look scheduled" after it
+//! has read the lists; a timer that checks for a scheduled look before it waits; a timer that
+//! checks whether steps are reported after it has read the clocks.
 //!
 //! The models cannot show two facts. First, `has_come` aims again when it is too early: on a manual
 //! clock the step itself does so (`tests/process/wall_clock.rs` tests systems that do not report
@@ -145,7 +137,7 @@ impl Stage {
     fn set_wall(&self, to: u64) {
         self.manual.step();
         self.manual.virtual_time.set_wall(wall(to));
-        self.manual.engine.walls.follow(&self.manual.engine, 1);
+        self.manual.engine.walls.follow(&self.manual.engine);
     }
 
     fn change(&self, to: u64) -> Changed {

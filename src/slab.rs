@@ -14,7 +14,13 @@
 use std::mem;
 
 /// The number of places of a page, and the most values that a step of [`Slab::scan`] visits.
+#[cfg(not(all(test, timerqueue_loom)))]
 pub(crate) const PAGE: usize = 64;
+/// In a model each value has a page of its own.
+#[cfg(all(test, timerqueue_loom))]
+pub(crate) const PAGE: usize = 1;
+/// The bits of a page without a free place.
+const FULL: u64 = u64::MAX >> (u64::BITS as usize - PAGE);
 
 /// No index.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -57,7 +63,7 @@ impl<T> Page<T> {
     }
 
     fn is_full(&self) -> bool {
-        self.taken == u64::MAX
+        self.taken == FULL
     }
 
     /// Puts the value into the first free place, and returns this place. Caller: the page is not

@@ -33,7 +33,6 @@ use std::sync::Weak;
 use std::task::Waker;
 
 use super::current::{Owner, Scope};
-use super::wall_registry::SECTION;
 use super::{Engine, InOrder};
 use crate::alarm::virtual_time::VirtualTime;
 use crate::ordered_map::{Key, OrderedMap};
@@ -360,7 +359,7 @@ impl Agenda {
 
     /// The wall clock has been set: aims all wall timers again.
     pub(crate) fn follow_wall(&self) {
-        self.engines().iter().for_each(|engine| engine.walls.follow(engine, SECTION));
+        self.engines().iter().for_each(|engine| engine.walls.follow(engine));
     }
 
     /// Runs all due callbacks, ordered by due point and arming. Returns their number.

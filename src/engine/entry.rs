@@ -45,7 +45,7 @@ use crate::queue::state::Dispose;
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, MissedTicks, Node, Period, Schedule};
 use crate::sync::Arc;
-use crate::sync::unmodelled::AtomicUsize;
+use crate::sync::unmodelled::AtomicU32;
 use crate::time::{NEVER, instant, later, whole_ns};
 use crate::unwind::{Payload, contain};
 
@@ -99,7 +99,7 @@ impl Firing {
 ///
 /// # Safety
 /// The payload may be used and dropped on any thread; of [`Kind::Overlapping`], used on several at
-/// once. An `AtomicUsize` stands at [`Self::WALL_INDEX_AT`].
+/// once. An `AtomicU32` stands at [`Self::WALL_INDEX_AT`].
 pub(crate) unsafe trait EntryPayload: Sized + 'static {
     const KIND: Kind;
     /// The payload is a callback of the program's, which may run on an executor of the program's.
@@ -610,7 +610,7 @@ impl EntryRef {
     /// Of a wall timer, its index in the list of its shard. The thread with the lock of the shard
     /// reads and writes it.
     #[inline]
-    pub(super) fn wall_index(&self) -> Option<&AtomicUsize> {
+    pub(super) fn wall_index(&self) -> Option<&AtomicU32> {
         let at = self.get().extra().vtable.wall_index_at?;
         // SAFETY: alive by this reference. The pointer was made from the whole allocation, and the
         // place is that of the payload's field, which no thread drops before the entry is freed.

@@ -12,8 +12,8 @@
 //! the timer there, disposing takes it out, and the callback runs only if its own tick has taken
 //! the timer out. State shared by cores is written only when the wall clock was set.
 //!
-//! To follow a step is to walk over each list, and to aim each timer in it: [`SECTION`] timers in a
-//! lock section, and [`SECTIONS_AT_ONCE`] sections in a job of the pool. With the lock held, a
+//! To follow a step is to walk over each list, and to aim each timer in it: a [`PAGE`] of timers in
+//! a lock section, and [`SECTIONS_AT_ONCE`] sections in a job of the pool. With the lock held, a
 //! thread first reads the clocks, then aims the timer. So a timer that was aimed before the walk of
 //! its list began is in the list, and the walk reaches it; a timer that was aimed later was aimed
 //! by a clock that had been set. A further step begins the walks again. A leaf lock with one list
@@ -32,7 +32,8 @@ use super::observe::{Context, Settings};
 use super::shard::{Changed, Shard, ShardState, end_section};
 use crate::alarm::Clock;
 use crate::queue::{Kind, Schedule};
-use crate::sync::unmodelled::{self, AtomicUsize};
+use crate::slab::{More, NONE, PAGE, Slab};
+use crate::sync::unmodelled::{self, AtomicU32};
 use crate::sync::{Arc, AtomicBool, OnceLock, Ordering};
 use crate::time::instant;
 
@@ -42,8 +43,6 @@ const RECHECK: Duration = Duration::from_secs(5);
 /// The gain of the wall clock on the runtime's clock beyond which all wall timers are aimed again,
 /// where steps are not reported.
 const DRIFT: Duration = Duration::from_millis(1);
-/// Timers aimed in a lock section that follows a step.
-pub(super) const SECTION: usize = 48;
 /// Lock sections in a job of the pool that follows a step: some 100 us.
 const SECTIONS_AT_ONCE: usize = 20;
 
@@ -127,10 +126,10 @@ impl WallRegistry {
 
     /// As [`step`](Self::step), on the calling thread. On return all timers are aimed by the wall
     /// clock at the call, or later.
-    pub(crate) fn follow(&self, engine: &Engine, section: usize) {
+    pub(crate) fn follow(&self, engine: &Engine) {
         for shard in engine.shards() {
             shard.lock().walls.begin();
-            while self.follow_section(engine, shard, section) {}
+            while self.follow_section(engine, shard) {}
         }
     }
 
@@ -142,7 +141,7 @@ impl WallRegistry {
         }
         let mut sections = 0;
         for shard in engine.shards() {
-            while self.follow_section(engine, shard, SECTION) {
+            while self.follow_section(engine, shard) {
                 sections += 1;
                 if sections == SECTIONS_AT_ONCE {
                     return self.follow_soon();
@@ -151,9 +150,9 @@ impl WallRegistry {
         }
     }
 
-    /// Aims some timers that the walk of a list has yet to reach. True: timers are left.
-    fn follow_section(&self, engine: &Engine, shard: &Shard, section: usize) -> bool {
-        let mut due = false;
+    /// Aims the next page of timers of the walk of a list. True: pages are left.
+    fn follow_section(&self, engine: &Engine, shard: &Shard) -> bool {
+        let (mut section, mut due) = (Vec::with_capacity(PAGE), false);
         let more = {
             let mut inner = shard.lock();
             if !inner.is_open() {
@@ -161,8 +160,8 @@ impl WallRegistry {
             }
             inner.touch(shard);
             let aim = Aim::new(self, &shard.clock);
-            for _ in 0..section {
-                let Some((node, at)) = inner.walls.next_behind(&aim) else { break };
+            inner.walls.next_page(&aim, &mut section);
+            for &(node, at) in &section {
                 // SAFETY: in the list, so alive and of this shard, whose lock is held. A disposed
                 // timer is refused; the disposing thread will take the timer out.
                 let left = unsafe { inner.aim(shard, node, aim.due(at), aim.now, node.as_ref().state.number()) };
@@ -171,7 +170,7 @@ impl WallRegistry {
                     due = true;
                 }
             }
-            inner.walls.behind > 0
+            inner.walls.next.is_some()
         };
         if due {
             engine.notify();
@@ -192,7 +191,7 @@ impl WallRegistry {
         let (mut waiting, mut behind) = (false, false);
         for shard in engine.shards() {
             let inner = shard.lock();
-            waiting |= !inner.walls.is_empty();
+            waiting |= !inner.walls.waiting.is_empty();
             behind |= inner.walls.is_behind(aim.offset(), DRIFT);
         }
         if behind {
@@ -227,18 +226,10 @@ impl WallRegistry {
         if keeps {
             return;
         }
-        let mut batch = Vec::with_capacity(SECTION);
         for shard in engine.shards() {
-            loop {
-                {
-                    let mut inner = shard.lock();
-                    batch.extend(std::iter::from_fn(|| inner.walls.pop()).map(|last| last.entry).take(SECTION));
-                }
-                if batch.is_empty() {
-                    break;
-                }
-                batch.drain(..).for_each(|node| entry::dispose(&node));
-            }
+            // No timer is put into the list of a closed shard, so no index is taken for another's.
+            let waiting = std::mem::take(&mut shard.lock().walls.waiting);
+            waiting.take_each(&mut |timer| entry::dispose(&timer.entry));
         }
     }
 }
@@ -337,55 +328,46 @@ fn has_come(firing: &Firing) -> Option<SystemTime> {
 
 // ---------------------------------------------------------------- the list
 
-/// The timers of a block of the list. Blocks do not move, so what an operation copies at most is a
-/// block, or the table of blocks: 96 kB for a million timers.
-const BLOCK: usize = 256;
-
-/// The index of a timer that does not wait.
-const IDLE: usize = usize::MAX;
-
 /// A timer in the list.
-pub(crate) struct WaitingTimer {
+pub(super) struct WaitingTimer {
     entry: EntryRef,
     /// The time that the timer waits for.
     at: SystemTime,
 }
 
-/// The waiting wall timers of a shard, without gaps. The payload of each has its index, which the
-/// thread with the lock of the shard reads and writes ([`EntryRef::wall_index`]).
+/// The waiting wall timers of a shard. The payload of each has its index, which the thread with the
+/// lock of the shard reads and writes ([`EntryRef::wall_index`]); [`NONE`]: the timer does not
+/// wait.
 pub(crate) struct WallList {
-    blocks: Vec<Vec<WaitingTimer>>,
-    len: usize,
-    /// The walk of the last step has yet to reach the first so many timers. It goes from the end to
-    /// the beginning. A timer that is put into the list is put behind; a timer that fills a gap
-    /// comes from the end. So neither is left out.
-    behind: usize,
+    /// An operation copies its table of pages at most: 640 kB for a million timers.
+    waiting: Slab<WaitingTimer>,
+    /// The page at which the walk of the last step goes on; `None`: it has reached all. Timers keep
+    /// their places meanwhile, so none is left out.
+    next: Option<usize>,
     /// The lowest offset of the wall clock among the readings by which timers were aimed since the
     /// last walk began. Not updated when a timer leaves, so it may be lower than of any timer; nor
     /// where the system reports steps, and no thread compares it.
     lowest: i128,
 }
 
-impl WallList {
-    pub(crate) fn new() -> Self {
-        Self { blocks: Vec::new(), len: 0, behind: 0, lowest: i128::MAX }
-    }
+/// A timer of a list with what that has left of a peak, to be dropped after the lock.
+type Removed = (Option<WaitingTimer>, Option<Box<More<WaitingTimer>>>);
 
-    fn is_empty(&self) -> bool {
-        self.len == 0
+impl WallList {
+    pub(crate) const fn new() -> Self {
+        Self { waiting: Slab::new(), next: None, lowest: i128::MAX }
     }
 
     /// Begins a walk.
     fn begin(&mut self) {
-        (self.behind, self.lowest) = (self.len, i128::MAX);
+        (self.next, self.lowest) = (Some(0), i128::MAX);
     }
 
-    /// The next timer of the walk, which the caller aims by this reading.
-    fn next_behind(&mut self, aim: &Aim) -> Option<(NonNull<Entry>, SystemTime)> {
-        self.behind = self.behind.checked_sub(1)?;
+    /// The next page of the walk, whose timers the caller aims by this reading.
+    fn next_page(&mut self, aim: &Aim, page: &mut Vec<(NonNull<Entry>, SystemTime)>) {
+        let Some(next) = self.next else { return };
         self.note(aim);
-        let WaitingTimer { entry, at } = &self.blocks[self.behind / BLOCK][self.behind % BLOCK];
-        Some((entry.as_ptr(), *at))
+        self.next = self.waiting.scan(next, |timer| page.push((timer.entry.as_ptr(), timer.at)));
     }
 
     /// A timer is aimed by this reading.
@@ -398,12 +380,11 @@ impl WallList {
     /// Whether some timer may have been aimed when the wall clock was less far ahead than `offset`
     /// by more than `drift`. The timers that a walk has yet to reach do not count.
     fn is_behind(&self, offset: i128, drift: Duration) -> bool {
-        !self.is_empty() && offset.saturating_sub(self.lowest) > drift.as_nanos() as i128
+        !self.waiting.is_empty() && offset.saturating_sub(self.lowest) > drift.as_nanos() as i128
     }
 
     fn get_mut(&mut self, entry: &EntryRef) -> Option<&mut WaitingTimer> {
-        let index = entry.wall_index()?.load(Ordering::Relaxed);
-        let found = self.blocks.get_mut(index / BLOCK)?.get_mut(index % BLOCK)?;
+        let found = self.waiting.get_mut(entry.wall_index()?.load(Ordering::Relaxed))?;
         debug_assert!(found.entry.as_ptr() == entry.as_ptr(), "a timer in a list is where its index says");
         Some(found)
     }
@@ -416,7 +397,7 @@ impl WallList {
     /// The timer has been aimed at `at`, by this reading of the clocks, with the lock held. Returns
     /// whether the timer waited before.
     fn aimed(&mut self, entry: &EntryRef, at: SystemTime, aim: &Aim) -> bool {
-        if self.is_empty() {
+        if self.waiting.is_empty() {
             self.lowest = i128::MAX;
         }
         self.note(aim);
@@ -424,59 +405,25 @@ impl WallList {
             found.at = at;
             return true;
         }
-        let block = self.len / BLOCK;
-        if block == self.blocks.len() {
-            self.blocks.push(Vec::new());
+        if let Some(index) = entry.wall_index() {
+            index.store(self.waiting.insert(WaitingTimer { entry: entry.clone(), at }), Ordering::Relaxed);
         }
-        self.blocks[block].push(WaitingTimer { entry: entry.clone(), at });
-        set_index(entry, self.len);
-        self.len += 1;
         false
     }
 
-    /// Takes a timer out, and returns the list's reference, to be dropped after the lock has been
-    /// released. The last timer fills the gap.
+    /// Takes a timer out, with the list's reference, to be dropped after the lock has been
+    /// released.
     #[must_use]
-    pub(super) fn remove(&mut self, entry: &EntryRef) -> Option<EntryRef> {
-        let place = entry.wall_index()?;
-        let index = place.load(Ordering::Relaxed);
-        if index == IDLE {
-            return None;
-        }
-        let last = self.pop()?;
-        if index == self.len {
-            return Some(last.entry);
-        }
-        place.store(IDLE, Ordering::Relaxed);
-        set_index(&last.entry, index);
-        Some(std::mem::replace(&mut self.blocks[index / BLOCK][index % BLOCK], last).entry)
-    }
-
-    /// Takes the last timer out, as [`remove`](Self::remove).
-    #[must_use]
-    fn pop(&mut self) -> Option<WaitingTimer> {
-        self.len = self.len.checked_sub(1)?;
-        self.behind = self.behind.min(self.len);
-        let block = self.len / BLOCK;
-        let last = self.blocks[block].pop()?;
-        set_index(&last.entry, IDLE);
-        // An empty block stays for the next timer.
-        if self.blocks.len() > block + 2 {
-            self.blocks.pop();
-        }
-        Some(last)
+    pub(super) fn remove(&mut self, entry: &EntryRef) -> Option<Removed> {
+        let index = entry.wall_index()?;
+        let removed = self.waiting.take_out(index.load(Ordering::Relaxed));
+        index.store(NONE, Ordering::Relaxed);
+        Some(removed)
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-}
-
-/// The index of a wall timer, whose lock is held.
-fn set_index(entry: &EntryRef, index: usize) {
-    if let Some(place) = entry.wall_index() {
-        place.store(index, Ordering::Relaxed);
+        self.waiting.len()
     }
 }
 
@@ -490,7 +437,7 @@ impl<F: FnMut(&EntryRef, SystemTime) + Send + 'static> WallCallback for F {}
 /// The payload of a wall timer. `OWN`: of the crate's own, as [`Exclusive`].
 struct WallPayload<F, const OWN: bool> {
     /// See [`WallList`].
-    index: AtomicUsize,
+    index: AtomicU32,
     callback: F,
 }
 
@@ -533,7 +480,7 @@ pub(crate) fn start_wall<F: WallCallback, const OWN: bool>(
 ) -> OwnedEntry {
     let settings = (settings, if OWN { None } else { Context::here(engine) });
     engine.walls.prepare(engine);
-    let payload = WallPayload::<F, OWN> { index: AtomicUsize::new(IDLE), callback };
+    let payload = WallPayload::<F, OWN> { index: AtomicU32::new(NONE), callback };
     let entry = entry::make(engine, settings, payload);
     // SAFETY: just made.
     unsafe { enter_wall(engine, &entry, at) };

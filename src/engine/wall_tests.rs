@@ -23,12 +23,12 @@ fn eventually(what: &str, so: impl Fn() -> bool) {
 
 /// Whether the last step has reached all timers.
 fn is_followed(engine: &Engine) -> bool {
-    !engine.walls.stepped.load(Ordering::Acquire) && engine.shards().all(|shard| shard.lock().walls.behind == 0)
+    !engine.walls.stepped.load(Ordering::Acquire) && engine.shards().all(|shard| shard.lock().walls.next.is_none())
 }
 
 #[test]
 fn s30_a_step_is_followed_in_sections_between_which_the_lock_is_free() {
-    const TIMERS: usize = 10 * SECTION + 1;
+    const TIMERS: usize = 10 * PAGE + 1;
     let clock = ManualClock::new();
     let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
     let hour = Duration::from_secs(3600);
@@ -37,11 +37,11 @@ fn s30_a_step_is_followed_in_sections_between_which_the_lock_is_free() {
     let shard = engine.shards().next().expect("one queue");
     shard.lock().walls.begin();
     let mut sections = 1;
-    while engine.walls.follow_section(engine, shard, SECTION) {
-        assert!(shard.inner.try_lock().is_some_and(|inner| inner.walls.behind > 0), "{sections}");
+    while engine.walls.follow_section(engine, shard) {
+        assert!(shard.inner.try_lock().is_some_and(|inner| inner.walls.next.is_some()), "{sections}");
         sections += 1;
     }
-    assert!(is_followed(engine) && sections == TIMERS.div_ceil(SECTION), "{sections} sections");
+    assert!(is_followed(engine) && sections == TIMERS.div_ceil(PAGE), "{sections} sections");
     drop(timers);
 }
 
@@ -62,7 +62,7 @@ fn s69_a_dropped_job_takes_its_wall_timer_out_of_the_list() {
 /// The thread that learns of a step goes on at once: jobs of the pool follow the step in turn.
 #[test]
 fn s56_a_step_is_followed_by_jobs_of_the_pool() {
-    const AT_ONCE: usize = SECTION * SECTIONS_AT_ONCE;
+    const AT_ONCE: usize = PAGE * SECTIONS_AT_ONCE;
     for queues in [1, 2] {
         let runtime = Runtime::builder().queues(queues).start().expect("the system has threads and timers");
         let far = SystemTime::now() + Duration::from_secs(3600);
@@ -143,8 +143,9 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
     };
     // The due point of the wall timer; the look at the clocks comes sooner.
     let due = || {
-        let inner = engine.shards().next().expect("one queue").lock();
-        inner.walls.blocks.first()?.first().map(|first| first.entry.get().due(inner.queue.key()))
+        let mut inner = engine.shards().next().expect("one queue").lock();
+        let first = inner.walls.waiting.get_mut(0)?.entry.clone();
+        Some(first.get().due(inner.queue.key()))
     };
     let hour_ns = hour.as_nanos() as u64;
     let deadline = engine.shards().next().expect("one queue").lock().queue.next_deadline();
@@ -192,11 +193,11 @@ fn a_callback_may_be_aligned_to_anything() {
     drop(timer);
 }
 
-/// Timers leave from all places of a list of several blocks, also in the middle of a walk; each
-/// that is left is aimed by the new clock.
+/// Timers leave from all places of a list of several pages, also in the middle of a walk; each that
+/// is left is aimed by the new clock.
 #[test]
 fn s56_a_walk_reaches_all_timers_while_others_come_and_go() {
-    const TIMERS: u64 = 3 * BLOCK as u64 + 7;
+    const TIMERS: u64 = 12 * PAGE as u64 + 7;
     let virtual_time = std::sync::Arc::new(VirtualTime::default());
     let clock = Clock::Manual { virtual_time: std::sync::Arc::clone(&virtual_time), boot: false };
     let engine = Engine::new(1, &[crate::sys::topology::CoreId { id: 0 }], clock, None, Default::default());
@@ -211,8 +212,8 @@ fn s56_a_walk_reaches_all_timers_while_others_come_and_go() {
         virtual_time.set_wall(start + Duration::from_secs(round));
         shard.lock().walls.begin();
         let mut next = 1_000 * round;
-        while engine.walls.follow_section(&engine, shard, 20) {
-            for _ in 0..12 {
+        while engine.walls.follow_section(&engine, shard) {
+            for _ in 0..40 {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let pick = (random >> 33) as usize % timers.len();
                 let id = *timers.keys().nth(pick).expect("a timer");
@@ -227,21 +228,21 @@ fn s56_a_walk_reaches_all_timers_while_others_come_and_go() {
                 }
             }
         }
-        let inner = shard.lock();
-        assert_eq!((inner.walls.len, inner.walls.behind), (timers.len(), 0));
-        for (place, waiting) in inner.walls.blocks.iter().flatten().enumerate() {
-            assert_eq!(waiting.entry.wall_index().expect("of a wall timer").load(Ordering::Relaxed), place);
-            let due = waiting.at.duration_since(start).expect("later") - Duration::from_secs(round);
-            assert_eq!(waiting.entry.get().due(inner.queue.key()), due.as_nanos() as u64, "round {round}");
+        let inner = &mut *shard.lock();
+        let (mut reached, mut next, key) = (0, Some(0), inner.queue.key());
+        while let Some(from) = next {
+            next = inner.walls.waiting.scan(from, |waiting| {
+                reached += 1;
+                let due = waiting.at.duration_since(start).expect("later") - Duration::from_secs(round);
+                assert_eq!(waiting.entry.get().due(key), due.as_nanos() as u64, "round {round}");
+            });
         }
+        assert_eq!((reached, inner.walls.len()), (timers.len(), timers.len()));
     }
     drop(timers);
-    let (left, blocks) = {
-        let inner = shard.lock();
-        (inner.walls.len, inner.walls.blocks.len())
-    };
+    let left = shard.lock().walls.len();
     assert_eq!((left, engine.active()), (0, 0));
-    assert!(blocks <= 2, "memory follows the timers");
+    assert!(shard.lock().walls.waiting.leftover().is_none(), "memory follows the timers");
     engine.close();
 }
 
