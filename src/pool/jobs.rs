@@ -108,7 +108,7 @@ impl<T> Batch<T> {
                 return Arc::clone(spare);
             }
         }
-        let mut shared = SharedBatch::new();
+        let mut shared = SharedBatch { batch: Batch::new(), next: AtomicUsize::new(0) };
         shared.fill(self);
         let shared = Arc::new(shared);
         if spares.len() < SPARES {
@@ -126,10 +126,6 @@ pub(super) struct SharedBatch<T> {
 }
 
 impl<T> SharedBatch<T> {
-    fn new() -> Self {
-        Self { batch: Batch::new(), next: AtomicUsize::new(0) }
-    }
-
     /// Empties `batch` into this one, of which all ticks have been taken.
     fn fill(&mut self, batch: &mut Batch<T>) {
         debug_assert!(self.take().is_none(), "a batch that has been run");

@@ -52,7 +52,7 @@ use self::sleep::{Notified, SearchToken, Sleep};
 use self::stall::{Moment, Sample, StallRules};
 use self::stall_check::StallCheck;
 use self::threads::Threads;
-use self::worker::{WorkerLocal, WorkerShared, Workers};
+use self::worker::{ROOM, WorkerLocal, WorkerShared, Workers};
 use crate::alarm::{Backend, Loss, SystemClock};
 use crate::one_drop::OneDrop;
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, unmodelled};
@@ -285,7 +285,10 @@ impl<W: Driver> Pool<W> {
     /// Puts a job into the deque of the calling worker, or, if the deque is full, into the inbox.
     /// After the last job the caller calls [`Self::share`].
     fn push_local(&self, local: &WorkerLocal<W::Tick>, job: Job<W::Tick>) {
-        if let Err(job) = local.push(job) {
+        if local.deque.len() < ROOM {
+            local.deque.push(job);
+            local.tell(true);
+        } else {
             self.inbox.push(job);
         }
     }
@@ -397,33 +400,26 @@ impl<W: Driver> Pool<W> {
     /// The look of the last poller, at a stall check while jobs wait.
     fn look(&self, work: &Arc<W>, local: &WorkerLocal<W::Tick>) {
         match self.idle.notify() {
-            Notified::WakePoller(token) => {
-                self.send_token(work.as_ref(), token);
-                self.stall_check.demand(work.as_ref(), None, STALL_CHECK);
-                return;
+            Notified::WakePoller(token) => self.send_token(work.as_ref(), token),
+            Notified::Covered(token) if self.stall_check.still_searches(token) => {
+                // Woken at the last look or before, and still not searching. Another thread is
+                // woken.
+                self.idle.stop_searching(token);
+                return self.notify(work.as_ref());
             }
-            Notified::Covered(token) => {
-                if self.stall_check.still_searches(token) {
-                    // Woken at the last look or before, and still not searching. Another thread is
-                    // woken.
-                    self.idle.stop_searching(token);
-                    self.notify(work.as_ref());
-                } else {
-                    self.stall_check.demand(work.as_ref(), None, STALL_CHECK);
+            Notified::Covered(_) => {}
+            // Any thread that returns from its job looks for jobs.
+            Notified::AllBusy if self.is_full() => return,
+            Notified::AllBusy => {
+                let threads = self.threads_to_add(local);
+                if threads > 0 {
+                    // This thread must poll again, and starting a thread takes long: it starts one,
+                    // which starts the next before it looks for jobs. A refusal demands the next
+                    // look for later.
+                    self.growth.store(threads, Ordering::Relaxed);
+                    self.start_one_more(work);
                 }
-                return;
             }
-            Notified::AllBusy => {}
-        }
-        if self.is_full() {
-            return; // any thread that returns from its job looks for jobs
-        }
-        let threads = self.threads_to_add(local);
-        if threads > 0 {
-            // This thread must poll again, and starting a thread takes long: it starts one, which
-            // starts the next before it looks for jobs. A refusal demands the next look for later.
-            self.growth.store(threads, Ordering::Relaxed);
-            self.start_one_more(work);
         }
         self.stall_check.demand(work.as_ref(), None, STALL_CHECK);
     }
@@ -468,21 +464,18 @@ impl<W: Driver> Pool<W> {
         // first and to raise it then would let each of them through.
         let reserve = |n: usize| (n < self.config.max_threads).then_some(n + 1);
         let reserved = || self.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve).is_ok();
-        let room = !self.is_stopping() && reserved();
-        let started = if room { self.spawn(work) } else { Ok(()) };
-        if !room || started.is_err() {
-            self.growth.store(0, Ordering::Relaxed);
+        let started = (!self.is_stopping() && reserved()).then(|| self.spawn(work));
+        if let Some(Ok(())) = started {
+            work.tell(News::ThreadsChanged(None));
+            return true;
         }
-        if let Err(error) = &started {
+        self.growth.store(0, Ordering::Relaxed);
+        if let Some(Err(error)) = started {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            work.tell(News::ThreadsChanged(Some(error)));
+            work.tell(News::ThreadsChanged(Some(&error)));
             self.stall_check.demand(work.as_ref(), None, STALL_CHECK_AFTER_REFUSAL);
         }
-        let added = room && started.is_ok();
-        if added {
-            work.tell(News::ThreadsChanged(None));
-        }
-        added
+        false
     }
 
     /// A worker from which other workers can steal.
@@ -590,8 +583,10 @@ impl<W: Driver> Pool<W> {
     /// anew.
     fn steal_from(worker: &WorkerShared<W::Tick>, steal: &Steals<'_, W::Tick>) -> Option<Job<W::Tick>> {
         loop {
-            match catch_unwind(AssertUnwindSafe(|| until_no_retry(|| steal(worker)))) {
-                Ok(job) => return job,
+            match catch_unwind(AssertUnwindSafe(|| steal(worker))) {
+                Ok(Steal::Success(job)) => return Some(job),
+                Ok(Steal::Empty) => return None,
+                Ok(Steal::Retry) => std::hint::spin_loop(),
                 Err(payload) => discard(payload),
             }
         }
@@ -644,16 +639,6 @@ crate::sync::thread_local! {
 
 /// Steals from a worker.
 type Steals<'a, T> = dyn Fn(&WorkerShared<T>) -> Steal<Job<T>> + 'a;
-
-fn until_no_retry<T>(attempt: impl Fn() -> Steal<T>) -> Option<T> {
-    loop {
-        match attempt() {
-            Steal::Success(job) => return Some(job),
-            Steal::Empty => return None,
-            Steal::Retry => std::hint::spin_loop(),
-        }
-    }
-}
 
 #[cfg(all(test, timerqueue_loom))]
 #[path = "../../loom-tests/worker_life.rs"]

@@ -33,7 +33,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Thread, current, fence, park, park_until};
+use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Thread, current, fence, park_until};
 
 /// The place at which a thread parks.
 pub(crate) struct Parker {
@@ -53,13 +53,16 @@ impl Parker {
         self.thread.unpark();
     }
 
-    /// The way in which the thread was woken, if it was.
-    fn look(&self) -> Option<Unparked> {
-        // Acquire pairs with the release in `unpark`.
-        match self.woken.load(Ordering::Acquire) {
-            0 => None,
-            STOPPED => Some(Unparked::Stopped),
-            token => Some(Unparked::Searcher(SearchToken(token))),
+    /// Parks the calling thread until it is woken; until an instant at most.
+    fn wait(&self, until: Option<Instant>) -> Unparked {
+        loop {
+            // Acquire pairs with the release in `unpark`.
+            match self.woken.load(Ordering::Acquire) {
+                0 if park_until(until) => {}
+                0 => return Unparked::TimedOut,
+                STOPPED => return Unparked::Stopped,
+                token => return Unparked::Searcher(SearchToken(token)),
+            }
         }
     }
 }
@@ -163,11 +166,8 @@ impl Sleep {
                 return Notified::AllBusy;
             }
             let token = SearchToken(searching.wrapping_add(1));
-            if let Err(now) = self.searching.compare_exchange(searching, token.0, Ordering::SeqCst, Ordering::Relaxed) {
-                if now % 2 == 1 {
-                    return Notified::Covered(SearchToken(now));
-                }
-                continue; // another search has begun and ended meanwhile
+            if self.searching.compare_exchange(searching, token.0, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+                continue; // another search has begun, and perhaps ended, meanwhile
             }
             if let Some(parker) = self.with_parked(Vec::pop) {
                 parker.unpark(token.0);
@@ -207,14 +207,9 @@ impl Sleep {
         if stay_awake() {
             return self.withdraw(&parker, Unparked::Withdrawn);
         }
-        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-        loop {
-            if let Some(woken) = parker.look() {
-                return woken;
-            }
-            if !park_until(until) {
-                return self.withdraw(&parker, Unparked::TimedOut);
-            }
+        match parker.wait(limit.and_then(|limit| Instant::now().checked_add(limit))) {
+            Unparked::TimedOut => self.withdraw(&parker, Unparked::TimedOut),
+            woken => woken,
         }
     }
 
@@ -222,15 +217,7 @@ impl Sleep {
     /// thread is about to wake the caller.
     fn withdraw(&self, parker: &Arc<Parker>, otherwise: Unparked) -> Unparked {
         let own = |parked: &mut Vec<_>| parked.iter().position(|p| Arc::ptr_eq(p, parker)).map(|at| parked.remove(at));
-        if self.with_parked(own).is_some() {
-            return otherwise;
-        }
-        loop {
-            if let Some(woken) = parker.look() {
-                return woken;
-            }
-            park();
-        }
+        if self.with_parked(own).is_some() { otherwise } else { parker.wait(None) }
     }
 
     /// Wakes all parked threads without a token: the pool stops.

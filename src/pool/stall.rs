@@ -137,9 +137,16 @@ impl StallDetector {
             if sample.is_busy() {
                 busy += 1;
                 stand_still &= same.is_some();
-                if self.is_stuck(&mut seen, same.is_some(), moment.now_ns, &mut awake, &mut sleeps) {
-                    stuck += 1;
+                // A stuck thread stays so until its next job.
+                if seen.stuck_ns.is_none() {
+                    let told = sleeps(sample);
+                    let is_asleep = told.unwrap_or(same.is_some() || !self.rules.second_look);
+                    awake += usize::from(!is_asleep);
+                    let has_lasted_ns = moment.now_ns.saturating_sub(seen.since_ns);
+                    let is_stuck = same.is_some() && has_lasted_ns >= self.patience_ns(told);
+                    seen.stuck_ns = is_stuck.then_some(moment.now_ns);
                 }
+                stuck += usize::from(seen.stuck_ns.is_some());
             }
             now_seen.push(seen);
         }
@@ -155,32 +162,13 @@ impl StallDetector {
         wanted.min(moment.waiting.saturating_sub(coming))
     }
 
-    /// Whether a busy thread is stuck in its job. Adds the thread to `awake` if the thread does not
-    /// sleep.
-    fn is_stuck(
-        &self,
-        seen: &mut Seen,
-        same: bool,
-        now_ns: u64,
-        awake: &mut usize,
-        sleeps: &mut impl FnMut(Sample) -> Option<bool>,
-    ) -> bool {
-        if seen.stuck_ns.is_some() {
-            return true; // until its next job
-        }
-        let known = sleeps(seen.sample);
-        let asleep = known.unwrap_or(same || !self.rules.second_look);
-        *awake += usize::from(!asleep);
-        let patience_ns = match known {
+    /// The patience with a thread that sleeps, does not, or may.
+    fn patience_ns(&self, sleeps: Option<bool>) -> u64 {
+        match sleeps {
             Some(true) => self.patience_ns,
             Some(false) => self.patience_ns.max(COMPUTES_LONG_NS),
             None => self.patience_ns.max(self.rules.unknown_patience_ns),
-        };
-        let stuck = same && now_ns.saturating_sub(seen.since_ns) >= patience_ns;
-        if stuck {
-            seen.stuck_ns = Some(now_ns);
         }
-        stuck
     }
 
     /// A thread has another job than at the last look: adapts the patience.

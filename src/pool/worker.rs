@@ -116,17 +116,6 @@ impl<T> WorkerLocal<T> {
         }
     }
 
-    /// Puts a job into the deque, unless that is full.
-    pub(super) fn push(&self, job: Job<T>) -> Result<(), Job<T>> {
-        if self.deque.len() < ROOM {
-            self.deque.push(job);
-            self.tell(true);
-            Ok(())
-        } else {
-            Err(job)
-        }
-    }
-
     /// Jobs have been put into the deque, or the deque was found empty. A fence follows before the
     /// worker notifies or rests.
     pub(super) fn tell(&self, may_have_jobs: bool) {
@@ -171,7 +160,8 @@ pub(super) fn worker<W: Driver>(work: &Arc<W>) {
     let pool = work.pool();
     let local = pool.join();
     POOL.with(|own| own.set(pool.id));
-    // Threads that are still to be started: see `Pool::grow`. Before code of the program runs.
+    // Threads that are still to be started: see `Pool::start_one_more`. Before code of the program
+    // runs.
     while pool.start_one_more(work) {}
     work.tell(News::ThreadBegins);
     while let Err(payload) = catch_unwind(AssertUnwindSafe(|| live(work, &local))) {
