@@ -62,7 +62,7 @@ impl LeaderWait for Timed {
         self.until.store(NEVER, Relaxed);
     }
 
-    fn wake_task(&self) {
+    fn wake_leader(&self) {
         self.comes.notify_one();
     }
 }

@@ -67,8 +67,9 @@ impl Toy {
 
     /// A poller was told of the expiry.
     fn take(&self, now: u64) {
-        let set = |alarm: usize, at, _| self.alarms[alarm].store(at, Relaxed);
-        self.shared.take(EXPIRED, &|| now, &mut |shard| _ = self.taken[shard].fetch_add(1, Relaxed), &set);
+        let set = |alarm: usize, at| self.alarms[alarm].store(at, Relaxed);
+        let mut due = |shard: usize| _ = self.taken[shard].fetch_add(1, Relaxed);
+        assert!(!self.shared.take(EXPIRED, &|| now, &mut due, &set));
     }
 
     /// The shard is swept by a poller, or an alarm is at or before its instant.

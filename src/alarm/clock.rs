@@ -36,6 +36,10 @@ const MONOTONIC: libc::clockid_t = libc::CLOCK_UPTIME;
 #[cfg(not(any(target_vendor = "apple", target_os = "openbsd", windows)))]
 const MONOTONIC: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
+/// Whether `std::time::Instant` reads the same clock as [`SystemClock::MONOTONIC`]. Elsewhere the
+/// two may drift apart: by the time in suspend (OpenBSD), or by rate (Windows).
+const INSTANT_IS_MONOTONIC: bool = cfg!(not(any(windows, target_os = "openbsd")));
+
 /// A clock of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SystemClock(Id);
@@ -83,9 +87,7 @@ impl SystemClock {
             time.tv_sec as u64 * NS_PER_SEC + time.tv_nsec as u64
         }
     }
-}
 
-impl SystemClock {
     /// As [`now`](Self::now), or up to some milliseconds earlier for a fifth of the price: the
     /// instant of the kernel's last tick, where the system keeps this instant for the clock.
     #[inline]
@@ -96,13 +98,7 @@ impl SystemClock {
         }
         self.now()
     }
-}
 
-/// Whether `std::time::Instant` reads the same clock as [`SystemClock::MONOTONIC`]. Elsewhere the
-/// two may drift apart: by the time in suspend (OpenBSD), or by rate (Windows).
-const INSTANT_IS_MONOTONIC: bool = cfg!(not(any(windows, target_os = "openbsd")));
-
-impl SystemClock {
     /// The present moment on the clock of `Instant` and on this clock.
     ///
     /// `Instant` is read first, so `ns` may be ahead of `instant` by the time between two readings,

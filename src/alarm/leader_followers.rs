@@ -36,12 +36,12 @@ const EVENTS_AT_ONCE: usize = 4;
 
 /// The wait of the leader.
 pub(crate) trait LeaderWait: Send + Sync {
-    /// Waits for `time` (`MAX`: for ever), with the lock released, or until `wake_task`. May return
-    /// earlier.
+    /// Waits for `time` (`MAX`: for ever), with the lock released, or until `wake_leader`. May
+    /// return earlier.
     fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration);
 
     /// Ends the wait of the leader. If no thread waits, the next wait may return at once.
-    fn wake_task(&self);
+    fn wake_leader(&self);
 }
 
 /// A timed wait of the standard kind.
@@ -53,7 +53,7 @@ impl LeaderWait for Condvar {
         }
     }
 
-    fn wake_task(&self) {
+    fn wake_leader(&self) {
         self.notify_one();
     }
 }
@@ -89,11 +89,8 @@ pub(crate) struct State {
     followers: usize,
 }
 
-/// The events that a `wait` has taken.
-struct TakenEvents {
-    events: [Event; EVENTS_AT_ONCE],
-    n: usize,
-}
+/// The events that a `wait` has taken, in order.
+type TakenEvents = [Option<Event>; EVENTS_AT_ONCE];
 
 impl State {
     pub(super) fn new(alarms: usize) -> Self {
@@ -108,21 +105,21 @@ impl State {
     /// Takes events up to `now`, up to the limit: a wake, the stall check (early, since it must
     /// work under overload), then alarms.
     fn take(&mut self, now: u64) -> TakenEvents {
-        let mut taken = TakenEvents { events: [Event::Wake; EVENTS_AT_ONCE], n: 0 };
+        let (mut taken, mut n) = ([None; EVENTS_AT_ONCE], 0);
         if self.wakes > 0 {
             self.wakes -= 1;
-            taken.n = 1;
+            (taken[0], n) = (Some(Event::Wake), 1);
         }
         let stall_check = self.alarms.len() - 1;
         for alarm in iter::once(stall_check).chain(self.turn..stall_check).chain(0..self.turn) {
-            if taken.n == self.at_once {
+            if n == self.at_once {
                 break;
             }
             let at = &mut self.alarms[alarm];
             if *at <= now && *at != NEVER {
                 *at = NEVER;
-                taken.events[taken.n] = if alarm == stall_check { Event::StallCheck } else { Event::Alarm(alarm) };
-                taken.n += 1;
+                taken[n] = Some(if alarm == stall_check { Event::StallCheck } else { Event::Alarm(alarm) });
+                n += 1;
                 if alarm != stall_check {
                     self.turn = alarm + 1;
                 }
@@ -155,7 +152,7 @@ impl<L: LeaderWait> LeaderFollowersOn<L> {
         let mut state = self.state.lock();
         state.alarms[alarm] = at;
         match state.leader_until {
-            Some(until) if at < until => self.lead.wake_task(),
+            Some(until) if at < until => self.lead.wake_leader(),
             None if state.followers > 0 => _ = self.follow.notify_one(),
             _ => {}
         }
@@ -170,7 +167,7 @@ impl<L: LeaderWait> LeaderFollowersOn<L> {
         if (pending || leaderless) && state.followers > 0 {
             self.follow.notify_one();
         } else if pending {
-            self.lead.wake_task();
+            self.lead.wake_leader();
         }
     }
 }
@@ -198,7 +195,7 @@ impl<L: LeaderWait> Backend for LeaderFollowersOn<L> {
         let taken = loop {
             let now = self.clock.now();
             let taken = state.take(now);
-            if taken.n > 0 {
+            if taken[0].is_some() {
                 self.hand_over(&state, now);
                 break taken;
             }
@@ -219,7 +216,7 @@ impl<L: LeaderWait> Backend for LeaderFollowersOn<L> {
             state.leader_until = None;
         };
         drop(state);
-        taken.events[..taken.n].iter().copied().for_each(report);
+        taken.into_iter().flatten().for_each(report);
     }
 
     fn wake(&self) {
@@ -231,7 +228,7 @@ impl<L: LeaderWait> Backend for LeaderFollowersOn<L> {
         if state.followers > 0 {
             self.follow.notify_one();
         } else {
-            self.lead.wake_task();
+            self.lead.wake_leader();
         }
     }
 }
@@ -285,9 +282,8 @@ mod tests {
         let mut seen = Vec::new();
         for now in 1..=3 {
             state.alarms[..QUEUES].fill(now);
-            let taken = state.take(now);
-            seen.extend(taken.events[..taken.n].iter().map(|event| match event {
-                Event::Alarm(queue) => *queue,
+            seen.extend(state.take(now).into_iter().flatten().map(|event| match event {
+                Event::Alarm(queue) => queue,
                 other => panic!("{other:?}"),
             }));
         }
@@ -367,9 +363,8 @@ mod tests {
             // All alarms taken before have expired again.
             state.alarms.fill(1);
             state.wakes = 1;
-            let taken = state.take(1);
-            for event in &taken.events[..taken.n] {
-                match *event {
+            for event in state.take(1).into_iter().flatten() {
+                match event {
                     Event::Alarm(queue) => queues[queue] += 1,
                     Event::StallCheck => stall_checks += 1,
                     _ => wakes += 1,

@@ -31,13 +31,6 @@ pub(super) enum Cause {
     Refused,
 }
 
-impl Cause {
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
-    pub(super) fn of(refused: bool) -> Self {
-        if refused { Self::Refused } else { Self::Closed }
-    }
-}
-
 /// Why a call failed; without a destructor, unlike an error of I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {

@@ -109,15 +109,17 @@ impl SharedAlarm {
     }
 
     /// An alarm has expired: gives each member whose instant has come to `due`, and takes the
-    /// instant back. `set` sets one of the alarms for the rest; its last argument says that alarms
-    /// come early again and again.
+    /// instant back. `set` sets one of the alarms for the rest. Returns whether alarms come early
+    /// again and again: the next is not set before a pause, and the caller distrusts them
+    /// ([`Backend::distrust`](super::Backend::distrust)).
+    #[must_use]
     pub(crate) fn take(
         &self,
         alarm: usize,
         now: &dyn Fn() -> u64,
         due: &mut dyn FnMut(usize),
-        set: &dyn Fn(usize, u64, bool),
-    ) {
+        set: &dyn Fn(usize, u64),
+    ) -> bool {
         let mut instants = self.0.lock();
         let now = now();
         instants.expired(alarm, now);
@@ -133,7 +135,9 @@ impl SharedAlarm {
             instants.equal = 0;
         }
         let often_early = instants.early >= OFTEN_EARLY;
-        instants.cover(&|alarm, at| set(alarm, at, often_early));
+        let from = if often_early { now.saturating_add(PAUSE_NS) } else { now };
+        instants.cover(&|alarm, at| set(alarm, at.max(from)));
+        often_early
     }
 
     /// How often an alarm was set.
@@ -161,14 +165,10 @@ mod tests {
 
     /// The shards that are due; the sets; whether alarms are often early.
     fn take(alarm: &SharedAlarm, expired: usize, now: u64) -> (Vec<usize>, Sets, bool) {
-        let (mut shards, sets) = (Vec::new(), RefCell::new((Sets::new(), false)));
-        let set = |alarm, at, often_early| {
-            sets.borrow_mut().0.push((alarm, at));
-            sets.borrow_mut().1 = often_early;
-        };
-        alarm.take(expired, &|| now, &mut |shard| shards.push(shard), &set);
-        let (sets, often_early) = sets.into_inner();
-        (shards, sets, often_early)
+        let (mut shards, sets) = (Vec::new(), RefCell::new(Sets::new()));
+        let set = |alarm, at| sets.borrow_mut().push((alarm, at));
+        let often_early = alarm.take(expired, &|| now, &mut |shard| shards.push(shard), &set);
+        (shards, sets.into_inner(), often_early)
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
             for _ in 1..OFTEN_EARLY {
                 assert_eq!(take(&alarm, 0, 499), (vec![], vec![(0, 500)], false));
             }
-            assert_eq!(take(&alarm, 0, 499), (vec![], vec![(0, 500)], true));
+            assert_eq!(take(&alarm, 0, 499), (vec![], vec![(0, 499 + PAUSE_NS)], true));
             assert_eq!(take(&alarm, 0, 500), (vec![0], vec![], false));
             arm(&alarm, 0, 500);
         }
@@ -248,8 +248,8 @@ mod tests {
                     let expired: Vec<usize> = (0..2).filter(|&alarm| system.borrow()[alarm] <= now).collect();
                     for alarm_number in expired {
                         system.borrow_mut()[alarm_number] = NEVER;
-                        let set = |alarm: usize, at, _| system.borrow_mut()[alarm] = at;
-                        alarm.take(alarm_number, &|| now, &mut |shard| of[shard] = NEVER, &set);
+                        let set = |alarm: usize, at| system.borrow_mut()[alarm] = at;
+                        prop_assert!(!alarm.take(alarm_number, &|| now, &mut |shard| of[shard] = NEVER, &set));
                     }
                 }
                 let earliest = of.into_iter().min().unwrap_or(NEVER);

@@ -68,7 +68,7 @@ use std::time::Duration;
 
 use super::loss::{Cause, Failure};
 use super::rundown::Rundown;
-use super::{Backend, Event, Loss, PAUSE_NS, SharedAlarm, SystemClock};
+use super::{Backend, Event, Loss, SharedAlarm, SystemClock};
 use crate::sync::Ordering;
 use crate::sync::unmodelled::{AtomicBool, OnceLock};
 use crate::sys::fork::ForkGuard;
@@ -167,9 +167,12 @@ fn set_timer(fd: libc::c_int, flags: libc::c_int, ns: u64) -> Result<(), Failure
 /// No file has this number.
 const NO_FILE: libc::c_int = -1;
 
-/// Whether a call without a file was refused for another reason than this.
-fn is_refused(without_file: Result<(), Failure>) -> bool {
-    without_file.is_err_and(|error| error != Failure::System(libc::EBADF))
+/// Why a call fails, by the result of the same call without a file.
+fn cause_by(without_file: Result<(), Failure>) -> Cause {
+    match without_file {
+        Ok(()) | Err(Failure::System(libc::EBADF)) => Cause::Closed,
+        Err(_) => Cause::Refused,
+    }
 }
 
 /// A call on a set's registration of a descriptor; `flags` are the awaited events.
@@ -341,16 +344,10 @@ impl TimerFd {
 
     /// A timer of several alarms has expired.
     fn report_shared(&self, timer: usize, report: &mut dyn FnMut(Event)) {
-        let set = |_, at, often_early: bool| {
-            let fd = &self.timers[timer];
-            if !often_early {
-                self.set_to(fd, at);
-            } else if self.origin.is_here() && !self.loss.is_noted() {
-                self.set_to_length(fd, at.saturating_sub(self.clock.now()).max(PAUSE_NS));
-            }
-        };
-        let mut due = Vec::new();
-        self.shared[timer].take(0, &|| self.clock.now(), &mut |alarm| due.push(alarm), &set);
+        let (mut due, set) = (Vec::new(), |_, at| self.set_to(&self.timers[timer], at));
+        if self.shared[timer].take(0, &|| self.clock.now(), &mut |alarm| due.push(alarm), &set) {
+            self.distrust();
+        }
         for alarm in due {
             report(Event::Alarm(timer * self.alarms_per_timer + alarm));
         }
@@ -360,8 +357,11 @@ impl TimerFd {
     /// beyond its range. So an error is a loss.
     fn note_unless_set(&self, fd: &OwnedFd, result: Result<(), Failure>) {
         let Err(error) = result else { return };
-        let refused = is_refused(set_timer(NO_FILE, 0, 0)) || self.is_member(fd).is_ok();
-        self.loss.note(Cause::of(refused), "timerfd_settime", error);
+        let cause = match cause_by(set_timer(NO_FILE, 0, 0)) {
+            Cause::Closed if self.is_member(fd).is_ok() => Cause::Refused,
+            cause => cause,
+        };
+        self.loss.note(cause, "timerfd_settime", error);
     }
 
     /// Changes the set's registration of a descriptor.
@@ -372,7 +372,7 @@ impl TimerFd {
     /// An error of [`Self::control`], which the system gives for a descriptor that is not ours, or
     /// a sandbox for each.
     fn cause_of_refused_control() -> Cause {
-        Cause::of(is_refused(control(NO_FILE, libc::EPOLL_CTL_DEL, NO_FILE, 0, 0)))
+        cause_by(control(NO_FILE, libc::EPOLL_CTL_DEL, NO_FILE, 0, 0))
     }
 
     /// Checks that a descriptor is registered in the set. (One that is cannot be added again: this
@@ -394,27 +394,6 @@ impl TimerFd {
         members.extend(&self.timers);
         members.extend(self.wall.get());
         members
-    }
-
-    /// Waits for events; returns the number filled in. `None`: the descriptors are lost.
-    fn wait(&self, events: &mut Room) -> Option<usize> {
-        loop {
-            if self.loss.is_noted() {
-                return None;
-            }
-            let age_ms = self.clock.floor().saturating_sub(self.opened) / NS_PER_MS;
-            let limit = libc::c_int::try_from(age_ms.max(FIRST_LOOK_MS)).unwrap_or(libc::c_int::MAX);
-            match self.loss.waiting(|| wait_for(self.epoll.as_raw_fd(), events, limit)) {
-                Ok(0) => self.look(),
-                Ok(n) => return Some(n),
-                // A signal is a return without an event.
-                Err(Failure::System(libc::EINTR)) => return Some(0),
-                Err(error) => {
-                    let refused = is_refused(wait_for(NO_FILE, events, 0).map(drop));
-                    self.loss.note_cut_off(Cause::of(refused), "epoll_wait", error);
-                }
-            }
-        }
     }
 
     /// Checks that all descriptors are still open and ours.
@@ -468,10 +447,7 @@ impl Backend for TimerFd {
 
     fn arm_stall_check(&self, after: Duration) {
         if self.origin.is_here() && !self.loss.is_noted() {
-            self.unless_closed(|| {
-                let result = set_timer(self.stall_check.as_raw_fd(), 0, after.as_nanos() as u64);
-                self.note_unless_set(&self.stall_check, result);
-            });
+            self.unless_closed(|| self.set_to_length(&self.stall_check, after.as_nanos() as u64));
         }
     }
 
@@ -496,8 +472,24 @@ impl Backend for TimerFd {
         if !self.origin.is_here() {
             return std::thread::park();
         }
-        let mut events = [const { MaybeUninit::<libc::epoll_event>::uninit() }; EVENTS_AT_ONCE];
-        let Some(n) = self.wait(&mut events) else { return report(Event::Lost) };
+        let mut events: Room = [const { MaybeUninit::uninit() }; EVENTS_AT_ONCE];
+        let n = loop {
+            if self.loss.is_noted() {
+                return report(Event::Lost);
+            }
+            let age_ms = self.clock.floor().saturating_sub(self.opened) / NS_PER_MS;
+            let limit = libc::c_int::try_from(age_ms.max(FIRST_LOOK_MS)).unwrap_or(libc::c_int::MAX);
+            match self.loss.waiting(|| wait_for(self.epoll.as_raw_fd(), &mut events, limit)) {
+                Ok(0) => self.look(),
+                Ok(n) => break n,
+                // A signal is a return without an event.
+                Err(Failure::System(libc::EINTR)) => return,
+                Err(error) => {
+                    let cause = cause_by(wait_for(NO_FILE, &mut events, 0).map(drop));
+                    self.loss.note_cut_off(cause, "epoll_wait", error);
+                }
+            }
+        };
         for event in &events[..n] {
             // SAFETY: `epoll_wait` returned `n`, so the kernel has filled in the first `n`.
             let token = unsafe { event.assume_init_ref().u64 };

@@ -133,7 +133,7 @@ impl LeaderWait for TimerAndEvent {
         });
     }
 
-    fn wake_task(&self) {
+    fn wake_leader(&self) {
         // SAFETY: `self` keeps the event open. (So the call cannot fail.)
         unsafe { SetEvent(self.event.as_raw_handle()) };
     }

@@ -13,7 +13,7 @@
 
 use super::Engine;
 use super::coalesce::Coalescer;
-use crate::alarm::{PAUSE_NS, SharedAlarm};
+use crate::alarm::SharedAlarm;
 use crate::time::NEVER;
 
 /// Points are shared that are multiples of one of these: grids of leeway from 500 us on, and the
@@ -88,14 +88,11 @@ impl Engine {
         let mut bits = 0_u32;
         if let Some(native) = &self.native {
             let first = self.shards.len() + group * ALARMS;
-            let set = |alarm, at: u64, often_early: bool| {
-                let pause = if often_early { PAUSE_NS } else { 0 };
-                if often_early {
-                    native.pool.alarms.distrust();
-                }
-                native.pool.alarms.arm(first + alarm, at.max(self.clock.now().saturating_add(pause)));
-            };
-            self.shared_alarms[group].take(alarm, &|| self.clock.now(), &mut |shard| bits |= 1 << shard, &set);
+            let (mut due, set) =
+                (|shard| bits |= 1_u32 << shard, |alarm, at| native.pool.alarms.arm(first + alarm, at));
+            if self.shared_alarms[group].take(alarm, &|| self.clock.now(), &mut due, &set) {
+                native.pool.alarms.distrust();
+            }
         }
         (0..SHARE).filter(move |shard| bits >> shard & 1 == 1).map(move |shard| group * SHARE + shard)
     }
@@ -181,7 +178,7 @@ mod tests {
         let group = &engine.shared_alarms[1];
         let taken = |now| {
             let mut taken = Vec::new();
-            group.take(0, &|| now, &mut |shard| taken.push(shard), &|_, _, _| {});
+            assert!(!group.take(0, &|| now, &mut |shard| taken.push(shard), &|_, _| {}));
             taken
         };
         assert_eq!((taken(far - 1), taken(far), taken(far)), (vec![], vec![0, 1], vec![]));
