@@ -65,15 +65,9 @@ pub(crate) fn as_if<R>(cores: usize, code: impl FnOnce() -> R) -> R {
 #[cfg(not(all(test, timerqueue_loom)))]
 fn count_all() -> usize {
     #[cfg(unix)]
-    return online().max(1);
+    return super::os::online_cpus().max(1);
     #[cfg(not(unix))]
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// The number of CPUs of the machine that are up; zero where unknown.
-#[cfg(all(unix, not(all(test, timerqueue_loom))))]
-pub(crate) fn online() -> usize {
-    super::os::online_cpus()
 }
 
 /// A single CPU keeps the models small.

@@ -159,7 +159,7 @@ mod linux {
     /// The mask of the calling thread, and the union of the masks of all threads of the process.
     pub(super) fn masks() -> Option<(Mask, Mask)> {
         let own = Mask::of(0)?;
-        let all = crate::sys::cpu::online();
+        let all = os::online_cpus();
         // The main thread can be asked without `/proc`.
         let mut union = own;
         add(&mut union, &[process::id() as pid_t], &mut Mask::of, all);
