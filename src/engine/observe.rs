@@ -19,8 +19,8 @@ use super::{Engine, EntryRef, Firing, OwnedEntry};
 use crate::pool::ThreadMetrics;
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
-use crate::sync::Arc;
-use crate::sync::unmodelled::{Mutex, OnceLock};
+use crate::sync::unmodelled::{AtomicU64, Mutex, OnceLock};
+use crate::sync::{Arc, Ordering};
 use crate::unwind::{Payload, Tell, catch_all, discard};
 
 /// The name of a timer, and the place in the source at which the timer was named.
@@ -505,45 +505,32 @@ impl PoolNews {
 // lock is a leaf lock, and no reference to an engine is dropped under it.
 
 /// The engines that have not been freed.
-static ENGINES: Mutex<Engines> = Mutex::new(Engines { last: 0, all: Vec::new() });
-
-struct Engines {
-    last: u64,
-    /// Ascending, since each gets the next number.
-    all: Vec<(EngineNumber, Weak<Engine>)>,
-}
-
-impl Engines {
-    fn find(&self, number: EngineNumber) -> Option<usize> {
-        self.all.binary_search_by_key(&number, |(number, _)| *number).ok()
-    }
-}
+static ENGINES: Mutex<Vec<(EngineNumber, Weak<Engine>)>> = Mutex::new(Vec::new());
 
 /// The number of a runtime, which no other runtime of the process gets.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct EngineNumber(NonZeroU64);
 
 impl EngineNumber {
     /// Numbers an engine that is being made; its drop calls [`Self::remove`].
     pub(super) fn of(engine: &Weak<Engine>) -> Self {
-        let mut engines = ENGINES.lock();
-        let number = Self(NonZeroU64::MIN.saturating_add(engines.last));
-        engines.last += 1;
-        engines.all.push((number, Weak::clone(engine)));
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = Self(NonZeroU64::MIN.saturating_add(NEXT.fetch_add(1, Ordering::Relaxed)));
+        ENGINES.lock().push((number, Weak::clone(engine)));
         number
     }
 
     pub(super) fn remove(self) {
         let mut engines = ENGINES.lock();
-        let gone = engines.find(self).map(|at| engines.all.remove(at));
+        let at = engines.iter().position(|(number, _)| *number == self);
+        let gone = at.map(|at| engines.swap_remove(at));
         drop(engines);
         drop(gone);
     }
 
     /// `None`: the runtime is gone.
     pub(super) fn engine(self) -> Option<Arc<Engine>> {
-        let engines = ENGINES.lock();
-        engines.find(self).and_then(|at| engines.all[at].1.upgrade())
+        ENGINES.lock().iter().find(|(number, _)| *number == self)?.1.upgrade()
     }
 
     /// As [`Tell::tell`], of a timer with this name.
