@@ -92,7 +92,7 @@ struct Toy {
 impl Toy {
     /// A queue with timers of these due points, and the alarm set to the earliest.
     fn with(queued: &[u64]) -> Arc<Self> {
-        Self::with_lead(queued, Lead::new())
+        Self::with_lead(queued, Lead::default())
     }
 
     fn with_lead(queued: &[u64], lead: Lead) -> Arc<Self> {

@@ -197,15 +197,15 @@ impl Membership for Numbers {
     }
 
     fn set(&self, queue: usize, at: u64, before: Before) -> bool {
-        self.agenda.entries().set(self.number(queue), at, before)
+        self.agenda.entries.lock().set(self.first + queue as u64, at, before)
     }
 
     fn touch(&self, queue: usize) {
-        self.agenda.entries().touched.push_back(self.number(queue));
+        self.agenda.entries.lock().touched.push_back(self.first + queue as u64);
     }
 
     fn leave(&self, engine: &Engine, discards: bool) {
-        self.agenda.entries().remove(self.first);
+        self.agenda.entries.lock().remove(self.first);
         if !discards {
             return;
         }
@@ -218,21 +218,10 @@ impl Membership for Numbers {
     }
 }
 
-impl Numbers {
-    fn number(&self, queue: usize) -> u64 {
-        self.first + queue as u64
-    }
-}
-
 impl Entries {
-    /// The place of the runtime that has the queue of this number; `None`: it has left.
-    fn place(&self, number: u64) -> Option<usize> {
-        place_of(&self.members, number)
-    }
-
     /// The runtime whose first queue has this number leaves.
     fn remove(&mut self, first: u64) {
-        let Some(place) = self.place(first) else { return };
+        let Some(place) = place_of(&self.members, first) else { return };
         let queues = self.members[place].at.len();
         (first..first + queues as u64).for_each(|number| _ = self.set(number, NEVER, Before::Any));
         self.members.remove(place);
@@ -241,7 +230,7 @@ impl Entries {
 
     /// As [`Membership::set`]. False also: the runtime has left.
     fn set(&mut self, number: u64, at: u64, before: Before) -> bool {
-        let Some(place) = self.place(number) else { return false };
+        let Some(place) = place_of(&self.members, number) else { return false };
         let member = &mut self.members[place];
         let queue = member.queue(number);
         let (entry, at) = (&mut member.at[queue], if at < END { at } else { NEVER });
@@ -275,20 +264,16 @@ impl Entries {
     }
 }
 
-/// See [`Entries::place`].
+/// The place of the runtime that has the queue of this number; `None`: it has left.
 fn place_of(members: &[Member], number: u64) -> Option<usize> {
     let place = members.partition_point(|member| member.first <= number).checked_sub(1)?;
     (members[place].queue(number) < members[place].at.len()).then_some(place)
 }
 
 impl Agenda {
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock()
-    }
-
     /// Puts a new runtime on this clock.
     pub(crate) fn join(self: &std::sync::Arc<Self>, engine: &Arc<Engine>, boot: bool) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if entries.touched.len() > entries.queues {
             // Some belong to runtimes that have ended. The list is longer than there are queues, so
             // the cost is amortized.
@@ -310,23 +295,23 @@ impl Agenda {
     /// The runtimes on this clock. A returned reference may be the last, and dropping the runtime
     /// drops a panic handler of the user's: the caller drops the references with no lock held.
     pub(crate) fn engines(&self) -> Vec<Arc<Engine>> {
-        self.entries().members.iter().filter_map(|member| member.engine.upgrade()).collect()
+        self.entries.lock().members.iter().filter_map(|member| member.engine.upgrade()).collect()
     }
 
     /// The earliest instant of all entries, on the clock which stands still in suspend; [`NEVER`]:
     /// no entry.
     pub(crate) fn first(&self) -> u64 {
-        self.entries().first(&self.virtual_time).map_or(NEVER, |(at, ..)| at)
+        self.entries.lock().first(&self.virtual_time).map_or(NEVER, |(at, ..)| at)
     }
 
     /// The earliest entry up to `until`, and its queue. `takes`: the entry is removed, and the
     /// caller sweeps the queue. The reference to the runtime may be the last, and is dropped with
     /// no lock held.
     fn find(&self, until: u64, takes: bool) -> Option<(u64, Arc<Engine>, usize)> {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         loop {
             let (at, number) = entries.first(&self.virtual_time).filter(|&(at, _)| at <= until)?;
-            let member = &entries.members[entries.place(number)?];
+            let member = &entries.members[place_of(&entries.members, number)?];
             let (engine, queue) = (member.engine.upgrade(), member.queue(number));
             if takes || engine.is_none() {
                 entries.set(number, NEVER, Before::Any);
@@ -340,7 +325,7 @@ impl Agenda {
     /// Waits for the threads that are about to arm a timer by an earlier reading of the clock.
     pub(crate) fn wait_for_arming(&self) {
         // Each queue once: threads go on arming timers, by the present reading of the clock.
-        let touched = self.entries().touched.len();
+        let touched = self.entries.lock().touched.len();
         for _ in 0..touched {
             let next = self.next_touched();
             if let Some((engine, queue)) = next {
@@ -351,9 +336,9 @@ impl Agenda {
 
     /// Takes a queue from the list; `None`: its runtime has ended.
     fn next_touched(&self) -> Option<(Arc<Engine>, usize)> {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         let number = entries.touched.pop_front()?;
-        let member = &entries.members[entries.place(number)?];
+        let member = &entries.members[place_of(&entries.members, number)?];
         Some((member.engine.upgrade()?, member.queue(number)))
     }
 
@@ -515,7 +500,7 @@ mod tests {
     fn a_queue_has_one_entry_and_none_when_its_runtime_has_ended() {
         let clock = ManualClock::new();
         let entries = || {
-            let entries = clock.agenda().entries();
+            let entries = clock.agenda().entries.lock();
             (entries.members.len(), entries.order[0].len() - 1, entries.order[1].len() - 1)
         };
         let runtime = Runtime::builder().manual_clock(&clock).queues(1).start().expect("nothing to refuse");
@@ -548,7 +533,7 @@ mod tests {
             let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
             Timer::on(&runtime, SECOND, SECOND, |_| {}).detach();
         }
-        let touched = clock.agenda().entries().touched.len();
+        let touched = clock.agenda().entries.lock().touched.len();
         assert!(touched <= 3, "{touched}");
     }
 }

@@ -20,8 +20,8 @@ use crate::sync::unmodelled::OnceLock;
 #[repr(align(128))]
 pub(crate) struct CoreRef {
     pub(crate) engine: Arc<Engine>,
-    /// Of a reference that a [`Guard`] owns alone: set when the guard is dropped, to what was
-    /// current before it.
+    /// Of a reference that a [guard](Scope::guard) owns alone: set when the guard is dropped, to
+    /// what was current before it.
     left: OnceLock<Option<Arc<CoreRef>>>,
 }
 

@@ -17,7 +17,7 @@
 //!
 //! - [`EntryRef`]'s drop: of a job whose timer has no handle any more, of a waiter, of the list of
 //!   wall timers, of a handle after [`dispose`];
-//! - [`free_last`]: a handle is dropped while at most the queue has another reference, the hot
+//! - [`dispose_last`]: a handle is dropped while at most the queue has another reference, the hot
 //!   path;
 //! - [`free_empty`]: a future is dropped after its entry has fired.
 //!
@@ -218,11 +218,7 @@ struct Allocation<A, P> {
 }
 
 /// The beginning of an allocation that has annotations: the fields lie in the order of `repr(C)`.
-#[repr(C)]
-struct Beginning {
-    header: Entry,
-    annotations: Annotations,
-}
+type Beginning = Allocation<Annotations, ()>;
 
 /// The functions for the payload behind a header.
 struct VTable {
@@ -354,43 +350,32 @@ pub(super) fn make<P: EntryPayload>(
     payload: P,
 ) -> EntryRef {
     if label.is_none() && context.is_none() {
-        return make_as(engine, tick_policy, (), payload);
+        return make_as(Some(engine), tick_policy, (), payload);
     }
-    make_as(engine, tick_policy, Annotations { label, context: UnsafeCell::new(context) }, payload)
+    make_as(Some(engine), tick_policy, Annotations { label, context: UnsafeCell::new(context) }, payload)
 }
 
-/// As [`make`], for one form of entry.
+/// As [`make`], for one form of entry. Without an engine it belongs to no shard yet, and has one
+/// reference.
 #[inline]
 pub(super) fn make_as<A, P: EntryPayload>(
-    engine: &Engine,
+    engine: Option<&Engine>,
     tick_policy: TickPolicy,
     annotations: A,
     payload: P,
 ) -> EntryRef {
-    allocate(Some(engine.shard_here().as_ptr()), 2, tick_policy, annotations, payload)
-}
-
-/// Makes an entry with `refs` references, the first of which is returned.
-#[inline]
-fn allocate<A, P: EntryPayload>(
-    shard: Option<NonNull<Shard>>,
-    refs: u32,
-    tick_policy: TickPolicy,
-    annotations: A,
-    payload: P,
-) -> EntryRef {
+    let shard = engine.map(|engine| engine.shard_here().as_ptr());
     let meta = EntryMeta { shard: Cell::new(shard), vtable: Table::<A, P>::VTABLE };
-    let header = Node::with(refs, P::KIND, tick_policy, meta);
+    let header = Node::with(1 + u32::from(shard.is_some()), P::KIND, tick_policy, meta);
     let all = NonNull::from(Box::leak(Box::new(Allocation { header, annotations, payload })));
     // SAFETY: just made, and the first reference is given to the result.
     unsafe { EntryRef::from_raw(all.cast()) }
 }
 
-/// Makes an entry that is not started, with one reference. It belongs to no shard, and is freed as
-/// an entry that was counted out.
+/// Makes an entry that is not started, and is freed as an entry that was counted out.
 #[inline]
 pub(super) fn make_unstarted<P: EntryPayload>(payload: P) -> EntryRef {
-    let entry = allocate(None, 1, MissedTicks::Skip.into(), (), payload);
+    let entry = make_as(None, MissedTicks::Skip.into(), (), payload);
     // SAFETY: just made, so no other thread uses it.
     unsafe { entry.get().set_location_alone(Location::COUNTED_OUT) };
     entry
@@ -500,7 +485,7 @@ impl OwnedEntry {
 
     /// As [`Self::start`], for an idle timer of the crate's own, which keeps no context.
     pub(crate) fn start_own<P: EntryPayload>(engine: &Engine, callback: P) -> Self {
-        let entry = make_as(engine, MissedTicks::default().into(), (), callback);
+        let entry = make_as(Some(engine), MissedTicks::default().into(), (), callback);
         // SAFETY: just made.
         unsafe { enter_after(entry, NEVER, Period::NONE) }
     }
@@ -696,11 +681,34 @@ fn change_to<const APART: bool>(
 // ---------------------------------------------------------------- the end
 
 /// Disposes the timer and gives the handle's reference back. If only the handle and the queue refer
-/// to the timer, this takes a single lock section and no further atomic operation.
+/// to the timer, this takes a single lock section and no further atomic operation. (A wall timer
+/// that waits has a further reference, of its list.)
 #[inline(never)] // one copy, however many places drop a timer
 pub(super) fn dispose_last(handle: EntryRef) {
-    if let Err(handle) = free_last(handle) {
-        dispose(&handle);
+    let handle = ManuallyDrop::new(handle);
+    let node = handle.as_ptr();
+    // SAFETY: alive by the handle's reference; a shard outlives its entries, which are counted in.
+    let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard().as_ref()) };
+    // The end of a block releases the lock, not `drop(inner)`: a guard passed as an argument would
+    // have to stay valid until `drop` returns. But another thread may free the shard once this
+    // timer is counted out and the lock is free.
+    let counted_out = {
+        let mut inner = shard.lock();
+        let was_queued = shared.is_queued(inner.queue.key());
+        // Only the handle and the queue refer to the entry: no job, no running callback, no waiter
+        // (I15). No reference can be added, since the handle is this thread's and the lock guards
+        // the queue.
+        shared.has_only(1 + u32::from(was_queued)).then(|| {
+            // SAFETY: alive, and of this shard, whose lock is held.
+            unsafe { inner.unlink_disposed(node) };
+            inner.count_out(shared).then_some(shard.number)
+        })
+    };
+    match counted_out {
+        // SAFETY: all references were the handle's and the queue's, which has been taken out; the
+        // lock is free.
+        Some(counted_out) => unsafe { free(node, counted_out) },
+        None => dispose(&ManuallyDrop::into_inner(handle)),
     }
 }
 
@@ -741,42 +749,6 @@ pub(super) fn finish_disposal(node: &EntryRef) {
         for waker in node.shard().waiters.take(node) {
             contain(&node.shard().number, || waker.wake());
         }
-    }
-}
-
-/// Frees a timer if only the caller and the queue refer to the timer. `Err`: there are further
-/// references; a wall timer that waits has one of its list.
-#[inline]
-fn free_last(handle: EntryRef) -> Result<(), EntryRef> {
-    let handle = ManuallyDrop::new(handle);
-    let node = handle.as_ptr();
-    // SAFETY: alive by the handle's reference; a shard outlives its entries, which are counted in.
-    let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard().as_ref()) };
-    // The end of a block releases the lock, not `drop(inner)`: a guard passed as an argument would
-    // have to stay valid until `drop` returns. But another thread may free the shard once this
-    // timer is counted out and the lock is free.
-    let counted_out = {
-        let mut inner = shard.lock();
-        let was_queued = shared.is_queued(inner.queue.key());
-        if shared.has_only(1 + u32::from(was_queued)) {
-            // Only the handle and the queue refer to the entry: no job, no running callback, no
-            // waiter (I15). No reference can be added, since the handle is this thread's and the
-            // lock guards the queue.
-            // SAFETY: alive, and of this shard, whose lock is held.
-            unsafe { inner.unlink_disposed(node) };
-            Some(inner.count_out(shared).then_some(shard.number))
-        } else {
-            None
-        }
-    };
-    match counted_out {
-        Some(counted_out) => {
-            // SAFETY: all references were the handle's and the queue's, which has been taken out;
-            // the lock is free.
-            unsafe { free(node, counted_out) };
-            Ok(())
-        }
-        None => Err(ManuallyDrop::into_inner(handle)),
     }
 }
 

@@ -28,16 +28,6 @@ pub(crate) enum Expired {
     Waker(Waker),
 }
 
-impl Expired {
-    /// `None`: a waker, which has come due just now.
-    pub(super) fn due(&self) -> Option<u64> {
-        match self {
-            Self::Tick(firing) => Some(firing.scheduled),
-            Self::Waker(_) => None,
-        }
-    }
-}
-
 /// The output of a sweep with its order on virtual time: due point, then arming number (S14).
 pub(crate) struct InOrder {
     pub(crate) scheduled: u64,

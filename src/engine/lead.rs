@@ -15,6 +15,7 @@
 use crate::alarm::OFTEN_EARLY;
 
 /// See the module's ground rules.
+#[derive(Default)]
 pub(crate) struct Lead {
     /// The time from an alarm to its sweep: below most of those seen.
     learnt_ns: u64,
@@ -30,10 +31,6 @@ impl Lead {
     pub(super) const MOST_NS: u64 = 10_000;
     /// A thread that waits awake reads the clock this often at most: a clock may stand still.
     pub(super) const MOST_LOOKS: usize = 1_000;
-
-    pub(super) const fn new() -> Self {
-        Self { learnt_ns: 0, set_to: 0, early: 0 }
-    }
 
     /// A sweep sets the alarm again: to the instant for which the alarm came (`same`), or to
     /// another. Returns whether the alarms for this instant come early again and again.
@@ -79,7 +76,7 @@ impl Lead {
 impl Lead {
     /// Alarms are early by this, until a sweep has been quicker.
     pub(super) fn learnt(learnt_ns: u64) -> Self {
-        Self { learnt_ns, set_to: 0, early: 0 }
+        Self { learnt_ns, ..Self::default() }
     }
 }
 
@@ -106,7 +103,7 @@ mod tests {
 
     #[test]
     fn an_alarm_is_early_by_the_time_that_a_wake_up_takes() {
-        let mut lead = Lead::new();
+        let mut lead = Lead::default();
         assert_eq!(wake(&mut lead, MS, 6 * US), (0, false), "nothing is known yet");
         (2..100).for_each(|i| _ = wake(&mut lead, i * MS, 6 * US));
         let (early, waits) = wake(&mut lead, 100 * MS, 6 * US);
@@ -120,7 +117,7 @@ mod tests {
 
     #[test]
     fn no_alarm_is_early_by_more_than_a_thread_waits() {
-        let mut lead = Lead::new();
+        let mut lead = Lead::default();
         (1..100).for_each(|i| _ = wake(&mut lead, i * MS, MS / 2));
         let (early, waits) = wake(&mut lead, 100 * MS, 0);
         assert!(early <= Lead::MOST_NS && waits, "{early}");
@@ -145,7 +142,7 @@ mod tests {
 
     #[test]
     fn alarms_that_come_early_once_are_no_sign_and_a_row_of_them_is() {
-        let mut lead = Lead::new();
+        let mut lead = Lead::default();
         for _ in 0..3 {
             assert!((1..OFTEN_EARLY).all(|_| !lead.is_often_early(true)));
             assert!(!lead.is_often_early(false));

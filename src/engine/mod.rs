@@ -12,8 +12,8 @@ use std::sync::Weak;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use self::agenda::{Before, Membership};
 pub(crate) use self::agenda::{Agenda, Driver};
+use self::agenda::{Before, Membership};
 pub(crate) use self::current::{CoreRef, Owner};
 pub(crate) use self::entry::{
     EntryPayload, EntryRef, Exclusive, Firing, Once, Overlapping, OwnedEntry, change, dispose, restart,
@@ -93,7 +93,7 @@ pub(crate) struct Engine {
     /// The firings on the driver of a manual clock, or on an executor of the program's.
     by_hand: Counts,
     closed: AtomicBool,
-    /// The alarms are lost, and a thread is being started to end the runtime ([`lost`]).
+    /// The alarms are lost, and a thread is being started to end the runtime.
     loss_found: AtomicBool,
     loss_told: AtomicBool,
     me: Weak<Self>,
@@ -272,7 +272,10 @@ impl Engine {
         // On a manual clock every timer goes into a queue, even if due: so this is a native
         // runtime.
         if let Some(native) = &self.native {
-            let due = expired.due().unwrap_or_else(|| self.clock.now());
+            let due = match &expired {
+                Expired::Tick(firing) => firing.scheduled,
+                Expired::Waker(_) => self.clock.now(), // it has come due just now
+            };
             native.pool.submit(expired, due);
         }
     }
@@ -483,14 +486,10 @@ impl Engine {
             membership.leave(self, keeps);
         }
         self.walls.close(self, keeps);
-        let mut batch = Vec::new();
+        let mut batch = Vec::with_capacity(BATCH);
         for shard in self.shards() {
-            loop {
-                shard.drain(&mut batch);
-                if batch.is_empty() {
-                    break;
-                }
-                std::mem::take(&mut batch).into_iter().for_each(|entry| self.leave(entry));
+            while shard.drain(&mut batch) {
+                batch.drain(..).for_each(|entry| self.leave(entry));
             }
         }
     }

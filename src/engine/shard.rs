@@ -100,25 +100,6 @@ impl Tally {
 }
 
 impl Shard {
-    pub(super) fn new(index: usize, clock: Clock, number: EngineNumber) -> NonNull<Self> {
-        let inner = ShardState {
-            queue: TimerWheel::new(clock.now()),
-            armed: NEVER,
-            coalescer: Coalescer::new(),
-            shares: Shares::default(),
-            lead: Lead::new(),
-            covers: false,
-            touched: false,
-            engine: None,
-            local_refs: LocalRefs::new(),
-            walls: WallList::new(),
-            tally: Tally::default(),
-        };
-        let (inner, waiters) = (Mutex::new(inner), Waiters::new());
-        let shard = Self { inner, clock, index, waiters, number, shared_refs: SharedRefs::new() };
-        NonNull::from(Box::leak(Box::new(shard)))
-    }
-
     /// Prefetches the shard: most of its lines are read in a sweep.
     #[inline]
     pub(super) fn fetch(&self) {
@@ -149,12 +130,13 @@ impl Shard {
         drop(engine);
     }
 
-    /// Takes a batch of the entries left in the queue of a closed shard.
-    pub(super) fn drain(&self, batch: &mut Vec<EntryRef>) {
+    /// Takes a batch of the entries left in the queue of a closed shard. False: none was left.
+    pub(super) fn drain(&self, batch: &mut Vec<EntryRef>) -> bool {
         let mut state = self.lock();
         let left = std::iter::from_fn(|| state.queue.pop_any()).take(BATCH);
         // SAFETY: `pop_any` unlinks the entry, and gives its list's reference to the caller.
         batch.extend(left.map(|entry| unsafe { EntryRef::from_raw(entry) }));
+        !batch.is_empty()
     }
 
     /// Walks the queue and asserts the invariants that hold with the lock free: I1 to I3 by the
@@ -230,11 +212,6 @@ impl ShardState {
         if let Some(membership) = self.engine.as_ref().and_then(|engine| engine.membership.get()) {
             membership.touch(shard.index);
         }
-    }
-
-    /// Whether the entry is in the queue.
-    pub(super) fn is_queued(&self, entry: &EntryRef) -> bool {
-        entry.get().is_queued(self.queue.key())
     }
 
     /// Counts a new timer in: on a closed shard, in the shared count.
@@ -546,8 +523,24 @@ unsafe impl Send for ShardRef {}
 unsafe impl Sync for ShardRef {}
 
 impl ShardRef {
+    /// A shard that is not open yet.
     pub(super) fn new(index: usize, clock: Clock, number: EngineNumber) -> Self {
-        Self(Shard::new(index, clock, number))
+        let inner = ShardState {
+            queue: TimerWheel::new(clock.now()),
+            armed: NEVER,
+            coalescer: Coalescer::new(),
+            shares: Shares::default(),
+            lead: Lead::default(),
+            covers: false,
+            touched: false,
+            engine: None,
+            local_refs: LocalRefs::new(),
+            walls: WallList::new(),
+            tally: Tally::default(),
+        };
+        let (inner, waiters) = (Mutex::new(inner), Waiters::new());
+        let shard = Shard { inner, clock, index, waiters, number, shared_refs: SharedRefs::new() };
+        Self(NonNull::from(Box::leak(Box::new(shard))))
     }
 
     /// For an entry, which is counted in when the timer is started.

@@ -16,7 +16,7 @@
 //! callback would bring.
 
 use super::frames::each_frame;
-use crate::sync::unmodelled::{Mutex, MutexGuard};
+use crate::sync::unmodelled::Mutex;
 use crate::sync::{ThreadId, thread_id};
 
 /// The calling thread waits for the end of running code, until this is dropped.
@@ -33,10 +33,6 @@ struct Waiting {
 
 static WAITING: Mutex<Vec<Waiting>> = Mutex::new(Vec::new());
 
-fn waiting() -> MutexGuard<'static, Vec<Waiting>> {
-    WAITING.lock()
-}
-
 impl Waits {
     /// The calling thread is about to wait for the end of the code at `code`. `None`: the wait
     /// would never end, since the code waits for code that the calling thread is inside of, or is
@@ -48,7 +44,7 @@ impl Waits {
         if own.inside.is_empty() {
             return Some(Self { is_listed: false });
         }
-        let mut waiting = waiting();
+        let mut waiting = WAITING.lock();
         let (mut seen, mut next) = (vec![false; waiting.len()], vec![own.awaits]);
         while let Some(code) = next.pop() {
             if own.inside.contains(&code) {
@@ -68,7 +64,7 @@ impl Waits {
     /// The code at `code` has ended, and further code with the same address may begin: all waits so
     /// far are over, though their threads may not run yet.
     pub(crate) fn are_over(code: *const ()) {
-        waiting().retain(|waiting| waiting.awaits != code.addr());
+        WAITING.lock().retain(|waiting| waiting.awaits != code.addr());
     }
 }
 
@@ -76,7 +72,7 @@ impl Drop for Waits {
     fn drop(&mut self) {
         if self.is_listed {
             let own = thread_id();
-            waiting().retain(|waiting| waiting.thread != own);
+            WAITING.lock().retain(|waiting| waiting.thread != own);
         }
     }
 }

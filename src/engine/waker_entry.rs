@@ -138,7 +138,7 @@ impl WakerEntry {
     ) -> Looked {
         let payload = Waiting { waker: UnsafeCell::new(Some(waker.clone())), abandoned: AtomicBool::new(false) };
         let mut has_come = false;
-        let entry = entry::make_as(engine, tick_policy, (), payload);
+        let entry = entry::make_as(Some(engine), tick_policy, (), payload);
         // SAFETY: just made.
         let is_open = unsafe {
             entry::enter(&entry, |state, shard| {
@@ -193,7 +193,7 @@ impl WakerEntry {
                     continue;
                 };
                 fresh = waiting.replace(clone);
-                if state.is_queued(entry) {
+                if entry.get().is_queued(state.queue.key()) {
                     AfterUnlock::NOTHING
                 } else {
                     // SAFETY: alive by the future's reference, and of this shard, whose lock is
