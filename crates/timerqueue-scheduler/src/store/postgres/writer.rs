@@ -113,14 +113,17 @@ type Found<'l, R> = (R, Work<'l>, Asked);
 
 /// Rows come as arrays, and each is found by an index. The first ones of many stand in the order of
 /// an index. The statistics may be out of date: with those of an empty table the server would join
-/// with a whole table, or fetch and sort all rows of a handler, by a bitmap, for the first one.
+/// with a whole table, or fetch and sort all rows of a handler, by a bitmap, for the first one. So
+/// no plan depends on the parameters, and each is made once: to make them again takes longer than
+/// to run the statements.
 pub(super) fn open(settings: &Settings) -> Result<Link, Failure> {
     open_within(settings, settings.patience)
 }
 
 fn open_within(settings: &Settings, within: Duration) -> Result<Link, Failure> {
     let off = ["enable_hashjoin", "enable_mergejoin", "enable_bitmapscan"].map(|name| (name, "off".to_owned()));
-    Link::open_with(settings, within, &off)
+    let plans = [("plan_cache_mode", "force_generic_plan".to_owned())];
+    Link::open_with(settings, within, &[&off[..], &plans].concat())
 }
 
 /// Whether a row is due earlier than the one that a scheduler waits for.
