@@ -1,12 +1,12 @@
 //! The thread that writes: group commits, claims, and what other nodes are told.
 //!
 //! Ground rules. One connection, on one thread. All operations that have queued up during the
-//! commit before are one transaction; a claim is one of its own. A transaction that met another one
-//! is run again. One that waits for a lock of another session gives up soon, and its operations are
-//! put [aside](super::aside). If the connection is lost, a new one is made, and the server is asked
-//! whether the commit was done, so no operation is applied twice. Replies and notices are given
-//! after the commit, here, and run no code of users but wakers: the engine hands its work to the
-//! pool ([`Store::has_thread`](super::Store::has_thread)).
+//! commit before, or come soon after it, are one transaction; a claim is one of its own. A
+//! transaction that met another one is run again. One that waits for a lock of another session
+//! gives up soon, and its operations are put [aside](super::aside). If the connection is lost, a
+//! new one is made, and the server is asked whether the commit was done, so no operation is applied
+//! twice. Replies and notices are given after the commit, here, and run no code of users but
+//! wakers: the engine hands its work to the pool ([`Store::has_thread`](super::Store::has_thread)).
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -82,6 +82,29 @@ pub(super) enum Message {
     Close,
 }
 
+/// What the last commit has answered. Callers that put one job after another, and runs that take no
+/// time, come back at once. Those that come first would be a commit of their own, and the others
+/// the next: so there would be two commits where one does. So a commit waits for as many writes as
+/// the last one has answered, but only for an eighth of the time that the last one took.
+struct Answered {
+    writes: usize,
+    until: Instant,
+}
+
+impl Answered {
+    fn new(writes: usize, begun: Instant, now: Instant) -> Self {
+        Self { writes, until: now + now.duration_since(begun) / 8 }
+    }
+
+    /// How long the next commit, with this many writes, waits for more.
+    fn wait(&self, writes: usize) -> Duration {
+        match writes < self.writes {
+            true => self.until.saturating_duration_since(Instant::now()),
+            false => Duration::ZERO,
+        }
+    }
+}
+
 pub(super) struct Writer {
     shared: Arc<Shared>,
     link: Option<Link>,
@@ -101,6 +124,7 @@ pub(super) struct Writer {
     strays: Vec<Held>,
     /// The handlers at which a claim has met a lock: until when claims leave them out.
     locked_rooms: HashMap<Arc<str>, Instant>,
+    answered: Answered,
     /// To the thread that tells other nodes.
     told: Sender<Vec<Told>>,
 }
@@ -156,6 +180,7 @@ impl Writer {
             aside: Aside::default(),
             strays: Vec::new(),
             locked_rooms: HashMap::new(),
+            answered: Answered { writes: 0, until: Instant::now() },
             told,
         }
     }
@@ -173,21 +198,8 @@ impl Writer {
                 Some(Message::Enter(entry, asked)) => self.enter(&entry, asked),
                 Some(Message::Leave(owner, asked)) => self.leave(owner, asked),
                 Some(Message::Apply(write)) => {
-                    let mut size = write.ops.len();
-                    let mut batch = Vec::from_iter(self.aside.behind(write));
-                    while size < BATCH {
-                        match messages.try_recv() {
-                            Ok(Message::Apply(write)) => {
-                                size += write.ops.len();
-                                batch.extend(self.aside.behind(write));
-                            }
-                            Ok(other) => {
-                                left = Some(other);
-                                break;
-                            }
-                            Err(_) => break,
-                        }
-                    }
+                    let batch;
+                    (batch, left) = self.gather(write, messages);
                     self.apply(batch);
                 }
                 None => {}
@@ -201,6 +213,23 @@ impl Writer {
         }
         self.hurry(true);
         let _ = self.link.as_ref().map(|link| self.say_goodbye(link));
+    }
+
+    /// The writes of the next commit, and a message of another kind that came after them.
+    fn gather(&mut self, first: Write, messages: &Receiver<Message>) -> (Vec<Write>, Option<Message>) {
+        let mut size = first.ops.len();
+        let mut batch = Vec::from_iter(self.aside.behind(first));
+        while size < BATCH {
+            match messages.recv_timeout(self.answered.wait(batch.len())) {
+                Ok(Message::Apply(write)) => {
+                    size += write.ops.len();
+                    batch.extend(self.aside.behind(write));
+                }
+                Ok(other) => return (batch, Some(other)),
+                Err(_) => break,
+            }
+        }
+        (batch, None)
     }
 
     /// From now on the drop of the store waits a little for an answer, and not for the patience.
@@ -239,7 +268,7 @@ impl Writer {
 
     /// Answers the writes, or gives them back.
     fn write(&mut self, batch: Vec<Write>, lock_wait: Duration, is_careful: bool) -> Result<(), (Failure, Vec<Write>)> {
-        let (seed, deadline) = (self.seed, self.deadline(&batch));
+        let (seed, deadline, begun) = (self.seed, self.deadline(&batch), Instant::now());
         let done = self.commit(deadline, (lock_wait, is_careful), |link, shared, commit| {
             apply_all(link, shared, commit, seed, &batch)
         });
@@ -257,6 +286,7 @@ impl Writer {
         self.shared.held.lock().extend(next);
         let left = self.forget_settled(&batch);
         self.tell_here(&done.effects);
+        self.answered = Answered::new(batch.len(), begun, Instant::now());
         for (write, answer) in batch.into_iter().zip(settled) {
             write.reply.send(Ok(answer));
         }
@@ -737,4 +767,22 @@ fn apply_all<'l>(
         settled.next = write.place.as_ref().and_then(|place| dealer.next(place));
     }
     Ok((Answers { settled: answers, members }, work, Asked::default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_waits_for_the_callers_of_the_last_one_and_not_for_long() {
+        let (second, now) = (Duration::from_secs(1), Instant::now());
+        let answered = Answered::new(4, now, now + second * 8_000);
+        for writes in 1..4 {
+            let wait = answered.wait(writes);
+            assert!(wait > second * 8_000 && wait <= second * 9_000, "{wait:?}");
+        }
+        assert_eq!((answered.wait(4), answered.wait(5)), (Duration::ZERO, Duration::ZERO));
+        let long_ago = Answered { writes: 4, until: now };
+        assert_eq!(long_ago.wait(1), Duration::ZERO);
+    }
 }
