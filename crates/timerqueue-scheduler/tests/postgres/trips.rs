@@ -1,4 +1,4 @@
-//! How often a store asks a server and waits for the answer.
+//! What a store asks a server: how often it waits for an answer, and what the statements cost.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -142,4 +142,57 @@ fn a_run_after_another_one_takes_two_round_trips() {
     let fewest = (0..5).map(|_| counter.of(round)).min().unwrap();
     println!("with a group: {fewest}");
     assert!(fewest <= 2 * JOBS + 40, "{fewest}");
+}
+
+/// To plan a statement takes longer than to run it, and each column costs.
+#[test]
+fn a_node_makes_each_plan_once_and_puts_few_columns() {
+    let counts = "-c shared_preload_libraries=pg_stat_statements -c pg_stat_statements.track_planning=on -c autovacuum=off \
+         -c plan_cache_mode=force_custom_plan";
+    let Some(server) = Server::with(counts, |_| {}) else { return };
+    server.psql("CREATE EXTENSION pg_stat_statements");
+    let (schema, log) = (new_schema(), Log::default());
+    let node = logging(crate::connect(&server, &options(&schema)), &log);
+    let mut jobs = 0;
+    let mut run = |more: usize| {
+        for _ in 0..more {
+            jobs += 1;
+            assert!(node.put_to("log", &0).key(&jobs.to_string()).send().wait().unwrap().added().is_some());
+            until("it has run", || log.lock().unwrap().len() == jobs);
+        }
+    };
+    let plans = || {
+        let of_jobs =
+            "SELECT sum(plans) FROM pg_stat_statements WHERE query LIKE '%jobs%' AND query NOT LIKE '%pg_stat%'";
+        server.psql(of_jobs).parse::<usize>().unwrap()
+    };
+    run(10);
+    let before = plans();
+    run(JOBS);
+    let more = plans() - before;
+    println!("{more} plans for {JOBS} jobs, of {before} before");
+    assert!(before > 0 && more < JOBS, "{more} plans for {JOBS} jobs");
+    // These were plain jobs, and put as such.
+    let columns = "SELECT query FROM pg_stat_statements WHERE query LIKE 'INSERT INTO jobs%'";
+    assert!(server.psql(columns).starts_with("INSERT INTO jobs (id, key, handler, payload, due, wake, "));
+}
+
+/// The columns that the statement for plain jobs leaves out have their values by default.
+#[test]
+fn a_plain_job_has_the_same_row_beside_others_and_alone() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let store = options(&schema).connect(Runtime::global(), &server.address()).unwrap();
+    let front = Scheduler::builder().store(store).start().unwrap();
+    let due = std::time::SystemTime::now() + HOUR;
+    let job = |key: &str| front.put_to("log", &0).key(key).due(due);
+    front.put_many([job("alone")]).wait().unwrap();
+    front.put_many([job("beside"), job("other").priority(3).at_most_once()]).wait().unwrap();
+    let row = |key: &str| {
+        let own = "ARRAY['id', 'key', 'added']";
+        server.psql(&format!("SELECT to_jsonb(job) - {own} FROM {schema}.jobs AS job WHERE key = '{key}'"))
+    };
+    assert!(row("alone").contains("\"holds_key\": true"), "{}", row("alone"));
+    assert_eq!(row("alone"), row("beside"));
+    assert_ne!(row("alone"), row("other"));
 }

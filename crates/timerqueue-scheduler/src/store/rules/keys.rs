@@ -367,6 +367,14 @@ pub(crate) trait Changes: Rows + Sized {
 impl<T: Rows> Changes for T {}
 
 impl Row {
+    /// A plain job that is put, without what is its own.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn plain() -> Box<Self> {
+        let mut plain = Self::new(JobId(0), Arc::default(), 0, Arc::default(), State::Waiting, Micros::FIRST, None);
+        plain.holds_key = true;
+        plain
+    }
+
     pub(crate) fn new(
         id: JobId,
         key: Arc<str>,

@@ -8,7 +8,7 @@ use rusqlite::{Params, params};
 use super::statements::Statements;
 use crate::store::columns::{Cell, Column, Read, columns, joined, names, read_names};
 use crate::store::rules::Row;
-use crate::store::{JobId, Micros, NewJob, State};
+use crate::store::{JobId, Micros, NewJob};
 
 const READ: &[&Column] = &columns!(File, Read);
 const PUT: &[&Column] = &columns!(File, Put);
@@ -83,9 +83,7 @@ pub(super) fn insert(statements: &mut Statements<'_>, row: &Row) -> rusqlite::Re
 /// A plain job that is put: most columns are the same in all of these, and a value that is bound
 /// costs more than a constant.
 static INSERT_PLAIN: LazyLock<String> = LazyLock::new(|| {
-    let text = Arc::default;
-    let mut plain = Row::new(JobId(0), text(), 0, text(), State::Waiting, Micros::FIRST, None);
-    plain.holds_key = true;
+    let plain = Row::plain();
     let (mut columns, mut values) = (Vec::new(), Vec::new());
     for column in PUT {
         values.push(match (column.name, column.get(&plain)) {
@@ -173,7 +171,7 @@ mod tests {
     use super::*;
     use crate::store::rules::Tie;
     use crate::store::sqlite::schema;
-    use crate::store::{LastRun, RunEnd, Until};
+    use crate::store::{LastRun, RunEnd, State, Until};
 
     /// A row in which each field differs from that of a plain job.
     fn full() -> Box<Row> {
