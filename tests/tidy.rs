@@ -40,12 +40,14 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// All files below a folder with this ending, by path from the root.
+/// All files of the project below a folder with this ending, by path from the root.
 fn files(folder: &str, ending: &str) -> BTreeMap<String, String> {
+    /// What was built, and libraries of the peers.
+    const OTHERS: [&str; 3] = ["target", "node_modules", "venv"];
     fn walk(folder: &Path, ending: &str, found: &mut BTreeMap<String, String>) {
         for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
             if entry.is_dir() {
-                if entry.file_name().is_none_or(|name| name != "target") {
+                if entry.file_name().is_none_or(|name| OTHERS.iter().all(|other| name != *other)) {
                     walk(&entry, ending, found);
                 }
             } else if entry.to_string_lossy().ends_with(ending) {
