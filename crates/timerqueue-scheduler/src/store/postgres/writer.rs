@@ -32,6 +32,8 @@ use crate::unwind::quietly;
 
 /// The most operations of a commit.
 const BATCH: usize = 1_024;
+/// The longest wait for the callers of the last commit.
+const GATHER: Duration = Duration::from_millis(1);
 /// The waits before another connection: doubled each time, between these two.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -85,7 +87,8 @@ pub(super) enum Message {
 /// What the last commit has answered. Callers that put one job after another, and runs that take no
 /// time, come back at once. Those that come first would be a commit of their own, and the others
 /// the next: so there would be two commits where one does. So a commit waits for as many writes as
-/// the last one has answered, but only for an eighth of the time that the last one took.
+/// the last one has answered, but only for an eighth of the time that the last one took, and for
+/// [`GATHER`] at most.
 struct Answered {
     writes: usize,
     until: Instant,
@@ -93,7 +96,7 @@ struct Answered {
 
 impl Answered {
     fn new(writes: usize, begun: Instant, now: Instant) -> Self {
-        Self { writes, until: now + now.duration_since(begun) / 8 }
+        Self { writes, until: now + (now.duration_since(begun) / 8).min(GATHER) }
     }
 
     /// How long the next commit, with this many writes, waits for more.
@@ -775,14 +778,14 @@ mod tests {
 
     #[test]
     fn a_commit_waits_for_the_callers_of_the_last_one_and_not_for_long() {
-        let (second, now) = (Duration::from_secs(1), Instant::now());
-        let answered = Answered::new(4, now, now + second * 8_000);
-        for writes in 1..4 {
-            let wait = answered.wait(writes);
-            assert!(wait > second * 8_000 && wait <= second * 9_000, "{wait:?}");
-        }
-        assert_eq!((answered.wait(4), answered.wait(5)), (Duration::ZERO, Duration::ZERO));
-        let long_ago = Answered { writes: 4, until: now };
-        assert_eq!(long_ago.wait(1), Duration::ZERO);
+        let now = Instant::now();
+        let until = |took: Duration| Answered::new(4, now, now + took).until - (now + took);
+        assert_eq!(until(Duration::from_micros(800)), Duration::from_micros(100));
+        assert_eq!(until(Duration::from_secs(800)), GATHER);
+        let soon = Answered { writes: 4, until: now + Duration::from_secs(100) };
+        assert!([0, 1, 3].iter().all(|&writes| soon.wait(writes) > Duration::ZERO));
+        assert_eq!([4, 5].map(|writes| soon.wait(writes)), [Duration::ZERO; 2]);
+        let passed = Answered { writes: 4, until: now };
+        assert_eq!(passed.wait(1), Duration::ZERO);
     }
 }
