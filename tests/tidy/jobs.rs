@@ -13,7 +13,7 @@ const SRC: &str = "crates/timerqueue-scheduler/src/";
 /// module with all that is in it and in no other text. A module uses lower layers, and in its own
 /// layer itself alone.
 const LAYERS: &[&[&str]] = &[
-    &["unwind", "histogram"],
+    &["debug", "histogram", "unwind"],
     // Vocabulary: what scheduler and stores say to each other.
     &["store::fault", "store::follow", "store::form", "store::invalid"],
     &["store::error", "store::micros", "store::node", "store::times"],

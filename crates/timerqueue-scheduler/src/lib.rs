@@ -55,6 +55,7 @@
 #[cfg(all(feature = "sqlite", not(unix)))]
 compile_error!("the feature `sqlite` needs a Unix: its locks on files are those of `flock`");
 
+mod debug;
 mod engine;
 mod histogram;
 mod scheduler;

@@ -5,7 +5,6 @@
 //! is decided where the handler has ended, since the error may be of a type that cannot go to
 //! another thread; the hook sees the decision, and may change it.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use std::time::Duration;
 use super::core::Core;
 use super::job::{Answer, BoxFuture, IntoOutcome, Outcome, Run, contained};
 use super::retry::HandlerError;
+use crate::debug::debug_of;
 use crate::unwind::quietly;
 
 /// A hook of [`Builder::around`](crate::Builder::around).
@@ -96,11 +96,7 @@ impl Future for Next {
     }
 }
 
-impl fmt::Debug for Next {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Next").field("run", &self.run).finish_non_exhaustive()
-    }
-}
+debug_of!(Next, |next| run: next.run);
 
 impl Core {
     /// The code of a run inside of all hooks, of which the first one is the outermost.

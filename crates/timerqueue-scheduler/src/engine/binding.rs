@@ -5,11 +5,11 @@
 //! nodes with different rules agree all the same: the first choice counts.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::core::{Core, surely};
+use crate::debug::debug_of;
 use crate::store::{Bind, Bound, Candidate, GroupId, Node, Op, Reply, Scan, Scanned, Unbound};
 use crate::unwind::caught;
 
@@ -142,11 +142,7 @@ impl Default for Rule {
     }
 }
 
-impl fmt::Debug for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rule").field("is_own", &self.is_own).finish_non_exhaustive()
-    }
-}
+debug_of!(Rule, |rule| is_own: rule.is_own);
 
 impl Rule {
     /// The candidate for a group, whose load counts from now on.

@@ -4,7 +4,6 @@
 //! held while a store is called. There is no span for a call: its end would run the code of a
 //! subscriber on the thread of the store, which runs no user code (J11).
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -63,11 +62,5 @@ impl Deref for Calls {
 
     fn deref(&self) -> &Self::Target {
         &*self.store
-    }
-}
-
-impl fmt::Debug for Calls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.store.fmt(f)
     }
 }

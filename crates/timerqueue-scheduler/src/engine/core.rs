@@ -8,7 +8,6 @@
 //! meanwhile is remembered ([`super::handshake`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -28,6 +27,7 @@ use super::retry::Retry;
 use super::runs::{self, Begun, Inside};
 use super::stats::Stats;
 use super::waits::Waits;
+use crate::debug::debug_of;
 use crate::store::gate::{Entered, Gate, Gated, Listener, MOST_CRASHES, SUSPECT, alone_for};
 use crate::store::rules::look;
 use crate::store::{
@@ -940,8 +940,4 @@ impl Drop for Core {
     }
 }
 
-impl fmt::Debug for Core {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Core").field("owner", &self.owner).finish_non_exhaustive()
-    }
-}
+debug_of!(Core, |core| owner: core.owner);

@@ -14,6 +14,7 @@ use timerqueue::{CancellationToken, Due};
 use super::core::Core;
 use super::pending::Pending;
 use super::retry::{HandlerError, Permanent, Retry};
+use crate::debug::debug_of;
 use crate::store::{ClaimedJob, Error, History, JobId, Limits, Micros, Rate};
 use crate::unwind::caught;
 
@@ -356,16 +357,7 @@ impl Run {
     }
 }
 
-impl fmt::Debug for Run {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Run")
-            .field("name", &self.name())
-            .field("key", &self.key())
-            .field("attempt", &self.attempt())
-            .field("due", &self.due())
-            .finish_non_exhaustive()
-    }
-}
+debug_of!(Run, |run| name: run.name(), key: run.key(), attempt: run.attempt(), due: run.due());
 
 /// How an attempt went wrong.
 #[derive(Debug)]
@@ -706,16 +698,9 @@ impl Handler {
     }
 }
 
-impl fmt::Debug for Handler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handler")
-            .field("name", &self.name)
-            .field("parallel", &self.parallel)
-            .field("limit", &self.limit)
-            .field("retry", &self.retry)
-            .finish_non_exhaustive()
-    }
-}
+debug_of!(Handler, |handler|
+    name: handler.name, parallel: handler.parallel, limit: handler.limit, retry: handler.retry
+);
 
 /// Runs code of the user's. A panic is a failure.
 pub(super) fn contained<T>(code: impl FnOnce() -> Result<T, HandlerError>) -> Result<T, HandlerError> {

@@ -4,7 +4,6 @@
 //! undo it. The store is told only that no caller waits for a look any more. No thread polls: the
 //! store completes the value, which wakes the task or the thread.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use parking_lot::Mutex;
 use timerqueue::{CancellationTokenSource, Runtime};
 
+use crate::debug::debug_of;
 use crate::store::Error;
 use crate::unwind::quietly;
 
@@ -146,11 +146,7 @@ impl<T> Future for Pending<T> {
     }
 }
 
-impl<T> fmt::Debug for Pending<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pending").finish_non_exhaustive()
-    }
-}
+debug_of!(Pending<T> of T);
 
 impl<T: Send + 'static> Completer<T> {
     /// Whether the answer is still awaited.

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::debug::debug_of;
 use crate::unwind::caught;
 
 /// How often and how late a failed attempt is repeated. Waits grow by a factor, up to a longest
@@ -271,17 +272,9 @@ impl Failed<'_> {
     }
 }
 
-impl fmt::Debug for Failed<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Failed")
-            .field("key", &self.key)
-            .field("name", &self.name)
-            .field("attempt", &self.attempt)
-            .field("error", &self.error())
-            .field("wait", &self.wait)
-            .finish_non_exhaustive()
-    }
-}
+debug_of!(Failed<'_>, |failed|
+    key: failed.key, name: failed.name, attempt: failed.attempt, error: failed.error(), wait: failed.wait
+);
 
 /// The error of a failed attempt: its text, and the value itself for [`Retry::adjust`]. Made of
 /// any error that can be shown, by [`IntoOutcome`](crate::IntoOutcome).
@@ -338,14 +331,7 @@ impl HandlerError {
     }
 }
 
-impl fmt::Debug for HandlerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HandlerError")
-            .field("text", &self.text)
-            .field("is_permanent", &self.is_permanent)
-            .finish_non_exhaustive()
-    }
-}
+debug_of!(HandlerError, |error| text: error.text, is_permanent: error.is_permanent);
 
 impl fmt::Display for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,5 @@
 //! The settings of a scheduler.
 
-use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -11,6 +10,7 @@ use timerqueue::Runtime;
 
 use super::Scheduler;
 use super::error::StartError;
+use crate::debug::debug_of;
 use crate::engine::{
     Around, Binding, Call, Codec, Core, Handler, Hook, IntoOutcome, Job, Next, Parts, Registered, Rule, Run, RunRecord,
     Spawner, Tracer,
@@ -466,12 +466,4 @@ fn default_name() -> Arc<str> {
     format!("{}:{}", host.as_deref().unwrap_or("host").trim(), std::process::id()).into()
 }
 
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("store", &self.store)
-            .field("handlers", &self.handlers)
-            .field("parallel", &self.parallel)
-            .finish_non_exhaustive()
-    }
-}
+debug_of!(Builder, |builder| store: builder.store, handlers: builder.handlers, parallel: builder.parallel);

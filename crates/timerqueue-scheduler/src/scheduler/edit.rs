@@ -1,6 +1,5 @@
 //! Changes of parts of a job, and changes by its number.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use serde::Serialize;
 use timerqueue::Due;
 
 use super::{Scheduler, cancelled, changed};
+use crate::debug::debug_of;
 use crate::engine::{Core, Pending};
 use crate::store::{Cancel, Change, Edit, Error, Expiry, JobId, Mutation, Op, Term};
 
@@ -163,11 +163,7 @@ impl<'a> EditJob<'a> {
     }
 }
 
-impl fmt::Debug for EditJob<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EditJob").field("target", &self.target).field("edit", &self.edit).finish_non_exhaustive()
-    }
-}
+debug_of!(EditJob<'_>, |edit| target: edit.target, edit: edit.edit);
 
 /// Changes of the job with a number. Made by [`Scheduler::job`].
 ///
@@ -244,11 +240,7 @@ impl<'a> ById<'a> {
     }
 }
 
-impl fmt::Debug for ById<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ById").field("id", &self.id).finish_non_exhaustive()
-    }
-}
+debug_of!(ById<'_>, |job| id: job.id);
 
 impl Scheduler {
     /// Other parts for a job that waits, or for a recurring job and its runs to come: payload,

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 
 use super::Scheduler;
+use crate::debug::debug_of;
 use crate::engine::{Stats, block_on};
 use crate::histogram::Histogram;
 use crate::store::{Activity, Error, Node, Scan, State};
@@ -320,11 +321,7 @@ fn buckets(durations: &Histogram, mut add: impl FnMut(&str, f64)) {
     add("+Inf", durations.count() as f64);
 }
 
-impl fmt::Debug for Figures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Figures").field("scheduler", &self.scheduler).finish_non_exhaustive()
-    }
-}
+debug_of!(Figures, |figures| scheduler: figures.scheduler);
 
 #[cfg(test)]
 mod tests {

@@ -5,8 +5,6 @@
 //! which any driver can run ([`Sql`]).
 
 #[cfg(feature = "postgres")]
-use std::fmt;
-#[cfg(feature = "postgres")]
 use std::future::Future;
 #[cfg(feature = "postgres")]
 use std::pin::Pin;
@@ -19,6 +17,8 @@ use super::put::{Put, placed_of};
 use super::{Scheduler, changed, key_op};
 #[cfg(doc)]
 use crate::Outcome;
+#[cfg(feature = "postgres")]
+use crate::debug::debug_of;
 use crate::engine::{Core, Run, wrong_answer};
 #[cfg(feature = "postgres")]
 use crate::store::Statement;
@@ -156,11 +156,7 @@ impl<T> Sql<T> {
 }
 
 #[cfg(feature = "postgres")]
-impl<T> fmt::Debug for Sql<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sql").field("text", &self.statement.text).finish_non_exhaustive()
-    }
-}
+debug_of!(Sql<T> of T, |sql| text: sql.statement.text);
 
 impl<'a> Put<'a> {
     /// Puts the job in a transaction of your own on the file or the server of the store: the job is

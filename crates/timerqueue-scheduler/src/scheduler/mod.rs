@@ -14,7 +14,6 @@ mod put;
 #[path = "../../tests/unit/simulation/mod.rs"]
 mod simulation;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -31,6 +30,7 @@ pub use self::joint::Joint;
 pub use self::joint::Sql;
 pub use self::put::Put;
 use crate::Schedule;
+use crate::debug::debug_of;
 use crate::engine::{Core, Job, JobEnd, Pending, Report, Run, Stats};
 use crate::store::{
     Activity, Applied, Cancel, Change, Counts, FinishedJob, HistoryQuery, JobId, JobInfo, Micros, Mutation, Node, Op,
@@ -875,12 +875,4 @@ impl crate::store::Hold {
     }
 }
 
-impl fmt::Debug for Scheduler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scheduler")
-            .field("store", &self.core.store)
-            .field("closed", &self.is_closed())
-            .field("owns", &self.owner.is_some())
-            .finish_non_exhaustive()
-    }
-}
+debug_of!(Scheduler, |one| store: &*one.core.store, closed: one.is_closed(), owns: one.owner.is_some());

@@ -1,6 +1,5 @@
 //! A put: a job with its key, its time and its rules.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use timerqueue::Due;
 
 use super::Scheduler;
 use crate::Schedule;
+use crate::debug::debug_of;
 use crate::engine::{Core, Pending, wrong_answer};
 use crate::store::rules::first_occurrence;
 use crate::store::{
@@ -623,13 +623,4 @@ pub(super) fn placed_of(applied: Applied) -> Result<Placed, Error> {
     }
 }
 
-impl fmt::Debug for Put<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Put")
-            .field("name", &self.name)
-            .field("key", &self.key)
-            .field("due", &self.due)
-            .field("schedule", &self.schedule)
-            .finish_non_exhaustive()
-    }
-}
+debug_of!(Put<'_>, |put| name: put.name, key: put.key, due: put.due, schedule: put.schedule);

@@ -16,7 +16,6 @@
 //!    closing is followed by a turn of all others.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use parking_lot::Mutex;
 use timerqueue::Timestamp;
 
 use super::JobId;
+use crate::debug::debug_of;
 
 /// A job is a suspect once its process has ended so often in a row during its run.
 pub(crate) const SUSPECT: u32 = 2;
@@ -216,8 +216,4 @@ impl Gate {
     }
 }
 
-impl fmt::Debug for Gate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").finish_non_exhaustive()
-    }
-}
+debug_of!(Gate);

@@ -3,11 +3,11 @@
 //! Ground rules. A store calls a reply with no lock held, on any thread, also inside of the call
 //! with the reply (J11). A dropped reply answers [`Error::Closed`], so no caller waits for ever.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::times::Timing;
 use crate::Error;
+use crate::debug::debug_of;
 
 type Callback<T> = Box<dyn FnOnce(Result<T, Error>) + Send>;
 
@@ -87,8 +87,4 @@ impl<T> Drop for Reply<T> {
     }
 }
 
-impl<T> fmt::Debug for Reply<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reply").finish_non_exhaustive()
-    }
-}
+debug_of!(Reply<T> of T);

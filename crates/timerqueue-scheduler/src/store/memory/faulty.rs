@@ -4,7 +4,6 @@
 //! lock held. Calls have numbers, and delays are on the clock of the runtime: on a manual clock a
 //! test with troubles is as deterministic as one without.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use std::time::Duration;
 use timerqueue::{OnceTimer, Runtime};
 
 use super::MemoryStore;
+use crate::debug::debug_of;
 use crate::store::gate::Gate;
 use crate::store::{
     Applied, Claim, Claimed, Entry, Error, Fault, Held, Micros, Op, Reply, Scan, Scanned, Settle, Settled, Store,
@@ -188,8 +188,4 @@ impl Store for FaultyStore {
     }
 }
 
-impl fmt::Debug for FaultyStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FaultyStore").field("store", &self.store).finish_non_exhaustive()
-    }
-}
+debug_of!(FaultyStore, |store| store: store.store);

@@ -14,7 +14,6 @@ mod table;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -33,6 +32,7 @@ use super::{
     Store, Watcher, Watchers, sealed,
 };
 use crate::Error;
+use crate::debug::debug_of;
 
 /// The rows of a scan in a lock section.
 const SECTION: usize = 256;
@@ -334,8 +334,4 @@ impl Store for MemoryStore {
     }
 }
 
-impl fmt::Debug for MemoryStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("jobs", &self.inner.table.lock().rows.len()).finish_non_exhaustive()
-    }
-}
+debug_of!(MemoryStore, |store| jobs: store.inner.table.lock().rows.len());

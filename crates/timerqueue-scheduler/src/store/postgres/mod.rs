@@ -30,7 +30,6 @@ mod work;
 mod writer;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,6 +60,7 @@ use super::{
     Statement, Store, Watcher, Watchers, sealed,
 };
 use crate::Error;
+use crate::debug::debug_of;
 
 /// The longest name of a schema: the server cuts longer names of channels.
 const MAX_SCHEMA_BYTES: usize = 48;
@@ -587,9 +587,4 @@ impl Store for PostgresStore {
     }
 }
 
-impl fmt::Debug for PostgresStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let settings = &self.inner.shared.settings;
-        f.debug_struct("PostgresStore").field("schema", &settings.schema).finish_non_exhaustive()
-    }
-}
+debug_of!(PostgresStore, |store| schema: store.inner.shared.settings.schema);

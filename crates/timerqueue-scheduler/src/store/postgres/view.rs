@@ -4,7 +4,6 @@
 //! node. A standby is enough.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::time::Duration;
 
 use tokio_postgres::config::TargetSessionAttrs;
@@ -14,6 +13,7 @@ use super::error::{Failure, Remedy};
 use super::link::Link;
 use super::{PostgresAddress, PostgresOptions, Settings, reader, schema};
 use crate::Error;
+use crate::debug::debug_of;
 use crate::store::sql::history;
 use crate::store::sql::looks::{self, Look as _, public_looks};
 use crate::store::{CheckStep, Counts, Fault, FinishedJob, HistoryQuery, Hold, JobId, JobInfo, Node, Query};
@@ -132,8 +132,4 @@ impl PostgresReader {
 
 public_looks!(PostgresReader);
 
-impl fmt::Debug for PostgresReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresReader").field("schema", &self.settings.schema).finish_non_exhaustive()
-    }
-}
+debug_of!(PostgresReader, |reader| schema: reader.settings.schema);

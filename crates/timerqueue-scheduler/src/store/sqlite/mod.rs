@@ -22,7 +22,6 @@ mod work;
 mod writer;
 
 use std::collections::HashSet;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,6 +46,7 @@ use super::{
     Watcher, Watchers, sealed, text,
 };
 use crate::Error;
+use crate::debug::debug_of;
 
 /// How long a writer waits for another one, unless set.
 const BUSY: Duration = Duration::from_secs(5);
@@ -469,11 +469,6 @@ impl Store for SqliteStore {
     }
 }
 
-impl fmt::Debug for SqliteStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteStore")
-            .field("path", &self.inner.shared.path)
-            .field("damaged", &self.inner.shared.damaged.load(Ordering::Acquire))
-            .finish_non_exhaustive()
-    }
-}
+debug_of!(SqliteStore, |store|
+    path: store.inner.shared.path, damaged: store.inner.shared.damaged.load(Ordering::Acquire)
+);

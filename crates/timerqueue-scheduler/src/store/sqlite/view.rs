@@ -4,7 +4,6 @@
 //! notices and holds nothing: a reader asks whether the file has changed.
 
 use std::cell::Cell;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use rusqlite::config::DbConfig;
 use super::error::Failure;
 use super::{BUSY, FinishedJob, check, hold, place, reader, schema};
 use crate::Error;
+use crate::debug::debug_of;
 use crate::store::sql::history;
 use crate::store::sql::looks::{self, Look as _, public_looks};
 use crate::store::{CheckStep, Counts, Fault, HistoryQuery, Hold, JobId, JobInfo, Node, Query};
@@ -148,8 +148,4 @@ impl SqliteReader {
 
 public_looks!(SqliteReader);
 
-impl fmt::Debug for SqliteReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteReader").field("path", &self.path).finish_non_exhaustive()
-    }
-}
+debug_of!(SqliteReader, |reader| path: reader.path);
