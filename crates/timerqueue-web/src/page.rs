@@ -103,42 +103,33 @@ impl Counted {
 }
 
 /// Why a page was not made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// A token has at least 16 bytes, and no white space at its ends.
+    #[error("a token has at least {SHORTEST_TOKEN} bytes, and no white space at its ends")]
     WeakToken,
     /// The page has a host beyond this machine, and neither a [token](PageBuilder::token) nor
     /// [callers that were checked](PageBuilder::callers_are_checked).
+    #[error("a page at {host:?} needs a token, or callers that were checked")]
     NoToken {
         /// The host.
         host: String,
     },
     /// A path to mount at begins with a slash and has letters, digits, `/`, `-`, `_`, `.` and `~`
     /// alone.
+    #[error("a page cannot be mounted at {path:?}")]
     InvalidPath {
         /// The path.
         path: String,
     },
     /// The system gives no random bytes.
+    #[error("the system gives no random bytes: {reason}")]
     NoRandom {
         /// The reason, in English.
         reason: String,
     },
 }
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::WeakToken => write!(f, "a token has at least {SHORTEST_TOKEN} bytes, and no white space at its ends"),
-            Self::NoToken { host } => write!(f, "a page at {host:?} needs a token, or callers that were checked"),
-            Self::InvalidPath { path } => write!(f, "a page cannot be mounted at {path:?}"),
-            Self::NoRandom { reason } => write!(f, "the system gives no random bytes: {reason}"),
-        }
-    }
-}
-
-impl std::error::Error for BuildError {}
 
 /// The settings of a [`Page`]. Made by [`Page::builder`].
 #[must_use = "`build` makes the page"]

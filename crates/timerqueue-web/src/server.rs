@@ -4,7 +4,6 @@
 //! bounded in number, and a request's head in time and size.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -31,43 +30,19 @@ const LAST: Duration = Duration::from_secs(2);
 const REST: Duration = Duration::from_millis(100);
 
 /// Why a page is not served.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// The address can be reached from other machines, and the page has no
     /// [token](crate::PageBuilder::token).
+    #[error("{address} can be reached from other machines: a page there needs a token")]
     NoToken {
         /// The address.
         address: SocketAddr,
     },
     /// The socket, or the threads of the server, cannot be had.
-    Io(io::Error),
-}
-
-impl fmt::Display for ServeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoToken { address } => {
-                write!(f, "{address} can be reached from other machines: a page there needs a token")
-            }
-            Self::Io(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ServeError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io(error) => Some(error),
-            Self::NoToken { .. } => None,
-        }
-    }
-}
-
-impl From<io::Error> for ServeError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
+    #[error("{0}")]
+    Io(#[from] io::Error),
 }
 
 /// Serves a page by HTTP/1.1 on a socket, until the token is cancelled. Blocks the thread, on which

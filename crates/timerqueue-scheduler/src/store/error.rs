@@ -1,6 +1,5 @@
 //! Why an operation was not done.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::{Fault, Invalid};
@@ -17,30 +16,38 @@ use super::{Fault, Invalid};
 ///
 /// assert_eq!(Error::Invalid(Invalid::EmptyKey).to_string(), "the key is empty");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The scheduler is closed.
+    #[error("the scheduler is closed")]
     Closed,
     /// The runtime of the scheduler has ended: no job would run.
+    #[error("the runtime of the scheduler has ended")]
     RuntimeEnded,
     /// A key, a name, a payload or an instant that no store accepts.
+    #[error("{0}")]
     Invalid(Invalid),
     /// The payload could not be written as JSON.
+    #[error("the payload cannot be written as JSON: {reason}")]
     NotSerializable {
         /// The reason, in English.
         reason: String,
     },
     /// No handler has this name, and no further scheduler uses the store.
+    #[error("no handler has the name {name:?}")]
     UnknownHandler {
         /// The name.
         name: String,
     },
     /// The schedule has no occurrence any more.
+    #[error("the schedule has no occurrence any more")]
     NoOccurrence,
     /// The run is not the job's any more: another one has begun, or the job is gone.
+    #[error("the run is not the job's any more")]
     NotHeld,
     /// The store failed. Whether the operation was done stands at each [`Fault`].
+    #[error("the store failed: {reason}")]
     Store {
         /// The kind of the failure.
         fault: Fault,
@@ -48,23 +55,6 @@ pub enum Error {
         reason: Arc<str>,
     },
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed => f.write_str("the scheduler is closed"),
-            Self::RuntimeEnded => f.write_str("the runtime of the scheduler has ended"),
-            Self::Invalid(invalid) => invalid.fmt(f),
-            Self::NotSerializable { reason } => write!(f, "the payload cannot be written as JSON: {reason}"),
-            Self::UnknownHandler { name } => write!(f, "no handler has the name {name:?}"),
-            Self::NotHeld => f.write_str("the run is not the job's any more"),
-            Self::NoOccurrence => f.write_str("the schedule has no occurrence any more"),
-            Self::Store { reason, .. } => write!(f, "the store failed: {reason}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
 
 impl From<Invalid> for Error {
     fn from(invalid: Invalid) -> Self {

@@ -1,7 +1,5 @@
 //! The limits of what every store accepts, and why a value is refused.
 
-use std::fmt;
-
 /// The longest key and the longest name of a handler, in bytes.
 pub const MAX_KEY_BYTES: usize = 512;
 /// The longest payload, in bytes of JSON text.
@@ -29,122 +27,94 @@ pub const MAX_LINKS: usize = 1_000;
 /// assert_eq!(check_key(""), Err(Invalid::EmptyKey));
 /// assert_eq!(check_key("a\0b"), Err(Invalid::NulInKey));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
     /// The key has no byte.
+    #[error("the key is empty")]
     EmptyKey,
     /// The key has more than [`MAX_KEY_BYTES`].
+    #[error("the key has {bytes} bytes, and the most is {MAX_KEY_BYTES}")]
     KeyTooLong {
         /// The length in bytes.
         bytes: usize,
     },
     /// The key has a NUL character.
+    #[error("the key has a NUL character")]
     NulInKey,
     /// The name of the handler has no byte.
+    #[error("the name of the handler is empty")]
     EmptyName,
     /// The name of the handler has more than [`MAX_KEY_BYTES`].
+    #[error("the name of the handler has {bytes} bytes, and the most is {MAX_KEY_BYTES}")]
     NameTooLong {
         /// The length in bytes.
         bytes: usize,
     },
     /// The name of the handler has a NUL character.
+    #[error("the name of the handler has a NUL character")]
     NulInName,
     /// The group has no byte.
+    #[error("the group is empty")]
     EmptyGroup,
     /// The group has more than [`MAX_KEY_BYTES`].
+    #[error("the group has {bytes} bytes, and the most is {MAX_KEY_BYTES}")]
     GroupTooLong {
         /// The length in bytes.
         bytes: usize,
     },
     /// The group has a NUL character.
+    #[error("the group has a NUL character")]
     NulInGroup,
     /// The context of the trace has more than [`MAX_TRACE_BYTES`].
+    #[error("the context of the trace has {bytes} bytes, and the most is {MAX_TRACE_BYTES}")]
     TraceTooLong {
         /// The length in bytes.
         bytes: usize,
     },
     /// The context of the trace has a NUL character.
+    #[error("the context of the trace has a NUL character")]
     NulInTrace,
     /// The priority is beyond [`MAX_PRIORITY`].
+    #[error("the priority is {priority}, and the least and the greatest are -{MAX_PRIORITY} and {MAX_PRIORITY}")]
     PriorityOutOfRange {
         /// The priority.
         priority: i8,
     },
     /// A recurring job with a last instant: each of its runs has one, by a time after its due time.
+    #[error("a recurring job expires a time after each due time, at no instant")]
     ExpiresWithSchedule,
     /// A recurring job that is put after others.
+    #[error("a recurring job is put after no other job")]
     AfterWithSchedule,
     /// A job that is put after the job with its own key.
+    #[error("a job cannot be put after the job with its own key")]
     AfterItself,
     /// A job that is put after more than [`MAX_LINKS`] others.
+    #[error("the job is put after {keys} others, and the most is {MAX_LINKS}")]
     TooManyPredecessors {
         /// The number of keys.
         keys: usize,
     },
     /// The payload has more than [`MAX_PAYLOAD_BYTES`] of JSON text.
+    #[error("the payload has {bytes} bytes, and the most is {MAX_PAYLOAD_BYTES}")]
     PayloadTooLong {
         /// The length in bytes.
         bytes: usize,
     },
     /// A text inside of the payload has a NUL character.
+    #[error("the payload has a NUL character")]
     NulInPayload,
     /// The payload is no JSON text.
+    #[error("the payload is no JSON text")]
     PayloadNotJson,
     /// The schedule has a rule of the user's own, and the store keeps schedules as text.
+    #[error("a schedule with a rule of one's own cannot be stored: the store keeps schedules as text")]
     RuleNotStorable,
     /// A due time before 1970 or after 9999.
+    #[error("the instant is before 1970 or after 9999")]
     InstantOutOfRange,
     /// The schedule has no occurrence any more by the clock of the store.
+    #[error("the schedule has no occurrence any more")]
     NoOccurrence,
 }
-
-impl fmt::Display for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::EmptyKey => f.write_str("the key is empty"),
-            Self::KeyTooLong { bytes } => write!(f, "the key has {bytes} bytes, and the most is {MAX_KEY_BYTES}"),
-            Self::NulInKey => f.write_str("the key has a NUL character"),
-            Self::EmptyName => f.write_str("the name of the handler is empty"),
-            Self::NameTooLong { bytes } => {
-                write!(f, "the name of the handler has {bytes} bytes, and the most is {MAX_KEY_BYTES}")
-            }
-            Self::NulInName => f.write_str("the name of the handler has a NUL character"),
-            Self::EmptyGroup => f.write_str("the group is empty"),
-            Self::GroupTooLong { bytes } => {
-                write!(f, "the group has {bytes} bytes, and the most is {MAX_KEY_BYTES}")
-            }
-            Self::NulInGroup => f.write_str("the group has a NUL character"),
-            Self::TraceTooLong { bytes } => {
-                write!(f, "the context of the trace has {bytes} bytes, and the most is {MAX_TRACE_BYTES}")
-            }
-            Self::NulInTrace => f.write_str("the context of the trace has a NUL character"),
-            Self::PriorityOutOfRange { priority } => {
-                write!(
-                    f,
-                    "the priority is {priority}, and the least and the greatest are -{MAX_PRIORITY} and {MAX_PRIORITY}"
-                )
-            }
-            Self::AfterWithSchedule => f.write_str("a recurring job is put after no other job"),
-            Self::AfterItself => f.write_str("a job cannot be put after the job with its own key"),
-            Self::TooManyPredecessors { keys } => {
-                write!(f, "the job is put after {keys} others, and the most is {MAX_LINKS}")
-            }
-            Self::ExpiresWithSchedule => {
-                f.write_str("a recurring job expires a time after each due time, at no instant")
-            }
-            Self::PayloadTooLong { bytes } => {
-                write!(f, "the payload has {bytes} bytes, and the most is {MAX_PAYLOAD_BYTES}")
-            }
-            Self::NulInPayload => f.write_str("the payload has a NUL character"),
-            Self::PayloadNotJson => f.write_str("the payload is no JSON text"),
-            Self::RuleNotStorable => {
-                f.write_str("a schedule with a rule of one's own cannot be stored: the store keeps schedules as text")
-            }
-            Self::InstantOutOfRange => f.write_str("the instant is before 1970 or after 9999"),
-            Self::NoOccurrence => f.write_str("the schedule has no occurrence any more"),
-        }
-    }
-}
-
-impl std::error::Error for Invalid {}

@@ -72,63 +72,50 @@ impl Mode {
 
 /// Why a text is no address of a server. No error contains a part of the address, since a mistyped
 /// password may stand anywhere in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
     /// The text is neither a URL nor a list of keywords and values.
+    #[error(
+        "the address cannot be read: it is `postgres://user:password@host/database` with special characters as `%` and \
+         two digits, or a list of `keyword=value` with values in quotes if they have spaces"
+    )]
     Unreadable,
     /// A URL has a `@` that does not end the password, or a user with one of `/?&=`: these are
     /// written as `%` and two digits.
+    #[error("the address has a `@` too many: in a user, a password or a name write `%40`")]
     Unescaped,
     /// A keyword that is none.
+    #[error("value {position} of the address has an unknown keyword")]
     UnknownKeyword {
         /// The number of the keyword, from 1. In a URL, user, password, host, port and database
         /// count where they are given.
         position: usize,
     },
     /// A value that the keyword does not take.
+    #[error("the address has an invalid value for `{keyword}`{}", values_of(.keyword))]
     InvalidValue {
         /// The keyword.
         keyword: &'static str,
     },
     /// There is no host.
+    #[error("the address names no host")]
     NoHost,
     /// There are other numbers of hosts than of host addresses or ports.
+    #[error("the address has other numbers of hosts than of host addresses or ports")]
     UnequalHosts,
     /// Other users may read the password file, so it was left alone.
+    #[error("{} is left alone: other users may read it (chmod 600)", .file.display())]
     PasswordFile {
         /// The file.
         file: PathBuf,
     },
 }
 
-impl fmt::Display for AddressError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreadable => f.write_str(
-                "the address cannot be read: it is `postgres://user:password@host/database` with special characters as `%` and two digits, \
-                 or a list of `keyword=value` with values in quotes if they have spaces",
-            ),
-            Self::Unescaped => {
-                f.write_str("the address has a `@` too many: in a user, a password or a name write `%40`")
-            }
-            Self::UnknownKeyword { position } => write!(f, "value {position} of the address has an unknown keyword"),
-            Self::InvalidValue { keyword: "sslmode" } => {
-                f.write_str("`sslmode` of the address is disable, prefer, require, verify-ca or verify-full")
-            }
-            Self::InvalidValue { keyword } => write!(f, "the address has an invalid value for `{keyword}`"),
-            Self::NoHost => f.write_str("the address names no host"),
-            Self::UnequalHosts => {
-                f.write_str("the address has other numbers of hosts than of host addresses or ports")
-            }
-            Self::PasswordFile { file } => {
-                write!(f, "{} is left alone: other users may read it (chmod 600)", file.display())
-            }
-        }
-    }
+/// The values of a keyword that has few.
+fn values_of(keyword: &str) -> &'static str {
+    if keyword == "sslmode" { ": it is disable, prefer, require, verify-ca or verify-full" } else { "" }
 }
-
-impl std::error::Error for AddressError {}
 
 impl From<AddressError> for Failure {
     fn from(error: AddressError) -> Self {
