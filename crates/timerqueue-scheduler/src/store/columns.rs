@@ -309,7 +309,7 @@ impl Read {
         columns: &[&Column],
         mut cell: impl FnMut(usize, &Column) -> Result<Cell<'c>, E>,
     ) -> Result<Self, E> {
-        let row = Row::new(JobId(0), Arc::default(), 0, Arc::default(), State::Dead, Micros::FIRST, None);
+        let row = Box::new(Row { state: State::Dead, ..Row::default() });
         let mut read = Self { row, unreadable: None };
         for (at, column) in columns.iter().enumerate() {
             column.set(&mut read, cell(at, column)?);

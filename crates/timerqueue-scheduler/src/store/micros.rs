@@ -25,7 +25,7 @@ const NANOS: u128 = 1_000;
 /// assert_eq!(Micros::ceil(UNIX_EPOCH - Duration::from_nanos(1)), Err(Invalid::InstantOutOfRange));
 /// # Ok::<(), Invalid>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "i64")]
 pub struct Micros(i64);
 

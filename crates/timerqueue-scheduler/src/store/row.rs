@@ -11,7 +11,7 @@ use crate::{Occurrence as Exact, Schedule};
 
 /// A job in its store. Numbers grow in the order of the puts, are not used again, and some are
 /// never used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct JobId(pub u64);
 
 /// The holder of a run: a settle of an earlier holder is refused (J6).
@@ -276,11 +276,12 @@ impl LastRun {
 }
 
 /// The state of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum State {
     /// Waits for its due time, or for a place to run.
+    #[default]
     Waiting,
     /// Waits for the end of other jobs: of a run of the same recurring job, or of those that it was
     /// put [after](crate::Put::after).

@@ -63,7 +63,7 @@ impl Members {
 }
 
 /// A group with its jobs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Jobs {
     group: Group,
     waiting: BTreeSet<(Micros, JobId)>,
@@ -132,16 +132,8 @@ impl Groups {
         self.forget_idle(now);
         self.last += 1;
         let id = self.last;
-        let jobs = Jobs {
-            group: Group::new(id, kind, Arc::clone(text)),
-            waiting: BTreeSet::new(),
-            running: 0,
-            rows: 0,
-            head: None,
-            member: 0,
-            idle: None,
-        };
-        self.all.insert(id, jobs);
+        let group = Group { id, kind, text: Arc::clone(text), ..Group::default() };
+        self.all.insert(id, Jobs { group, ..Jobs::default() });
         self.by_text.insert((kind, Arc::clone(text)), id);
         self.by_member.insert((0, id));
         id

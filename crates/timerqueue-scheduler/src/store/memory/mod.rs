@@ -96,7 +96,7 @@ impl MemoryStore {
     fn made(runtime: &Runtime, shared: bool) -> Self {
         let inner = Inner {
             runtime: runtime.clone(),
-            table: Mutex::new(Table::new()),
+            table: Mutex::default(),
             watchers: Watchers::default(),
             seed: RandomState::new().hash_one(0),
             shared,

@@ -16,7 +16,7 @@ use crate::store::rules::{Effects, Group, Lane, MOST_DEAD, Member, Row, Rows, Ti
 use crate::store::{Finished, JobId, JobInfo, LastRun, LinkEnds, Micros, NodeId, Predecessor, PredecessorEnd, State};
 
 /// The rows of a handler that have a wake instant, in its order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Kind {
     pub(super) name: Arc<str>,
     pub(super) paused: bool,
@@ -36,21 +36,6 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    fn new(name: &Arc<str>, paused: bool) -> Self {
-        Self {
-            name: Arc::clone(name),
-            paused,
-            jobs: BTreeSet::new(),
-            others: BTreeMap::new(),
-            schedules: BTreeSet::new(),
-            states: Default::default(),
-            failing: 0,
-            running: Vec::new(),
-            counted: 0,
-            full_at: None,
-        }
-    }
-
     fn runs(&mut self, owner: u64, begins: bool) {
         let at = self.running.iter().position(|&(other, _)| other == owner);
         match (at, begins) {
@@ -78,7 +63,7 @@ impl Kind {
 }
 
 /// All rows.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) rows: BTreeMap<JobId, Box<Row>>,
     /// Waiting, running and recurring jobs.
@@ -158,28 +143,6 @@ fn take(kinds: &mut [Kind], groups: &mut Groups, spans: &mut BTreeSet<(i64, JobI
 }
 
 impl Table {
-    pub(super) fn new() -> Self {
-        Self {
-            rows: BTreeMap::new(),
-            keys: HashMap::new(),
-            kinds: Vec::new(),
-            by_name: HashMap::new(),
-            spans: BTreeSet::new(),
-            dead: BTreeMap::new(),
-            dead_keys: BTreeSet::new(),
-            deaths: 0,
-            last_id: 0,
-            minutes: BTreeMap::new(),
-            history: Past::default(),
-            links: Links::default(),
-            members: Members::default(),
-            groups: Groups::default(),
-            look_time: None,
-            up: Micros::FIRST,
-            effects: Effects::default(),
-        }
-    }
-
     /// A row as users see it.
     pub(super) fn info(&self, row: &Row) -> JobInfo {
         let node = (row.state == State::Running).then(|| self.members.of(row.owner)).flatten();
@@ -243,7 +206,7 @@ impl Table {
     pub(super) fn check(&self) {
         let (mut kinds, mut spans, mut groups) = (Vec::new(), BTreeSet::new(), self.groups.emptied());
         for kind in &self.kinds {
-            kinds.push(Kind::new(&kind.name, kind.paused));
+            kinds.push(Kind { name: Arc::clone(&kind.name), paused: kind.paused, ..Kind::default() });
         }
         for row in self.rows.values() {
             add(&mut kinds, &mut groups, &mut spans, row);
@@ -369,7 +332,7 @@ impl Rows for Table {
             return kind;
         }
         let kind = self.kinds.len();
-        self.kinds.push(Kind::new(name, false));
+        self.kinds.push(Kind { name: Arc::clone(name), ..Kind::default() });
         self.by_name.insert(Arc::clone(name), kind);
         kind
     }

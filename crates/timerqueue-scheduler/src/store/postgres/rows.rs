@@ -114,7 +114,7 @@ static PLAIN: LazyLock<Insert> = LazyLock::new(|| {
 });
 
 /// The values that are the defaults of the table, where a column is not one of [`PLAIN`].
-static DEFAULTS: LazyLock<Values> = LazyLock::new(|| Values::of_new(&Row::plain()));
+static DEFAULTS: LazyLock<Values> = LazyLock::new(|| Values::of_new(&Row { holds_key: true, ..Row::default() }));
 
 /// With `jobs.id = v.id` the server may read the whole index of numbers, since its order is that of
 /// a merge, and compare each row with the few values: by the statistics of an empty table, that is

@@ -18,7 +18,7 @@ use crate::store::{Bind, Candidate, EntryHandler, GroupId, JobId, Micros, NodeId
 pub(crate) const KEPT_MICROS: i64 = 3_600_000_000;
 
 /// A group of a handler.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) id: u64,
     pub(crate) kind: usize,
@@ -34,10 +34,6 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) fn new(id: u64, kind: usize, text: Arc<str>) -> Self {
-        Self { id, kind, text, member: 0, next: 0, version: 0, most: 0 }
-    }
-
     /// Without runs under way, the next member takes over, and a member that is dead loses the
     /// group.
     pub(crate) fn settle(&mut self, running: u64, is_live: impl Fn(u64) -> bool) {

@@ -7,7 +7,7 @@ use super::{Bindings, Follows, Recurring, Row, Rows, Runs, Tie, span_of};
 use crate::store::{Applied, limits};
 use crate::store::{
     Cancel, Change, Clash, Edit, Expiry, Invalid, JobId, Micros, Mutation, NewJob, Occurrence, Op, Overlap, Placed,
-    Recurrence, State, Terms, When,
+    Recurrence, State, When,
 };
 
 /// Puts and changes by key.
@@ -96,16 +96,25 @@ pub(crate) trait Changes: Rows + Sized {
         });
         let (id, kind) = (self.next_id(), self.kind(&new.name));
         let recurring = new.recurrence.map(|recurrence| Recurring::new(recurrence, new.first, now));
-        let state = if recurring.is_some() { State::Recurring } else { State::Waiting };
-        let mut row = Row::new(id, new.key, kind, new.payload, state, due, recurring);
-        (row.span, row.holds_key) = (new.span.map(span_of), true);
-        if row.recurring.as_ref().is_some_and(|recurring| recurring.look.is_some()) {
-            row.span = Some(0);
-        }
-        row.tie = new.group.map(|text| Box::new(Tie { group: self.group_of(kind, &text, now), text }));
-        (row.priority, row.added, row.terms) = (new.priority, Some(self.up()), new.terms.kept());
-        row.trace = new.trace;
-        row.expires = new.expires.map(|expires| self.last_of(expires, due, row.recurring.is_some()));
+        let (recurs, looks) = (recurring.is_some(), recurring.as_ref().is_some_and(|one| one.look.is_some()));
+        let row = Box::new(Row {
+            id,
+            key: new.key,
+            holds_key: true,
+            kind,
+            payload: new.payload,
+            state: if recurs { State::Recurring } else { State::Waiting },
+            due,
+            span: if looks { Some(0) } else { new.span.map(span_of) },
+            recurring,
+            tie: new.group.map(|text| Box::new(Tie { group: self.group_of(kind, &text, now), text })),
+            priority: new.priority,
+            added: Some(self.up()),
+            terms: new.terms.kept(),
+            trace: new.trace,
+            expires: new.expires.map(|expires| self.last_of(expires, due, recurs)),
+            ..Row::default()
+        });
         if row.priority != 0 {
             self.note_priority(kind, row.priority);
         }
@@ -365,67 +374,6 @@ pub(crate) trait Changes: Rows + Sized {
 }
 
 impl<T: Rows> Changes for T {}
-
-impl Row {
-    /// A plain job that is put, without what is its own.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    pub(crate) fn plain() -> Box<Self> {
-        let mut plain = Self::new(JobId(0), Arc::default(), 0, Arc::default(), State::Waiting, Micros::FIRST, None);
-        plain.holds_key = true;
-        plain
-    }
-
-    pub(crate) fn new(
-        id: JobId,
-        key: Arc<str>,
-        kind: usize,
-        payload: Arc<str>,
-        state: State,
-        due: Micros,
-        recurring: Option<Box<Recurring>>,
-    ) -> Box<Self> {
-        Box::new(Self {
-            id,
-            key,
-            kind,
-            payload,
-            state,
-            due,
-            recurring,
-            paused: false,
-            cancelled: false,
-            ended: None,
-            span: None,
-            nominal: None,
-            parent: None,
-            attempt: 0,
-            crashes: 0,
-            suspicion: 0,
-            claims: 0,
-            turn: 0,
-            owner: 0,
-            process: 0,
-            lease: None,
-            holds_key: false,
-            died: 0,
-            error: None,
-            last: None,
-            failures: None,
-            tie: None,
-            counted: false,
-            priority: 0,
-            expires: None,
-            progress: None,
-            trace: None,
-            added: None,
-            begun: None,
-            terms: Terms::default(),
-            until: None,
-            followed: false,
-            blocked: false,
-        })
-    }
-}
 
 impl Recurring {
     pub(crate) fn new(recurrence: Box<Recurrence>, next: Option<Occurrence>, now: Micros) -> Box<Self> {

@@ -186,7 +186,7 @@ pub(crate) trait Rows {
 }
 
 /// A job, or a recurring job.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Row {
     pub(crate) id: JobId,
     pub(crate) key: Arc<str>,

@@ -345,7 +345,7 @@ pub(crate) trait Runs: Rows + Sized {
     /// Puts a run of a recurring job: behind the live one, unless runs may overlap.
     fn put_run(&mut self, parent: JobId, occurrence: Option<Occurrence>, now: Micros, counts: bool) {
         let (id, added) = (self.next_id(), self.up());
-        let Some((mut run, paused)) = self
+        let run = self
             .edit(parent, |row| {
                 let recurring = row.recurring.as_mut()?;
                 let waits = recurring.recurrence.overlap != Overlap::Allow && !recurring.live.is_empty();
@@ -358,22 +358,28 @@ pub(crate) trait Runs: Rows + Sized {
                     State::Waiting
                 };
                 let due = occurrence.map_or(now, |occurrence| occurrence.due);
-                let mut run = Row::new(id, Arc::clone(&row.key), row.kind, Arc::clone(&row.payload), state, due, None);
-                run.tie = row.tie.clone();
-                (run.priority, run.added, run.terms) = (row.priority, Some(added), row.terms);
-                run.trace = row.trace.clone();
-                run.expires = row.expires.map(|after| due.as_i64().saturating_add(after));
-                Some((run, row.paused && occurrence.is_some()))
+                Some(Row {
+                    id,
+                    key: Arc::clone(&row.key),
+                    kind: row.kind,
+                    payload: Arc::clone(&row.payload),
+                    state,
+                    due,
+                    span: Some(0), // it is due, and stays so if the clock is set back
+                    parent: Some(parent),
+                    nominal: occurrence.map(|occurrence| occurrence.nominal),
+                    paused: row.paused && occurrence.is_some(),
+                    tie: row.tie.clone(),
+                    priority: row.priority,
+                    added: Some(added),
+                    terms: row.terms,
+                    trace: row.trace.clone(),
+                    expires: row.expires.map(|after| due.as_i64().saturating_add(after)),
+                    ..Row::default()
+                })
             })
-            .flatten()
-        else {
-            return;
-        };
-        // It is due, and stays so if the clock is set back.
-        (run.parent, run.span) = (Some(parent), Some(0));
-        run.nominal = occurrence.map(|occurrence| occurrence.nominal);
-        run.paused = paused;
-        self.insert(run);
+            .flatten();
+        run.into_iter().for_each(|run| self.insert(Box::new(run)));
     }
 
     /// Moves the cursor of a recurring job, and puts its runs. False: the job waits for another

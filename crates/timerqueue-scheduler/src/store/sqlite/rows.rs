@@ -83,7 +83,7 @@ pub(super) fn insert(statements: &mut Statements<'_>, row: &Row) -> rusqlite::Re
 /// A plain job that is put: most columns are the same in all of these, and a value that is bound
 /// costs more than a constant.
 static INSERT_PLAIN: LazyLock<String> = LazyLock::new(|| {
-    let plain = Row::plain();
+    let plain = Row { holds_key: true, ..Row::default() };
     let (mut columns, mut values) = (Vec::new(), Vec::new());
     for column in PUT {
         values.push(match (column.name, column.get(&plain)) {
@@ -173,22 +173,27 @@ mod tests {
     use crate::store::sqlite::schema;
     use crate::store::{LastRun, RunEnd, State, Until};
 
+    /// What is written once.
+    fn put() -> Row {
+        let (id, key, payload, tie) = (JobId(7), "k".into(), "[1]".into(), Tie { group: 13, text: "a".into() });
+        let (due, nominal, added) = (Micros::new(1), Some(Micros::new(3)), Some(Micros::new(13)));
+        Row { id, key, kind: 3, payload, due, nominal, tie: Some(Box::new(tie)), added, ..Row::default() }
+    }
+
     /// A row in which each field differs from that of a plain job.
     fn full() -> Box<Row> {
-        let (key, json) = ("k".into(), "[1]".into());
-        let mut row = Row::new(JobId(7), key, 3, json, State::Running, Micros::new(1), None);
+        let mut row = Box::new(Row { state: State::Running, ..put() });
         (row.paused, row.cancelled, row.holds_key, row.counted) = (true, true, true, true);
-        (row.span, row.nominal, row.parent) = (Some(2), Some(Micros::new(3)), Some(JobId(4)));
+        (row.span, row.parent) = (Some(2), Some(JobId(4)));
         (row.attempt, row.claims, row.turn, row.owner, row.process, row.died) = (5, 6, 7, u64::MAX, 9, 10);
         (row.crashes, row.suspicion) = (11, 12);
-        (row.added, row.begun) = (Some(Micros::new(13)), Some(Micros::new(14)));
+        row.begun = Some(Micros::new(14));
         (row.lease, row.error) = (Some(Micros::new(11)), Some("no".into()));
         row.progress = Some("{}".into());
         (row.until, row.followed, row.blocked) = (Some(Until::AnyDead), true, true);
         let mut run = LastRun::new(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH, RunEnd::Failed);
         run.duration = Duration::from_micros(12);
         row.end_with(Some(Box::new(run)));
-        row.tie = Some(Box::new(Tie { group: 13, text: "a".into() }));
         row
     }
 
@@ -205,10 +210,7 @@ mod tests {
         known.sort_unstable();
         assert_eq!(table, known);
 
-        let row = full();
-        let mut put = Row::new(row.id, "k".into(), 3, "[1]".into(), State::Waiting, Micros::new(1), None);
-        (put.nominal, put.tie) = (row.nominal, row.tie.clone());
-        put.added = row.added;
+        let (row, put) = (full(), put());
         let seen = |statements: &mut Statements<'_>| format!("{:?}", load(statements, LOAD, [7]).unwrap()[0].row);
         insert(&mut statements, &put).unwrap();
         assert_eq!(seen(&mut statements), format!("{put:?}"));
