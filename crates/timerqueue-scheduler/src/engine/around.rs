@@ -101,7 +101,7 @@ debug_of!(Next, |next| run: next.run);
 impl Core {
     /// The code of a run inside of all hooks, of which the first one is the outermost.
     pub(super) fn wrapped(&self, run: &Run, code: BoxFuture<Answer>) -> BoxFuture<Answer> {
-        self.around.iter().rev().fold(code, |rest, hook| {
+        self.settings.around.iter().rev().fold(code, |rest, hook| {
             let (hook, run) = (Arc::clone(hook), run.clone());
             let next = Next { run: run.clone(), rest: Some(rest) };
             // The hook is called inside of the one before.

@@ -164,7 +164,7 @@ impl Core {
         }
         let core = Arc::clone(self);
         let choose = surely(move || core.choose(unbound));
-        if self.binding.is_own { self.runtime.execute(choose) } else { choose() }
+        if self.settings.binding.is_own { self.runtime.execute(choose) } else { choose() }
     }
 
     fn choose(self: &Arc<Self>, unbound: Vec<Unbound>) {
@@ -172,7 +172,7 @@ impl Core {
         let mut binds = Vec::with_capacity(unbound.len());
         for one in unbound {
             let candidates = candidates.entry(one.kind).or_insert_with(|| one.candidates.to_vec());
-            let chosen = self.binding.choose(&one.group, candidates, None);
+            let chosen = self.settings.binding.choose(&one.group, candidates, None);
             if let Some(candidate) = candidates.get(chosen) {
                 binds.push(Op::Bind(Bind { group: one.id, version: one.version, node: candidate.id }));
             }
@@ -182,7 +182,7 @@ impl Core {
 
     /// A new node takes its share: once, page by page.
     pub(super) fn take_share(self: &Arc<Self>) {
-        if !self.handlers.is_empty() && !self.has_share.swap(true, Ordering::Relaxed) {
+        if !self.settings.handlers.is_empty() && !self.has_share.swap(true, Ordering::Relaxed) {
             self.review(GroupId(0));
         }
     }
@@ -200,12 +200,12 @@ impl Core {
         let core = Arc::clone(self);
         let reply = Reply::new(move |scanned| {
             let Ok(Scanned::Nodes(nodes)) = scanned else { return };
-            match core.binding.is_own {
+            match core.settings.binding.is_own {
                 true => core.runtime.clone().execute(surely(move || core.review_all(&page, &nodes))),
                 false => core.aside(move |core| core.review_all(&page, &nodes)),
             }
         });
-        self.store.scan(Scan::Nodes { owner: self.owner }, reply);
+        self.store.scan(Scan::Nodes { owner: self.settings.owner }, reply);
     }
 
     /// A page of groups, of which some may be those of a new node.
@@ -229,7 +229,7 @@ impl Core {
             let Some(holder) = candidates.iter().position(|candidate| Some(candidate.id) == bound.node) else {
                 continue;
             };
-            let chosen = self.binding.choose(&bound.group, candidates, Some(holder));
+            let chosen = self.settings.binding.choose(&bound.group, candidates, Some(holder));
             if let (true, Some(candidate)) = (chosen != holder, candidates.get(chosen)) {
                 moves.push(Op::Bind(Bind { group: bound.id, version: bound.version, node: candidate.id }));
             }

@@ -102,7 +102,7 @@ impl Core {
             self.give_up_waiting(None);
             self.end_waits();
             self.refuse_waiting();
-            self.store.leave(self.owner);
+            self.store.leave(self.settings.owner);
             quietly(|| _ = self.closing.cancel());
         }
     }
@@ -155,7 +155,7 @@ impl Core {
             let still = |(&(id, _), run): (&super::core::RunKey, &super::core::Live)| StillRunning {
                 id,
                 key: Arc::clone(&run.key),
-                name: Arc::clone(&self.handlers[run.handler].name),
+                name: Arc::clone(&self.settings.handlers[run.handler].name),
                 since: self.runtime.elapsed(run.begun),
             };
             state.runs.iter().map(still).collect()

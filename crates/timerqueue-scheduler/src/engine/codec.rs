@@ -94,7 +94,7 @@ impl Core {
     /// A payload as the store keeps it. The error: why it cannot be written.
     pub(crate) fn encoded(&self, payload: &(impl Serialize + ?Sized)) -> Result<String, String> {
         let json = serde_json::to_string(payload).map_err(|error| error.to_string())?;
-        let Some(codec) = &self.codec else { return Ok(json) };
+        let Some(codec) = &self.settings.codec else { return Ok(json) };
         let text = caught(|| codec.encode(&json).map_err(|error| error.to_string()))??;
         serde_json::to_string(&Encoded { text: text.into() }).map_err(|error| error.to_string())
     }
@@ -105,7 +105,7 @@ impl Core {
             return Ok(Cow::Borrowed(payload));
         }
         let encoded: Encoded<'_> = serde_json::from_str(payload).map_err(HandlerError::unreadable)?;
-        let Some(codec) = &self.codec else {
+        let Some(codec) = &self.settings.codec else {
             return Err(HandlerError::of_text("the payload is encoded, and the scheduler has no codec".to_owned()));
         };
         codec.decode(&encoded.text).map(Cow::Owned).map_err(HandlerError::new)

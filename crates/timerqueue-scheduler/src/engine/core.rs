@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -22,8 +22,7 @@ use super::calls::Calls;
 use super::close::Closer;
 use super::codec::Codec;
 use super::handshake::Handshake;
-use super::job::{Call, Handler, Spawner};
-use super::retry::Retry;
+use super::job::Handler;
 use super::runs::{self, Begun, Inside};
 use super::stats::Stats;
 use super::waits::Waits;
@@ -31,8 +30,8 @@ use crate::debug::debug_of;
 use crate::store::gate::{Entered, Gate, Gated, Listener, MOST_CRASHES, SUSPECT, alone_for};
 use crate::store::rules::look;
 use crate::store::{
-    Applied, Claim, Claimed, ClaimedJob, Entry, EntryHandler, Error, Held, History, JobId, Limits, Micros, Notice, Op,
-    Reply, Room, Settled, Store, check_trace,
+    Applied, Claim, Claimed, ClaimedJob, Entry, EntryHandler, Error, Held, JobId, Micros, Notice, Op, Reply, Room,
+    Settled, Store, check_trace,
 };
 use crate::unwind::{caught, quietly};
 
@@ -59,28 +58,25 @@ pub(crate) type Hook = Box<dyn Fn(&super::RunRecord) + Send + Sync>;
 /// Gives the context of the current trace, if there is one.
 pub(crate) type Tracer = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// A handler, as the engine runs it.
-pub(crate) struct Registered {
-    pub(super) name: Arc<str>,
-    pub(super) call: Call,
-    pub(super) parallel: usize,
-    /// Over all nodes.
-    pub(super) limits: Limits,
-    pub(super) limit: Option<Duration>,
-    /// Of an async run whose token was cancelled.
-    pub(super) grace: Duration,
-    pub(super) retry: Retry,
-    pub(super) spawner: Option<Spawner>,
-    /// How long done jobs are kept.
-    pub(super) history: Option<History>,
-}
-
-impl Registered {
-    pub(crate) fn of(handler: Handler, spawner: Option<&Spawner>, all: Option<History>) -> Self {
-        let Handler { name, call, parallel, limits, limit, grace, retry, spawner: own, history } = handler;
-        let (spawner, history) = (own.or_else(|| spawner.cloned()), history.unwrap_or(all));
-        Self { name, call, parallel, limits, limit, grace, retry, spawner, history }
-    }
+/// What a scheduler is built with, and keeps.
+pub(crate) struct Settings {
+    /// With their spawners and histories.
+    pub(crate) handlers: Vec<Handler>,
+    /// The most runs at a time.
+    pub(crate) parallel: usize,
+    /// The most operations without an answer.
+    pub(crate) backlog: usize,
+    /// This scheduler, among those of a store.
+    pub(crate) owner: u64,
+    pub(crate) seed: u64,
+    pub(crate) node_name: Arc<str>,
+    pub(crate) hook: Option<Hook>,
+    pub(crate) codec: Option<Box<dyn Codec>>,
+    /// Gives the context of the trace of a put.
+    pub(crate) tracer: Option<Tracer>,
+    /// The first one is the outermost.
+    pub(crate) around: Vec<Around>,
+    pub(crate) binding: Rule,
 }
 
 /// A run: its job, and the number of its claim. A job may be claimed again before the settle of its
@@ -166,23 +162,10 @@ impl Cancels {
 pub(crate) struct Core {
     pub(crate) runtime: Runtime,
     pub(crate) store: Calls,
-    pub(super) handlers: Vec<Registered>,
+    pub(crate) settings: Settings,
     pub(crate) by_name: HashMap<Arc<str>, usize>,
-    /// The most runs at a time.
-    pub(super) parallel: usize,
-    /// This scheduler, among those of a store.
-    pub(crate) owner: u64,
-    pub(super) seed: u64,
-    pub(super) node_name: Arc<str>,
     /// The store keeps the done jobs of all handlers.
     pub(super) keeps_done: bool,
-    pub(super) hook: Option<Hook>,
-    pub(super) codec: Option<Box<dyn Codec>>,
-    /// Gives the context of the trace of a put.
-    tracer: Option<Tracer>,
-    /// The first one is the outermost.
-    pub(super) around: Vec<Around>,
-    pub(super) binding: Rule,
     /// The share of a new node has been looked for.
     pub(super) has_share: AtomicBool,
     /// The awaited occurrences have been compared with the zone data of this day.
@@ -202,45 +185,14 @@ pub(crate) struct Core {
     behind: OnceLock<Timer>,
 }
 
-/// The parts of a new engine.
-pub(crate) struct Parts {
-    pub(crate) runtime: Runtime,
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) handlers: Vec<Registered>,
-    pub(crate) parallel: usize,
-    pub(crate) backlog: usize,
-    pub(crate) owner: u64,
-    pub(crate) seed: u64,
-    pub(crate) hook: Option<Hook>,
-    pub(crate) codec: Option<Box<dyn Codec>>,
-    pub(crate) tracer: Option<Tracer>,
-    pub(crate) around: Vec<Around>,
-    pub(crate) node_name: Arc<str>,
-    pub(crate) binding: Rule,
-}
-
 impl Core {
-    pub(crate) fn start(parts: Parts) -> Arc<Self> {
-        let Parts {
-            runtime,
-            store,
-            handlers,
-            parallel,
-            backlog,
-            owner,
-            seed,
-            hook,
-            codec,
-            tracer,
-            around,
-            node_name,
-            binding,
-        } = parts;
+    pub(crate) fn start(runtime: Runtime, store: Arc<dyn Store>, settings: Settings) -> Arc<Self> {
+        let handlers = &settings.handlers;
         let by_name = handlers.iter().enumerate().map(|(i, handler)| (Arc::clone(&handler.name), i)).collect();
         let state = State { handshake: Handshake::new(handlers.len()), ..State::default() };
         let core = Arc::new(Self {
             closing: CancellationTokenSource::on(&runtime),
-            backlog: Backlog::new(backlog),
+            backlog: Backlog::new(settings.backlog),
             state: Mutex::new(state),
             waits: Mutex::default(),
             gate: store.gate().map_or_else(Arc::default, Arc::clone),
@@ -250,62 +202,48 @@ impl Core {
             stats: Mutex::default(),
             keys: AtomicU64::new(0),
             keeps_done: store.keeps_done(),
-            node_name: Arc::clone(&node_name),
             store: Calls::new(store, &runtime),
             runtime,
-            handlers,
+            settings,
             by_name,
-            parallel,
-            owner,
-            seed,
-            hook,
-            codec,
-            tracer,
-            around,
-            binding,
             has_share: AtomicBool::new(false),
             knows_zones: AtomicBool::new(false),
         });
-        let pump = |core: &Weak<Self>| {
-            if let Some(core) = core.upgrade() {
-                core.pump();
-            }
-        };
         // The timers hold the engine weakly: a timer that outlives its scheduler does nothing.
         let (wall, running) = (Arc::downgrade(&core), Arc::downgrade(&core));
         let behind = TimerBuilder::on(&core.runtime).start_exclusive(move |_| {
-            if let Some(core) = running.upgrade() {
-                // set again at the end of a claim that is under way
-                core.state.lock().behind_at = None;
+            running.upgrade().into_iter().for_each(|core| {
+                core.state.lock().behind_at = None; // set again at the end of a claim that is under way
                 core.pump();
-            }
+            });
         });
         let _ = core.behind.set(behind);
         let gated = Arc::downgrade(&core);
-        let listener: Arc<Listener> = Arc::new(move |told| {
-            if let Some(core) = gated.upgrade() {
-                core.gated(told);
-            }
-        });
+        let listener: Arc<Listener> =
+            Arc::new(move |told| gated.upgrade().into_iter().for_each(|core| core.gated(told)));
         core.gate.listen(&listener);
         let _ = core.listener.set(listener);
         let notices = Arc::downgrade(&core);
         core.store.watch(Arc::new(move |notice| notices.upgrade().is_some_and(|core| core.notice(notice))));
-        core.store.enter(Arc::new(core.entry(node_name)));
+        core.store.enter(Arc::new(core.entry()));
         // The first claim finds the jobs that the store has already.
         let now = core.runtime.wall_now();
-        let _ = core.timer.set(WallTimer::on(&core.runtime, now, move |_| pump(&wall)));
+        let timer = WallTimer::on(&core.runtime, now, move |_| {
+            wall.upgrade().into_iter().for_each(|core| core.pump());
+        });
+        let _ = core.timer.set(timer);
         core
     }
 
     /// What the store is told of this scheduler.
-    fn entry(&self, name: Arc<str>) -> Entry {
-        let handler = |handler: &Registered| EntryHandler {
+    fn entry(&self) -> Entry {
+        let Settings { owner, node_name, handlers, .. } = &self.settings;
+        let handler = |handler: &Handler| EntryHandler {
             name: Arc::clone(&handler.name),
             parallel: handler.parallel,
             limits: handler.limits,
         };
-        Entry { owner: self.owner, name, handlers: self.handlers.iter().map(handler).collect() }
+        Entry { owner: *owner, name: Arc::clone(node_name), handlers: handlers.iter().map(handler).collect() }
     }
 
     /// A store tells. False: no more notices, please.
@@ -333,7 +271,7 @@ impl Core {
                 true
             }
             Notice::Joined(owner) => {
-                if owner == self.owner {
+                if owner == self.settings.owner {
                     self.has_share.store(false, Ordering::Relaxed);
                 }
                 true
@@ -459,12 +397,12 @@ impl Core {
 
     /// `open`: jobs may begin.
     fn claim_of(&self, state: &mut State, open: bool) -> Claim {
-        let most = self.handlers.iter().map(|handler| if open { handler.parallel } else { 0 });
-        let (places, left) = state.handshake.begin_claim(most, if open { self.parallel } else { 0 });
-        let room = |(handler, &places): (&Registered, &usize)| Room { name: Arc::clone(&handler.name), places };
+        let most = self.settings.handlers.iter().map(|handler| if open { handler.parallel } else { 0 });
+        let (places, left) = state.handshake.begin_claim(most, if open { self.settings.parallel } else { 0 });
+        let room = |(handler, &places): (&Handler, &usize)| Room { name: Arc::clone(&handler.name), places };
         Claim {
-            owner: self.owner,
-            rooms: self.handlers.iter().zip(places).map(room).collect(),
+            owner: self.settings.owner,
+            rooms: self.settings.handlers.iter().zip(places).map(room).collect(),
             at_most: left.min(BATCH),
         }
     }
@@ -511,7 +449,7 @@ impl Core {
         state.cancels.end(request);
         let is_beyond = next_schedule.is_some() && now >= Micros::BEYOND_SCHEDULES;
         // Behind a closed gate due jobs are no reason to look: the gate tells when it opens.
-        let parallel = if open { self.parallel } else { 0 };
+        let parallel = if open { self.settings.parallel } else { 0 };
         let set = state.handshake.end_claim(next_job, next_schedule.filter(|_| !is_beyond), parallel);
         self.set(&mut state, set);
         if is_beyond {
@@ -644,9 +582,7 @@ impl Core {
     fn runs_alone(&self, ticket: u64, crashes: u32) {
         let gate = Arc::downgrade(&self.gate);
         OnceTimer::on(&self.runtime, alone_for(crashes), move |_| {
-            if let Some(gate) = gate.upgrade() {
-                gate.let_others_in(ticket);
-            }
+            gate.upgrade().into_iter().for_each(|gate| gate.let_others_in(ticket));
         })
         .detach();
     }
@@ -663,9 +599,7 @@ impl Core {
         }
         let core = Arc::downgrade(self);
         OnceTimer::on(&self.runtime, patience, move |_| {
-            if let Some(core) = core.upgrade() {
-                core.give_up_waiting(Some(ticket));
-            }
+            core.upgrade().into_iter().for_each(|core| core.give_up_waiting(Some(ticket)));
         })
         .detach();
         // The last run may have ended before.
@@ -773,8 +707,8 @@ impl Core {
             let mut state = self.state.lock();
             state.handshake.may_hand_over(handler).then(|| state.cancels.begin())?
         };
-        let room = Room { name: Arc::clone(&self.handlers[handler].name), places: 1 };
-        Some((Claim { owner: self.owner, rooms: vec![room], at_most: 1 }, request))
+        let room = Room { name: Arc::clone(&self.settings.handlers[handler].name), places: 1 };
+        Some((Claim { owner: self.settings.owner, rooms: vec![room], at_most: 1 }, request))
     }
 
     /// A run gives its place to another one.
@@ -888,14 +822,14 @@ impl Core {
 
     /// The context of the trace of a put on this thread. One that no store accepts is left out.
     pub(crate) fn current_trace(&self) -> Option<Arc<str>> {
-        let context = caught(self.tracer.as_ref()?).ok().flatten();
+        let context = caught(self.settings.tracer.as_ref()?).ok().flatten();
         context.filter(|context| check_trace(context).is_ok()).map(Into::into)
     }
 
     /// A key for a job without one.
     pub(crate) fn new_key(&self) -> Arc<str> {
         let number = self.keys.fetch_add(1, Ordering::Relaxed);
-        format!("{:016x}-{number}", self.owner).into()
+        format!("{:016x}-{number}", self.settings.owner).into()
     }
 
     /// The name, shared with the handler's where there is one.
@@ -926,9 +860,9 @@ fn backoff(failures: u32) -> Duration {
 impl Drop for Core {
     /// The last reference may be a run's, in an executor: code of users is dropped without a panic.
     fn drop(&mut self) {
-        let Self { handlers, hook, codec, tracer, around, binding, .. } = self;
+        let Settings { handlers, hook, codec, tracer, around, binding, .. } = &mut self.settings;
         handlers.drain(..).for_each(|handler| {
-            let Registered { call, spawner, .. } = handler;
+            let Handler { call, spawner, .. } = handler;
             quietly(|| drop(call));
             quietly(|| drop(spawner));
         });
@@ -940,4 +874,4 @@ impl Drop for Core {
     }
 }
 
-debug_of!(Core, |core| owner: core.owner);
+debug_of!(Core, |core| owner: core.settings.owner);

@@ -26,8 +26,8 @@ impl Core {
     /// Once after the start and once a day: schedules that by the zone data of now wait for another
     /// occurrence are looked at, page by page.
     pub(super) fn renew_zones(self: &Arc<Self>) {
-        if !self.handlers.is_empty() && !self.knows_zones.swap(true, Ordering::Relaxed) {
-            for handler in &self.handlers {
+        if !self.settings.handlers.is_empty() && !self.knows_zones.swap(true, Ordering::Relaxed) {
+            for handler in &self.settings.handlers {
                 self.renew_zones_behind(&handler.name, JobId(0));
             }
         }

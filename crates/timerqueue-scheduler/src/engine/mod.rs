@@ -36,9 +36,8 @@ pub use self::runs::RunRecord;
 pub use self::stats::Stats;
 pub use self::waits::JobEnd;
 
-pub(crate) use self::around::Around;
 pub(crate) use self::binding::Rule;
-pub(crate) use self::core::{Core, Hook, Parts, Registered, Tracer};
+pub(crate) use self::core::{Core, Settings};
 pub(crate) use self::job::{Call, Spawner};
 pub(crate) use self::operations::wrong_answer;
 #[cfg(test)]

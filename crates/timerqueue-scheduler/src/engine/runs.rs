@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use timerqueue::{CancellationTokenSource, Delay, Due, Timestamp};
 
-use super::core::{Core, Registered, RunKey, run_key};
-use super::job::{Answer, Async, BoxFuture, Call, Failure, Outcome, Run, RunInner, Spawner, contained};
+use super::core::{Core, RunKey, run_key};
+use super::job::{Answer, Async, BoxFuture, Call, Failure, Handler, Outcome, Run, RunInner, Spawner, contained};
 use super::pending::block_on;
 use super::retry::{Failed, HandlerError, mixed};
 use crate::store::gate::MOST_CRASHES;
@@ -118,11 +118,11 @@ impl RunInner {
 impl Core {
     /// What becomes of a job of a handler that is done.
     fn done_verdict(&self, handler: usize, result: Option<Arc<str>>) -> Verdict {
-        let history = self.handlers[handler].history;
+        let history = self.settings.handlers[handler].history.flatten();
         if history.is_none() && result.is_none() && !self.keeps_done {
             return Verdict::Done;
         }
-        let node = Some(Arc::clone(&self.node_name));
+        let node = Some(Arc::clone(&self.settings.node_name));
         Verdict::Kept(Box::new(Keep { history: history.unwrap_or_default(), node, result }))
     }
 }
@@ -145,7 +145,7 @@ impl Core {
     /// nothing else to do, so a blocking handler runs on it.
     pub(super) fn run(self: &Arc<Self>, begun: Begun, here: bool) {
         let Begun { job, handler, source } = begun;
-        let registered = &self.handlers[handler];
+        let registered = &self.settings.handlers[handler];
         let (held, limit, grace) = (job.held, job.terms.limit.or(registered.limit), registered.grace);
         let failure: Option<fn() -> Failure> = match &job {
             job if job.expired => Some(|| Failure::Expired),
@@ -191,7 +191,7 @@ impl Core {
                     let inside = Inside::enter(&guard.run.core, held);
                     #[cfg(feature = "tracing")]
                     let span = guard.span().entered();
-                    let called = || match guard.run.core.around.is_empty() {
+                    let called = || match guard.run.core.settings.around.is_empty() {
                         true => call(&run),
                         false => {
                             let inner = run.clone();
@@ -338,7 +338,7 @@ impl Guard {
         #[cfg(feature = "tracing")]
         self.trace(record);
         let RunInner { core, job, .. } = &*self.run;
-        let Some(hook) = &core.hook else { return };
+        let Some(hook) = &core.settings.hook else { return };
         let (key, name) = (Arc::clone(&job.key), Arc::clone(&job.name));
         let record = RunRecord { id: job.held.id, key, name, run: record.clone() };
         hook(&record);
@@ -349,7 +349,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.finished {
             let RunInner { core, job, handler, .. } = &*self.run;
-            if core.handlers[*handler].spawner.as_ref().is_some_and(Spawner::drops_at_its_end) {
+            if core.settings.handlers[*handler].spawner.as_ref().is_some_and(Spawner::drops_at_its_end) {
                 core.stop();
             }
             let (closes, begun) = (core.closing.is_cancelled(), self.begun.is_some());
@@ -388,8 +388,8 @@ impl Core {
         if error.is_permanent() {
             return None;
         }
-        let Registered { name, retry, .. } = &self.handlers[*handler];
-        let random = mixed(self.seed, job.held.id.0, job.attempt);
+        let Handler { name, retry, .. } = &self.settings.handlers[*handler];
+        let random = mixed(self.settings.seed, job.held.id.0, job.attempt);
         let attempt = job.attempt.saturating_sub(job.crashes);
         let wait = retry.wait_of(job.terms.attempts, attempt, random);
         retry.decide(&Failed { key: &job.key, name, attempt, wait, error })
@@ -420,7 +420,7 @@ impl Running {
     fn poll_handler(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
         if let Some((call, run)) = self.start.take() {
             let core = Arc::clone(&run.inner.core);
-            let started = contained(|| match core.around.is_empty() {
+            let started = contained(|| match core.settings.around.is_empty() {
                 true => call(run),
                 false => {
                     let inner = run.clone();

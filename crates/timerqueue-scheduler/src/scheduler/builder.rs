@@ -12,8 +12,7 @@ use super::Scheduler;
 use super::error::StartError;
 use crate::debug::debug_of;
 use crate::engine::{
-    Around, Binding, Call, Codec, Core, Handler, Hook, IntoOutcome, Job, Next, Parts, Registered, Rule, Run, RunRecord,
-    Spawner, Tracer,
+    Binding, Call, Codec, Core, Handler, IntoOutcome, Job, Next, Rule, Run, RunRecord, Settings, Spawner,
 };
 #[cfg(feature = "sqlite")]
 use crate::store::SqliteStore;
@@ -50,18 +49,10 @@ pub struct Builder {
     store: Option<Arc<dyn Store>>,
     #[cfg(feature = "sqlite")]
     file: Option<std::path::PathBuf>,
-    handlers: Vec<Handler>,
+    /// Of the handlers that name none.
     spawner: Option<Spawner>,
-    parallel: usize,
-    backlog: usize,
     history: Option<History>,
-    seed: Option<u64>,
-    hook: Option<Hook>,
-    codec: Option<Box<dyn Codec>>,
-    tracer: Option<Tracer>,
-    around: Vec<Around>,
-    node_name: Option<Arc<str>>,
-    binding: Rule,
+    settings: Settings,
 }
 
 impl Builder {
@@ -70,23 +61,28 @@ impl Builder {
     pub const BACKLOG: usize = 65_536;
 
     pub(super) fn new() -> Self {
+        let random = RandomState::new();
+        let settings = Settings {
+            handlers: Vec::new(),
+            parallel: usize::MAX,
+            backlog: Self::BACKLOG,
+            owner: random.hash_one(1),
+            seed: random.hash_one(2),
+            node_name: default_name(),
+            hook: None,
+            codec: None,
+            tracer: None,
+            around: Vec::new(),
+            binding: Rule::default(),
+        };
         Self {
             runtime: None,
             store: None,
             #[cfg(feature = "sqlite")]
             file: None,
-            handlers: Vec::new(),
             spawner: None,
-            parallel: usize::MAX,
-            backlog: Self::BACKLOG,
             history: None,
-            seed: None,
-            hook: None,
-            codec: None,
-            tracer: None,
-            around: Vec::new(),
-            node_name: None,
-            binding: Rule::default(),
+            settings,
         }
     }
 
@@ -148,7 +144,7 @@ impl Builder {
 
     /// A handler with its limits.
     pub fn register(mut self, handler: Handler) -> Self {
-        self.handlers.push(handler);
+        self.settings.handlers.push(handler);
         self
     }
 
@@ -222,7 +218,7 @@ impl Builder {
     /// The most runs at a time, of all handlers. Zero counts as one. Default: the sum of the
     /// handlers' limits. With such a limit a slow handler can keep places from others.
     pub fn parallel(mut self, runs: usize) -> Self {
-        self.parallel = runs.max(1);
+        self.settings.parallel = runs.max(1);
         self
     }
 
@@ -242,7 +238,7 @@ impl Builder {
     /// # drop(builder);
     /// ```
     pub fn backlog(mut self, operations: usize) -> Self {
-        self.backlog = operations.max(1);
+        self.settings.backlog = operations.max(1);
         self
     }
 
@@ -255,21 +251,21 @@ impl Builder {
 
     /// The seed of the random part of waits between attempts. Default: random for each scheduler.
     pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
+        self.settings.seed = seed;
         self
     }
 
     /// The name of this scheduler among the [nodes](Scheduler::nodes) of the store, for people.
     /// Need not be unique. Default: the name of the host and the number of the process.
     pub fn node_name(mut self, name: &str) -> Self {
-        self.node_name = Some(name.into());
+        self.settings.node_name = name.into();
         self
     }
 
     /// The rule by which this scheduler binds [groups](crate::Put::group) to nodes. Default:
     /// [`Rendezvous`](crate::Rendezvous). Nodes may have different rules: the first choice counts.
     pub fn binding(mut self, rule: impl Binding) -> Self {
-        self.binding = Rule { rule: Box::new(rule), is_own: true };
+        self.settings.binding = Rule { rule: Box::new(rule), is_own: true };
         self
     }
 
@@ -277,7 +273,7 @@ impl Builder {
     /// panic is ignored. A close that the hook calls does not wait for the run. A second call of
     /// this method replaces the hook.
     pub fn on_run_end(mut self, hook: impl Fn(&RunRecord) + Send + Sync + 'static) -> Self {
-        self.hook = Some(Box::new(hook));
+        self.settings.hook = Some(Box::new(hook));
         self
     }
 
@@ -352,7 +348,7 @@ impl Builder {
         F: Future<Output = R> + Send + 'static,
         R: IntoOutcome,
     {
-        self.around.push(Arc::new(move |run, next| {
+        self.settings.around.push(Arc::new(move |run, next| {
             let ended = hook(run, next);
             Box::pin(async move { ended.await.into_outcome() })
         }));
@@ -382,14 +378,14 @@ impl Builder {
     /// # drop(builder);
     /// ```
     pub fn trace_puts(mut self, current: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
-        self.tracer = Some(Box::new(current));
+        self.settings.tracer = Some(Box::new(current));
         self
     }
 
     /// Encodes the payloads that this scheduler puts, and decodes those that its handlers read.
     /// Default: payloads are JSON in the store. [`Codec`] says what one may be, and has an example.
     pub fn codec(mut self, codec: impl Codec) -> Self {
-        self.codec = Some(Box::new(codec));
+        self.settings.codec = Some(Box::new(codec));
         self
     }
 
@@ -398,18 +394,18 @@ impl Builder {
     /// # Errors
     ///
     /// [`StartError`].
-    #[cfg_attr(not(feature = "tokio"), allow(unused_mut))]
     pub fn start(mut self) -> Result<Scheduler, StartError> {
         let needs_spawner = |handler: &Handler| matches!(handler.call, Call::Async(_)) && handler.spawner.is_none();
         #[cfg(feature = "tokio")]
-        if self.spawner.is_none() && self.handlers.iter().any(needs_spawner) {
+        if self.spawner.is_none() && self.settings.handlers.iter().any(needs_spawner) {
             // That whose context this is.
             self.spawner = tokio::runtime::Handle::try_current().ok().map(Spawner::Tokio);
         }
-        for (at, handler) in self.handlers.iter().enumerate() {
+        let handlers = &self.settings.handlers;
+        for (at, handler) in handlers.iter().enumerate() {
             let name = || handler.name.as_ref().to_owned();
             check_name(&handler.name).map_err(|reason| StartError::InvalidName { name: name(), reason })?;
-            if self.handlers[..at].iter().any(|other| other.name == handler.name) {
+            if handlers[..at].iter().any(|other| other.name == handler.name) {
                 return Err(StartError::DuplicateHandler { name: name() });
             }
             if needs_spawner(handler) && self.spawner.is_none() {
@@ -430,29 +426,14 @@ impl Builder {
         };
         #[cfg(not(feature = "sqlite"))]
         let own: Option<Arc<dyn Store>> = None;
-        let random = RandomState::new();
-        let (spawner, history) = (self.spawner, self.history);
-        let core = Core::start(Parts {
-            store: self.store.or(own).unwrap_or_else(|| Arc::new(MemoryStore::own(&runtime))),
-            handlers: self
-                .handlers
-                .into_iter()
-                .map(|handler| Registered::of(handler, spawner.as_ref(), history))
-                .collect(),
-            parallel: self.parallel,
-            backlog: self.backlog,
-            owner: random.hash_one(1),
-            seed: self.seed.unwrap_or_else(|| random.hash_one(2)),
-            hook: self.hook,
-            codec: self.codec,
-            tracer: self.tracer,
-            around: self.around,
-            node_name: self.node_name.unwrap_or_else(default_name),
-            binding: self.binding,
-            runtime,
-        });
+        for handler in &mut self.settings.handlers {
+            handler.spawner = handler.spawner.take().or_else(|| self.spawner.clone());
+            handler.history.get_or_insert(self.history);
+        }
+        let store = self.store.or(own).unwrap_or_else(|| Arc::new(MemoryStore::own(&runtime)));
+        let core = Core::start(runtime, store, self.settings);
         #[cfg(feature = "tokio")]
-        if let Some(Spawner::Tokio(handle)) = &spawner {
+        if let Some(Spawner::Tokio(handle)) = &self.spawner {
             core.stop_with(handle);
         }
         Ok(Scheduler::owning(core))
@@ -466,4 +447,4 @@ fn default_name() -> Arc<str> {
     format!("{}:{}", host.as_deref().unwrap_or("host").trim(), std::process::id()).into()
 }
 
-debug_of!(Builder, |builder| store: builder.store, handlers: builder.handlers, parallel: builder.parallel);
+debug_of!(Builder, |builder| store: builder.store, handlers: builder.settings.handlers, parallel: builder.settings.parallel);

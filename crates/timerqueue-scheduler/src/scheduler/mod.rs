@@ -772,7 +772,7 @@ impl Scheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn nodes(&self) -> Pending<Vec<Node>> {
-        self.core.look_up(Scan::Nodes { owner: self.core.owner }, only!(Scanned::Nodes(nodes) => nodes))
+        self.core.look_up(Scan::Nodes { owner: self.core.settings.owner }, only!(Scanned::Nodes(nodes) => nodes))
     }
 
     /// Whether the scheduler was closed, or its last owner dropped.

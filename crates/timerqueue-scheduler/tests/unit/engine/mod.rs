@@ -437,7 +437,7 @@ fn a_run_that_was_lost_is_counted_where_its_place_is_given_on() {
     // Its lease was none of the store's, so a change of the row stands for the claim of another
     // scheduler.
     let held = rig.scheduler.core.state.lock().runs.keys().next().map(|&(_, claim)| claim).unwrap();
-    let held = crate::store::Held { id, owner: rig.scheduler.core.owner, claim: held };
+    let held = crate::store::Held { id, owner: rig.scheduler.core.settings.owner, claim: held };
     let end = crate::store::Settle { held, verdict: crate::store::Verdict::Dead, record: None };
     let applied = answered(|reply| rig.gate.store.apply(vec![Op::Settle(Box::new(end))], reply));
     assert_eq!(applied, [Applied::Held(true)]);
@@ -471,7 +471,7 @@ fn a_claim_whose_lease_has_ended_before_its_answer_starts_nothing() {
         rig.go();
         rig.clock.stall(if late { LEASE } else { LEASE - Duration::from_micros(1) });
         if late {
-            rig.gate.store.end_member(rig.scheduler.core.owner);
+            rig.gate.store.end_member(rig.scheduler.core.settings.owner);
         }
         let room = crate::store::Room { name: "hold".into(), places: 1 };
         let claim = Claim { owner: 99, rooms: vec![room], at_most: 1 };
