@@ -312,10 +312,8 @@ impl Run {
     /// ```
     pub fn save_progress(&self, value: &impl Serialize) -> Pending<bool> {
         let RunInner { core, job, .. } = &*self.inner;
-        match serde_json::to_string(value) {
-            Err(error) => Pending::ready(Err(Error::NotSerializable { reason: error.to_string() })),
-            Ok(json) => core.save_progress(job.held, json.into()),
-        }
+        let json = serde_json::to_string(value).map_err(|error| Error::NotSerializable { reason: error.to_string() });
+        Pending::begun(json.map(|json| core.save_progress(job.held, json.into())))
     }
 
     /// A text that all attempts at this run share, and no other run has: for calls elsewhere that

@@ -39,6 +39,6 @@ pub use self::waits::JobEnd;
 pub(crate) use self::binding::Rule;
 pub(crate) use self::core::{Core, Settings};
 pub(crate) use self::job::{Call, Spawner};
-pub(crate) use self::operations::wrong_answer;
+pub(crate) use self::operations::{only, picked};
 #[cfg(test)]
 pub(crate) use self::retry::mixed;

@@ -10,6 +10,17 @@ use super::pending::Pending;
 use crate::store::reply::Awaited;
 use crate::store::{Applied, Error, Fault, Held, Op, Reply, Scan, Scanned};
 
+/// Picks what an answer has, if it is the one that was asked for.
+macro_rules! only {
+    ($answer:pat => $has:expr) => {
+        move |answer| match answer {
+            $answer => Some($has),
+            _ => None,
+        }
+    };
+}
+pub(crate) use only;
+
 /// Whether the runtime belongs to the parent of this process.
 fn is_forked(runtime: &Runtime) -> bool {
     matches!(runtime.enter(Runtime::try_current), Err(RuntimeError::Forked))
@@ -28,11 +39,7 @@ impl Core {
         waits: bool,
         pick: impl FnOnce(Applied) -> Option<T> + Send + 'static,
     ) -> Pending<T> {
-        self.mutate_all(vec![op], waits, move |applied| match applied.into_iter().next() {
-            Some(Applied::Invalid(invalid)) => Err(invalid.into()),
-            Some(applied) => pick(applied).ok_or_else(wrong_answer),
-            None => Err(wrong_answer()),
-        })
+        self.mutate_all(vec![op], waits, move |applied| picked(applied.into_iter().next(), pick))
     }
 
     /// Applies operations in one commit. `waits`: for room among those that are not answered.
@@ -79,11 +86,9 @@ impl Core {
     pub(crate) fn save_progress(self: &Arc<Self>, held: Held, progress: Arc<str>) -> Pending<bool> {
         let (completer, pending) = Pending::new(&self.runtime);
         let reply = Reply::new(move |applied: Result<Vec<Applied>, Error>| {
-            completer.complete(applied.and_then(|applied| match applied.first() {
-                Some(Applied::Held(held)) => Ok(*held),
-                Some(Applied::Invalid(invalid)) => Err((*invalid).into()),
-                _ => Err(wrong_answer()),
-            }));
+            completer.complete(
+                applied.and_then(|applied| picked(applied.into_iter().next(), only!(Applied::Held(held) => held))),
+            );
         });
         self.store.apply(vec![Op::Progress { held, progress }], reply);
         pending
@@ -104,6 +109,14 @@ impl Core {
     }
 }
 
-pub(crate) fn wrong_answer() -> Error {
+/// What the answer to an operation says.
+pub(crate) fn picked<T>(applied: Option<Applied>, pick: impl FnOnce(Applied) -> Option<T>) -> Result<T, Error> {
+    match applied {
+        Some(Applied::Invalid(invalid)) => Err(invalid.into()),
+        applied => applied.and_then(pick).ok_or_else(wrong_answer),
+    }
+}
+
+pub(super) fn wrong_answer() -> Error {
     Error::Store { fault: Fault::Other, reason: "an answer of another kind".into() }
 }

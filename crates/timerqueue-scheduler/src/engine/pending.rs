@@ -48,35 +48,35 @@ use crate::unwind::quietly;
 /// ```
 #[must_use = "the answer may be an error; the operation is under way in any case"]
 pub struct Pending<T> {
-    slot: Arc<Slot<T>>,
+    slot: Arc<Mutex<Slot<T>>>,
     runtime: Option<Runtime>,
 }
 
 struct Slot<T> {
-    state: Mutex<SlotState<T>>,
-}
-
-struct SlotState<T> {
     answer: Option<Result<T, Error>>,
     waker: Option<Waker>,
 }
 
 /// Completes a [`Pending`], once. Dropped before: [`Error::Closed`].
 pub(crate) struct Completer<T> {
-    slot: Option<Arc<Slot<T>>>,
+    slot: Option<Arc<Mutex<Slot<T>>>>,
 }
 
 impl<T> Pending<T> {
     /// An answer to come.
     pub(crate) fn new(runtime: &Runtime) -> (Completer<T>, Self) {
-        let slot = Arc::new(Slot { state: Mutex::new(SlotState { answer: None, waker: None }) });
+        let slot = Arc::new(Mutex::new(Slot { answer: None, waker: None }));
         (Completer { slot: Some(Arc::clone(&slot)) }, Self { slot, runtime: Some(runtime.clone()) })
     }
 
     /// An answer that is there.
     pub(crate) fn ready(answer: Result<T, Error>) -> Self {
-        let state = SlotState { answer: Some(answer), waker: None };
-        Self { slot: Arc::new(Slot { state: Mutex::new(state) }), runtime: None }
+        Self { slot: Arc::new(Mutex::new(Slot { answer: Some(answer), waker: None })), runtime: None }
+    }
+
+    /// The answer to what was begun, or why it was not.
+    pub(crate) fn begun(begun: Result<Self, impl Into<Error>>) -> Self {
+        begun.unwrap_or_else(|error| Self::ready(Err(error.into())))
     }
 
     /// Blocks the thread until the answer is there. If the scheduler's runtime is on a manual
@@ -96,7 +96,7 @@ impl<T> Pending<T> {
     }
 
     fn taken(&self) -> Option<Result<T, Error>> {
-        self.slot.state.lock().answer.take()
+        self.slot.lock().answer.take()
     }
 }
 
@@ -133,13 +133,13 @@ impl<T> Future for Pending<T> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut replaced = None; // a waker is dropped after unlocking
         let mut waker = Some(context.waker().clone());
-        let mut state = self.slot.state.lock();
-        match state.answer.take() {
+        let mut slot = self.slot.lock();
+        match slot.answer.take() {
             Some(answer) => Poll::Ready(answer),
             None => {
-                std::mem::swap(&mut replaced, &mut state.waker);
-                state.waker = waker.take();
-                drop(state);
+                std::mem::swap(&mut replaced, &mut slot.waker);
+                slot.waker = waker.take();
+                drop(slot);
                 Poll::Pending
             }
         }
@@ -170,9 +170,9 @@ impl<T> Completer<T> {
     fn put(&mut self, answer: Result<T, Error>) {
         let Some(slot) = self.slot.take() else { return };
         let waker = {
-            let mut state = slot.state.lock();
-            state.answer = Some(answer);
-            state.waker.take()
+            let mut slot = slot.lock();
+            slot.answer = Some(answer);
+            slot.waker.take()
         };
         if let Some(waker) = waker {
             quietly(|| waker.wake());

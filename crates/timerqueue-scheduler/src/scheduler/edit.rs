@@ -8,7 +8,7 @@ use timerqueue::Due;
 
 use super::{Scheduler, cancelled, changed};
 use crate::debug::debug_of;
-use crate::engine::{Core, Pending};
+use crate::engine::Pending;
 use crate::store::{Cancel, Change, Edit, Error, Expiry, JobId, Mutation, Op, Term};
 
 /// Which job is to be changed.
@@ -61,51 +61,48 @@ impl<'a> EditJob<'a> {
         Self { scheduler, target, edit: Ok(Edit::default()) }
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Edit, &Core) -> Result<(), Error>) -> Self {
-        self.edit = self.edit.and_then(|mut edit| change(&mut edit, &self.scheduler.core).map(|()| edit));
+    /// Sets a part. The first error stays.
+    fn set<T>(mut self, part: Result<T, impl Into<Error>>, set: impl FnOnce(&mut Edit, T)) -> Self {
+        match (&mut self.edit, part) {
+            (Ok(edit), Ok(part)) => set(edit, part),
+            (Ok(_), Err(error)) => self.edit = Err(error.into()),
+            (Err(_), _) => {}
+        }
         self
     }
 
+    fn with(self, set: impl FnOnce(&mut Edit)) -> Self {
+        self.set(Ok::<_, Error>(()), |edit, ()| set(edit))
+    }
+
     fn term(self, term: Term) -> Self {
-        self.with(|edit, _| {
-            edit.terms.push(term);
-            Ok(())
-        })
+        self.with(|edit| edit.terms.push(term))
     }
 
     /// Another payload, which is written as JSON in this call. Of a recurring job, that of its runs
     /// to come.
     pub fn payload(self, payload: &(impl Serialize + ?Sized)) -> Self {
         let json = self.scheduler.core.encoded(payload).map_err(|reason| Error::NotSerializable { reason });
-        self.with(|edit, _| json.map(|json| edit.payload = Some(json.into())))
+        self.set(json, |edit, json| edit.payload = Some(json.into()))
     }
 
     /// Another [priority](crate::Put::priority). Of a recurring job, that of its runs to come.
     pub fn priority(self, priority: i8) -> Self {
-        self.with(|edit, _| {
-            edit.priority = Some(priority);
-            Ok(())
-        })
+        self.with(|edit| edit.priority = Some(priority))
     }
 
     /// Another due time, as by [`Scheduler::move_to`]. Not of a recurring job:
     /// [`Change::WrongKind`], and nothing is changed.
     pub fn due(self, due: impl Into<Due>) -> Self {
-        let due = due.into();
-        self.with(|edit, core| {
-            edit.when = Some(core.when(due)?);
-            Ok(())
-        })
+        let when = self.scheduler.core.when(due.into());
+        self.set(when, |edit, when| edit.when = Some(when))
     }
 
     /// Another [last instant](crate::Put::expires) at which the job begins. Not of a recurring job:
     /// [`Invalid::ExpiresWithSchedule`](crate::store::Invalid::ExpiresWithSchedule).
     pub fn expires(self, last: impl Into<Due>) -> Self {
-        let last = last.into();
-        self.with(|edit, core| {
-            edit.expires = Some(Some(Expiry::At(core.when(last)?)));
-            Ok(())
-        })
+        let when = self.scheduler.core.when(last.into());
+        self.set(when, |edit, when| edit.expires = Some(Some(Expiry::At(when))))
     }
 
     /// As [`expires`](Self::expires), by a time after the due time, which may be another one
@@ -113,10 +110,7 @@ impl<'a> EditJob<'a> {
     /// however late it is.
     pub fn expires_after(self, after_due: impl Into<Option<Duration>>) -> Self {
         let expires = after_due.into().map(Expiry::AfterDue);
-        self.with(|edit, _| {
-            edit.expires = Some(expires);
-            Ok(())
-        })
+        self.with(|edit| edit.expires = Some(expires))
     }
 
     /// Whether the job is begun [at most once](crate::Put::at_most_once) from now on: one that has
@@ -156,10 +150,8 @@ impl<'a> EditJob<'a> {
     ///
     /// [`Error::Closed`], [`Error::Invalid`], [`Error::NotSerializable`], [`Error::Store`].
     pub fn send(self) -> Pending<Change> {
-        match self.edit {
-            Ok(edit) => self.scheduler.mutate(self.target.op(Mutation::Edit(Box::new(edit))), changed),
-            Err(error) => Pending::ready(Err(error)),
-        }
+        let op = self.edit.map(|edit| self.target.op(Mutation::Edit(Box::new(edit))));
+        Pending::begun(op.map(|op| self.scheduler.mutate(op, changed)))
     }
 }
 
@@ -213,10 +205,7 @@ impl<'a> ById<'a> {
 
     /// As [`Scheduler::move_to`].
     pub fn move_to(self, due: impl Into<Due>) -> Pending<Change> {
-        match self.scheduler.core.when(due.into()) {
-            Ok(when) => self.change(Mutation::Move(when)),
-            Err(invalid) => Pending::ready(Err(invalid.into())),
-        }
+        Pending::begun(self.scheduler.core.when(due.into()).map(|when| self.change(Mutation::Move(when))))
     }
 
     /// As [`Scheduler::run_now`].

@@ -13,13 +13,13 @@ use std::sync::atomic::Ordering;
 
 use timerqueue::Due;
 
-use super::put::{Put, placed_of};
-use super::{Scheduler, changed, key_op};
+use super::put::Put;
+use super::{Scheduler, cancelled, changed, key_op, placed};
 #[cfg(doc)]
 use crate::Outcome;
 #[cfg(feature = "postgres")]
 use crate::debug::debug_of;
-use crate::engine::{Core, Run, wrong_answer};
+use crate::engine::{Core, Run, only, picked};
 #[cfg(feature = "postgres")]
 use crate::store::Statement;
 use crate::store::{Applied, Cancel, Change, Error, Mutation, Op, Placed};
@@ -53,7 +53,7 @@ pub trait Joint: sealed::Sealed + Sized {
     fn join<T: Send + 'static>(self, asked: Asked<'_, T>) -> Self::Answer<T>;
 }
 
-type Reader<T> = Box<dyn FnOnce(Applied) -> Result<T, Error> + Send>;
+type Reader<T> = Box<dyn FnOnce(Option<Applied>) -> Result<T, Error> + Send>;
 
 /// An operation, and what its answer means.
 #[doc(hidden)]
@@ -61,6 +61,12 @@ pub struct Asked<'a, T> {
     core: &'a Core,
     op: Result<Op, Error>,
     read: Reader<T>,
+}
+
+impl<'a, T: 'static> Asked<'a, T> {
+    fn new(core: &'a Core, op: Result<Op, Error>, pick: fn(Applied) -> Option<T>) -> Self {
+        Self { core, op, read: Box::new(move |applied| picked(applied, pick)) }
+    }
 }
 
 #[cfg(feature = "sqlite")]
@@ -72,7 +78,7 @@ impl Joint for &rusqlite::Transaction<'_> {
 
     fn join<T: Send + 'static>(self, asked: Asked<'_, T>) -> Result<T, Error> {
         let applied = asked.core.store.apply_in(self, vec![asked.op?])?;
-        (asked.read)(applied.into_iter().next().ok_or_else(wrong_answer)?)
+        (asked.read)(applied.into_iter().next())
     }
 }
 
@@ -151,7 +157,7 @@ impl<T> Sql<T> {
     ///
     /// [`Error::Store`] if it is not the answer to this statement.
     pub fn answer(self, text: &str) -> Result<T, Error> {
-        (self.read)(Statement::applied(text).ok_or_else(wrong_answer)?)
+        (self.read)(Statement::applied(text))
     }
 }
 
@@ -235,7 +241,7 @@ impl<'a> Put<'a> {
 
     fn asked(self) -> Asked<'a, Placed> {
         let core = self.core;
-        Asked { core, op: self.op(core), read: Box::new(placed_of) }
+        Asked::new(core, self.op(core), placed)
     }
 }
 
@@ -315,21 +321,12 @@ impl Scheduler {
     }
 
     fn asked_cancel(&self, key: &str) -> Asked<'_, Cancel> {
-        let read = |applied| match applied {
-            Applied::Cancel(cancel) => Ok(cancel),
-            Applied::Invalid(invalid) => Err(invalid.into()),
-            _ => Err(wrong_answer()),
-        };
-        Asked { core: &self.core, op: Ok(key_op(key, Mutation::Cancel)), read: Box::new(read) }
+        Asked::new(&self.core, Ok(key_op(key, Mutation::Cancel)), cancelled)
     }
 
     fn asked_move(&self, key: &str, due: Due) -> Asked<'_, Change> {
         let op = self.core.when(due).map(|when| key_op(key, Mutation::Move(when)));
-        let read = |applied| match applied {
-            Applied::Invalid(invalid) => Err(invalid.into()),
-            applied => changed(applied).ok_or_else(wrong_answer),
-        };
-        Asked { core: &self.core, op: op.map_err(Error::from), read: Box::new(read) }
+        Asked::new(&self.core, op.map_err(Error::from), changed)
     }
 }
 
@@ -419,12 +416,12 @@ impl Run {
 
     fn asked(&self) -> Asked<'_, ()> {
         let (core, inner) = (&self.inner.core, Arc::clone(&self.inner));
-        let read = move |applied| match applied {
-            Applied::Held(true) => {
+        let read = move |applied| match picked(applied, only!(Applied::Held(held) => held))? {
+            true => {
                 inner.settled.store(true, Ordering::Release);
                 Ok(())
             }
-            _ => Err(Error::NotHeld),
+            false => Err(Error::NotHeld),
         };
         Asked { core, op: Ok(core.done(&self.inner)), read: Box::new(read) }
     }

@@ -31,10 +31,10 @@ pub use self::joint::Sql;
 pub use self::put::Put;
 use crate::Schedule;
 use crate::debug::debug_of;
-use crate::engine::{Core, Job, JobEnd, Pending, Report, Run, Stats};
+use crate::engine::{Core, Job, JobEnd, Pending, Report, Run, Stats, only};
 use crate::store::{
     Activity, Applied, Cancel, Change, Counts, FinishedJob, HistoryQuery, JobId, JobInfo, Micros, Mutation, Node, Op,
-    Query, Recurrence, Revive, Scan, Scanned,
+    Placed, Query, Recurrence, Revive, Scan, Scanned,
 };
 #[cfg(doc)]
 use crate::{Error, Handler, History, Retry};
@@ -276,10 +276,7 @@ impl Scheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn move_to(&self, key: &str, due: impl Into<Due>) -> Pending<Change> {
-        match self.core.when(due.into()) {
-            Ok(when) => self.change(key, Mutation::Move(when)),
-            Err(invalid) => Pending::ready(Err(invalid.into())),
-        }
+        Pending::begun(self.core.when(due.into()).map(|when| self.change(key, Mutation::Move(when))))
     }
 
     /// Makes a waiting job due now; a paused one is resumed. A recurring job gets a run beside its
@@ -433,6 +430,10 @@ fn changed(applied: Applied) -> Option<Change> {
     if let Applied::Change(change) = applied { Some(change) } else { None }
 }
 
+fn placed(applied: Applied) -> Option<Placed> {
+    if let Applied::Placed(placed) = applied { Some(placed) } else { None }
+}
+
 /// Changes of handlers and of dead jobs.
 impl Scheduler {
     /// Keeps all jobs of a handler from starting, also those to come, in one step. Recurring jobs
@@ -498,10 +499,7 @@ impl Scheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn revive(&self, id: JobId) -> Pending<Revive> {
-        self.mutate(Op::Revive(id), |applied| match applied {
-            Applied::Revive(revive) => Some(revive),
-            _ => None,
-        })
+        self.mutate(Op::Revive(id), only!(Applied::Revive(revive) => revive))
     }
 
     /// Removes a dead job. False: there is no such dead job. Of a dead recurring job, its waiting
@@ -511,21 +509,8 @@ impl Scheduler {
     ///
     /// [`Error::Closed`], [`Error::Store`].
     pub fn discard(&self, id: JobId) -> Pending<bool> {
-        self.mutate(Op::Discard(id), |applied| match applied {
-            Applied::Held(held) => Some(held),
-            _ => None,
-        })
+        self.mutate(Op::Discard(id), only!(Applied::Held(held) => held))
     }
-}
-
-/// What an answer has, if it is the one that was asked for.
-macro_rules! only {
-    ($answer:pat => $has:expr) => {
-        move |answer| match answer {
-            $answer => Some($has),
-            _ => None,
-        }
-    };
 }
 
 /// Looks, which a closed scheduler answers as well.

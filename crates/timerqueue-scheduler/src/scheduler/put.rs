@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use timerqueue::Due;
 
-use super::Scheduler;
+use super::{Scheduler, placed};
 use crate::Schedule;
 use crate::debug::debug_of;
-use crate::engine::{Core, Pending, wrong_answer};
+use crate::engine::{Core, Pending, picked};
 use crate::store::rules::first_occurrence;
-use crate::store::{
-    After, Applied, Catchup, Clash, Error, Expiry, NewJob, Op, Overlap, Placed, Recurrence, Terms, Until, When,
-};
+use crate::store::{After, Catchup, Clash, Error, Expiry, NewJob, Op, Overlap, Placed, Recurrence, Terms, Until, When};
 
 /// The last instant of a job, before the engine has read its clock.
 #[derive(Clone, Copy)]
@@ -508,13 +506,7 @@ impl<'a> Put<'a> {
     /// All variants of [`Error`]. A taken key is no error: see [`Placed`].
     pub fn send(self) -> Pending<Placed> {
         let (core, waits) = (self.core, self.waits);
-        match self.op(core) {
-            Err(error) => Pending::ready(Err(error)),
-            Ok(op) => core.mutate(op, waits, |applied| match applied {
-                Applied::Placed(placed) => Some(placed),
-                _ => None,
-            }),
-        }
+        Pending::begun(self.op(core).map(|op| core.mutate(op, waits, placed)))
     }
 
     /// The operation, for this engine.
@@ -604,7 +596,7 @@ impl Scheduler {
         }
         self.core.mutate_all(ops, waits, move |applied| {
             let mut placed = Vec::with_capacity(applied.len() + bad.len());
-            let mut applied = applied.into_iter().map(placed_of);
+            let mut applied = applied.into_iter().map(|applied| picked(Some(applied), super::placed));
             for (n, error) in bad {
                 placed.extend(applied.by_ref().take(n - placed.len()));
                 placed.push(Err(error));
@@ -612,14 +604,6 @@ impl Scheduler {
             placed.extend(applied);
             Ok(placed)
         })
-    }
-}
-
-pub(super) fn placed_of(applied: Applied) -> Result<Placed, Error> {
-    match applied {
-        Applied::Placed(placed) => Ok(placed),
-        Applied::Invalid(invalid) => Err(invalid.into()),
-        _ => Err(wrong_answer()),
     }
 }
 
