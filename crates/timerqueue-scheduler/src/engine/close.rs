@@ -112,7 +112,7 @@ impl Core {
     pub(crate) fn stop_with(self: &Arc<Self>, tokio: &tokio::runtime::Handle) {
         // Made before the task: a runtime that has ended drops the task at once.
         let (core, closing) = (Arc::downgrade(self), self.closing.token());
-        let ends = surely(move || core.upgrade().into_iter().for_each(|core| core.stop()));
+        let ends = surely(move || super::core::if_alive(&core, |core| core.stop()));
         tokio.spawn(async move {
             closing.cancelled().await;
             ends();

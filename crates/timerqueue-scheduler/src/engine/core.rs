@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ use super::runs::{self, Begun, Inside};
 use super::stats::Stats;
 use super::waits::Waits;
 use crate::debug::debug_of;
-use crate::store::gate::{Entered, Gate, Gated, Listener, MOST_CRASHES, SUSPECT, alone_for};
+use crate::store::gate::{Entered, Gate, Gated, Listener, SUSPECT, alone_for};
 use crate::store::rules::look;
 use crate::store::{
     Applied, Claim, Claimed, ClaimedJob, Entry, EntryHandler, Error, Held, JobId, Micros, Notice, Op, Reply, Room,
@@ -212,15 +212,14 @@ impl Core {
         // The timers hold the engine weakly: a timer that outlives its scheduler does nothing.
         let (wall, running) = (Arc::downgrade(&core), Arc::downgrade(&core));
         let behind = TimerBuilder::on(&core.runtime).start_exclusive(move |_| {
-            running.upgrade().into_iter().for_each(|core| {
+            if_alive(&running, |core| {
                 core.state.lock().behind_at = None; // set again at the end of a claim that is under way
                 core.pump();
             });
         });
         let _ = core.behind.set(behind);
         let gated = Arc::downgrade(&core);
-        let listener: Arc<Listener> =
-            Arc::new(move |told| gated.upgrade().into_iter().for_each(|core| core.gated(told)));
+        let listener: Arc<Listener> = Arc::new(move |told| if_alive(&gated, |core| core.gated(told)));
         core.gate.listen(&listener);
         let _ = core.listener.set(listener);
         let notices = Arc::downgrade(&core);
@@ -228,9 +227,7 @@ impl Core {
         core.store.enter(Arc::new(core.entry()));
         // The first claim finds the jobs that the store has already.
         let now = core.runtime.wall_now();
-        let timer = WallTimer::on(&core.runtime, now, move |_| {
-            wall.upgrade().into_iter().for_each(|core| core.pump());
-        });
+        let timer = WallTimer::on(&core.runtime, now, move |_| if_alive(&wall, Self::pump));
         let _ = core.timer.set(timer);
         core
     }
@@ -521,23 +518,14 @@ impl Core {
                     continue;
                 }
             };
-            let source = Arc::new(CancellationTokenSource::on(&self.runtime));
-            let live = Live {
-                source: Arc::clone(&source),
-                handler,
-                key: Arc::clone(&job.key),
-                begun: now,
-                waits: waits.is_some(),
-                closing: false,
-            };
-            let (id, run) = (job.held.id, Begun { job, handler, source });
+            let (run, live) = self.registered(job, handler, now, waits.is_some());
             let (is_open, cancelled) = {
                 let mut state = self.state.lock();
                 let is_open = state.handshake.begin_run(handler);
                 if is_open {
                     state.runs.insert(run_key(run.job.held), live);
                 }
-                (is_open, state.cancels.has(id))
+                (is_open, state.cancels.has(run.job.held.id))
             };
             if !is_open {
                 unrun.push(runs::unrun(run.job.held));
@@ -560,11 +548,18 @@ impl Core {
         (begun, unrun)
     }
 
+    /// A claimed job as a run, and what is kept of the run.
+    fn registered(&self, job: ClaimedJob, handler: usize, begun: Timestamp, waits: bool) -> (Begun, Live) {
+        let source = Arc::new(CancellationTokenSource::on(&self.runtime));
+        let (of_live, key) = (Arc::clone(&source), Arc::clone(&job.key));
+        (Begun { job, handler, source }, Live { source: of_live, handler, key, begun, waits, closing: false })
+    }
+
     /// A job comes to the gate. A suspect may have to wait: with its ticket, and how long at most.
     /// The error: it does not begin.
     fn enter(&self, job: &ClaimedJob, now: Timestamp) -> Result<Option<(u64, Duration)>, Op> {
-        // One that is dead is not begun by its handler.
-        if job.expired || job.cut_off || job.blocked || !(SUSPECT..MOST_CRASHES).contains(&job.suspicion) {
+        // The handler of one that is dead is not called.
+        if job.suspicion < SUSPECT || runs::refusal(job).is_some() {
             return if self.gate.enter() { Ok(None) } else { Err(runs::unrun(job.held)) };
         }
         match self.gate.enter_alone(job.held.id, now) {
@@ -582,7 +577,7 @@ impl Core {
     fn runs_alone(&self, ticket: u64, crashes: u32) {
         let gate = Arc::downgrade(&self.gate);
         OnceTimer::on(&self.runtime, alone_for(crashes), move |_| {
-            gate.upgrade().into_iter().for_each(|gate| gate.let_others_in(ticket));
+            if_alive(&gate, |gate| gate.let_others_in(ticket));
         })
         .detach();
     }
@@ -599,7 +594,7 @@ impl Core {
         }
         let core = Arc::downgrade(self);
         OnceTimer::on(&self.runtime, patience, move |_| {
-            core.upgrade().into_iter().for_each(|core| core.give_up_waiting(Some(ticket)));
+            if_alive(&core, |core| core.give_up_waiting(Some(ticket)));
         })
         .detach();
         // The last run may have ended before.
@@ -720,37 +715,30 @@ impl Core {
         request: u64,
         asked: Timestamp,
     ) -> Result<Begun, Op> {
-        let (source, begun) = (Arc::new(CancellationTokenSource::on(&self.runtime)), self.runtime.now());
-        let live = Live {
-            source: Arc::clone(&source),
-            handler,
-            key: Arc::clone(&job.key),
-            begun,
-            waits: false,
-            closing: false,
-        };
+        let held = job.held;
+        let (run, live) = self.registered(job, handler, self.runtime.now(), false);
         let is_closed = self.gate.is_closed();
         let (last, cancelled) = {
             let mut state = self.state.lock();
             let is_open = !state.handshake.closing && !is_closed && !self.is_late(asked);
             let last = if is_open { state.runs.remove(&run_key(last)) } else { None };
-            let cancelled = state.cancels.has(job.held.id);
+            let cancelled = state.cancels.has(held.id);
             if last.is_some() {
-                state.runs.insert(run_key(job.held), live);
+                state.runs.insert(run_key(held), live);
             }
             state.cancels.end(request);
-            (last.ok_or_else(|| runs::unrun(job.held))?, cancelled)
+            (last.ok_or_else(|| runs::unrun(held))?, cancelled)
         };
         {
             // With callbacks that users have registered. A close in one of their destructors does
             // not wait for the next run.
-            let _inside = Inside::enter(self, job.held);
+            let _inside = Inside::enter(self, held);
             quietly(|| drop(last));
         }
         if cancelled {
-            quietly(|| _ = source.cancel());
+            quietly(|| _ = run.source.cancel());
         }
-        Ok(Begun { job, handler, source })
+        Ok(run)
     }
 
     /// The place of a run is free.
@@ -851,6 +839,13 @@ pub(super) fn surely(work: impl FnOnce() + Send + 'static) -> impl FnOnce() + Se
     }
     let surely = Surely(Some(work));
     move || drop(surely)
+}
+
+/// Works on a value that is still there.
+pub(super) fn if_alive<T>(value: &Weak<T>, work: impl FnOnce(&Arc<T>)) {
+    if let Some(value) = value.upgrade() {
+        work(&value);
+    }
 }
 
 fn backoff(failures: u32) -> Duration {

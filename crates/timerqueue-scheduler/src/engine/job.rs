@@ -15,7 +15,7 @@ use super::core::Core;
 use super::pending::Pending;
 use super::retry::{HandlerError, Permanent, Retry};
 use crate::debug::debug_of;
-use crate::store::{ClaimedJob, Error, History, JobId, Limits, Micros, Rate};
+use crate::store::{ClaimedJob, Error, History, JobId, Limits, Micros, Rate, RunEnd};
 use crate::unwind::caught;
 
 /// A type of payload with the name of its handler.
@@ -369,14 +369,8 @@ pub(crate) enum Failure {
     Unrun,
     /// The run did not begin, since its executor took no future.
     Unbegun,
-    /// The run did not begin, since its last instant had passed.
-    Expired,
-    /// The run did not begin, since the job is begun at most once, and has begun before.
-    CutOff,
-    /// The run did not begin, since what the job waited for cannot come.
-    Blocked,
-    /// The run did not begin, since processes have ended during too many before it.
-    Suspect,
+    /// The run did not begin, and the job is dead: how that counts, and why.
+    Refused(RunEnd, String),
 }
 
 /// What the code of a run has ended with.

@@ -53,14 +53,35 @@ pub struct RunRecord {
     pub run: LastRun,
 }
 
+/// Settles a run.
+fn end_of(held: Held, verdict: Verdict, record: Option<Box<LastRun>>) -> Op {
+    Op::Settle(Box::new(Settle { held, verdict, record }))
+}
+
 /// Settles a run that did not take place.
 pub(super) fn unrun(held: Held) -> Op {
-    Op::Settle(Box::new(Settle { held, verdict: Verdict::Unrun, record: None }))
+    end_of(held, Verdict::Unrun, None)
 }
 
 /// Settles a run that did not take place: the job waits for this time.
 pub(super) fn put_back(held: Held, wait: Duration) -> Op {
-    Op::Settle(Box::new(Settle { held, verdict: Verdict::Unbegun(wait), record: None }))
+    end_of(held, Verdict::Unbegun(wait), None)
+}
+
+/// Why the handler of a claimed job is not called, if it is not: how that counts, and the error.
+pub(super) fn refusal(job: &ClaimedJob) -> Option<(RunEnd, String)> {
+    let (end, error) = match job {
+        job if job.expired => (RunEnd::Expired, "the last instant at which a run might begin had passed"),
+        job if job.blocked => (RunEnd::Blocked, "a job that this one was put after was not done"),
+        job if job.cut_off => (RunEnd::CutOff, "the run was cut off, and the job is begun at most once"),
+        job if job.suspicion >= MOST_CRASHES => {
+            let times = job.crashes;
+            let error = format!("the process ended during the run, {times} times, at last without another run");
+            return Some((RunEnd::Dead, error));
+        }
+        _ => return None,
+    };
+    Some((end, error.to_owned()))
 }
 
 thread_local! {
@@ -136,7 +157,7 @@ impl Core {
         let duration = begun.map_or(Duration::ZERO, |begun| self.runtime.elapsed(begun));
         let started = wall.checked_sub(duration).unwrap_or(UNIX_EPOCH);
         let (held, verdict) = (run.job.held, self.done_verdict(run.handler, None));
-        Op::Settle(Box::new(Settle { held, verdict, record: Some(run.record(started, duration, RunEnd::Done, None)) }))
+        end_of(held, verdict, Some(run.record(started, duration, RunEnd::Done, None)))
     }
 }
 
@@ -147,18 +168,12 @@ impl Core {
         let Begun { job, handler, source } = begun;
         let registered = &self.settings.handlers[handler];
         let (held, limit, grace) = (job.held, job.terms.limit.or(registered.limit), registered.grace);
-        let failure: Option<fn() -> Failure> = match &job {
-            job if job.expired => Some(|| Failure::Expired),
-            job if job.blocked => Some(|| Failure::Blocked),
-            job if job.cut_off => Some(|| Failure::CutOff),
-            job if job.suspicion >= MOST_CRASHES => Some(|| Failure::Suspect),
-            _ => None,
-        };
+        let refused = refusal(&job);
         let inner = Arc::new(RunInner { core: Arc::clone(self), job, handler, settled: AtomicBool::new(false) });
         let guard = Guard { run: Arc::clone(&inner), claimed: self.store_now(), begun: None, finished: false };
-        if let Some(failure) = failure {
+        if let Some((end, error)) = refused {
             // The end of a run may call a hook of the user's.
-            return self.runtime.execute(move || guard.finish(Err(failure())));
+            return self.runtime.execute(move || guard.finish(Err(Failure::Refused(end, error))));
         }
         let run = Run { inner, token: source.token() };
         match (&registered.call, &registered.spawner) {
@@ -254,8 +269,7 @@ impl Guard {
             quietly(|| self.tell(record));
         }
         let settled = self.run.settled.load(Ordering::Acquire);
-        let end = Op::Settle(Box::new(Settle { held, verdict, record }));
-        core.settle(held, *handler, end, move |core, applied| {
+        core.settle(held, *handler, end_of(held, verdict, record), move |core, applied| {
             // Settled by the handler itself, the run is not the job's any more.
             if applied.first() == Some(&Applied::Held(false)) && !settled {
                 core.stats.lock().lost += 1;
@@ -265,17 +279,17 @@ impl Guard {
 
     fn judge(&self, ended: Result<Outcome, Failure>) -> (Verdict, Option<RunEnd>, Option<String>) {
         let RunInner { core, job, handler, .. } = &*self.run;
-        let dead = |end, error: &str| (Verdict::Dead, Some(end), Some(error.to_owned()));
+        let dead = |end, error| (Verdict::Dead, Some(end), Some(error));
         let error = match ended {
             Ok(Outcome::Done) => return (core.done_verdict(*handler, None), Some(RunEnd::Done), None),
             Ok(Outcome::Returned(value)) => match check_payload(&value) {
                 Ok(()) => return (core.done_verdict(*handler, Some(value.into())), Some(RunEnd::Done), None),
                 Err(invalid) => {
-                    return dead(RunEnd::Dead, &format!("the value of the handler cannot be kept: {invalid}"));
+                    return dead(RunEnd::Dead, format!("the value of the handler cannot be kept: {invalid}"));
                 }
             },
             Ok(Outcome::Again(due)) => return (Verdict::Again(core.when_again(due)), Some(RunEnd::Again), None),
-            Ok(Outcome::Dead(error)) => return (Verdict::Dead, Some(RunEnd::Dead), Some(error)),
+            Ok(Outcome::Dead(error)) => return dead(RunEnd::Dead, error),
             Ok(Outcome::PutBack) if job.terms.at_most_once => {
                 HandlerError::of_text("the run was put back, and is to be begun at most once".to_owned())
             }
@@ -287,26 +301,13 @@ impl Guard {
             Err(Failure::Unbegun) => {
                 return (Verdict::Unbegun(UNBEGUN_AGAIN), Some(RunEnd::Failed), Some(UNBEGUN.to_owned()));
             }
-            Err(Failure::Expired) => {
-                return dead(RunEnd::Expired, "the last instant at which a run might begin had passed");
-            }
-            Err(Failure::CutOff) => {
-                return dead(RunEnd::CutOff, "the run was cut off, and the job is begun at most once");
-            }
-            Err(Failure::Blocked) => {
-                return dead(RunEnd::Blocked, "a job that this one was put after was not done");
-            }
-            Err(Failure::Suspect) => {
-                let times = job.crashes;
-                let error = format!("the process ended during the run, {times} times, at last without another run");
-                return dead(RunEnd::Dead, &error);
-            }
+            Err(Failure::Refused(end, error)) => return dead(end, error),
             Err(Failure::Interrupted) => {
-                let error = "the executor ended during the run";
+                let error = "the executor ended during the run".to_owned();
                 if job.terms.at_most_once {
                     return dead(RunEnd::CutOff, error);
                 }
-                return (Verdict::Retry(Duration::ZERO), Some(RunEnd::Failed), Some(error.to_owned()));
+                return (Verdict::Retry(Duration::ZERO), Some(RunEnd::Failed), Some(error));
             }
             Err(Failure::Error(error)) => error,
         };
@@ -315,7 +316,7 @@ impl Guard {
         quietly(|| drop(error));
         match wait {
             Some(wait) => (Verdict::Retry(wait), Some(RunEnd::Failed), Some(text)),
-            None => (Verdict::Dead, Some(RunEnd::Dead), Some(text)),
+            None => dead(RunEnd::Dead, text),
         }
     }
 

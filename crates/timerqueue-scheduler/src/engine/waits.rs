@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use timerqueue::OnceTimer;
 
-use super::core::{Core, LONGEST};
+use super::core::{Core, LONGEST, if_alive};
 use super::operations::wrong_answer;
 use super::pending::{Completer, Pending};
 use crate::store::{Error, FinishedJob, JobId, JobInfo, Reply, Scan, Scanned, State};
@@ -70,9 +70,7 @@ struct Limit {
 
 impl Drop for Limit {
     fn drop(&mut self) {
-        if let Some(core) = self.core.upgrade() {
-            core.look_for(self.wait, true);
-        }
+        if_alive(&self.core, |core| core.look_for(self.wait, true));
     }
 }
 
