@@ -4,10 +4,10 @@
 //! plots follow the colour scheme. Each window has a text of its own, shown under the pointer;
 //! the table below the plots has the same figures.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use maud::{Markup, html};
-use timerqueue_scheduler::{Activity, Histogram};
+use timerqueue_scheduler::Activity;
 
 use crate::text;
 
@@ -21,45 +21,17 @@ const BOTTOM: f64 = 20.0;
 /// The least lateness that stores tell apart, and the foot of the plot.
 const LEAST_MICROS: f64 = 256.0;
 
-/// The ends of runs in a window of time.
-#[derive(Clone, Debug)]
-pub(crate) struct Window {
-    pub(crate) begin: SystemTime,
-    pub(crate) done: u64,
-    pub(crate) again: u64,
-    pub(crate) failed: u64,
-    pub(crate) died: u64,
-    pub(crate) expired: u64,
-    pub(crate) lateness: Histogram,
+/// The classes of the style, in the order of [`Activity::ends`].
+const CLASSES: [&str; 5] = ["done", "again", "failed", "died", "expired"];
+
+/// The runs that have ended in a window.
+pub(crate) fn all(window: &Activity) -> u64 {
+    window.ends().iter().sum()
 }
 
-impl Window {
-    pub(crate) fn new(begin: SystemTime) -> Self {
-        Self { begin, done: 0, again: 0, failed: 0, died: 0, expired: 0, lateness: Histogram::default() }
-    }
-
-    pub(crate) fn add(&mut self, part: &Activity) {
-        self.done += part.done;
-        self.again += part.again;
-        self.failed += part.failed;
-        self.died += part.died;
-        self.expired += part.expired;
-        self.lateness.merge(&part.lateness);
-    }
-
-    /// By the classes of the style.
-    pub(crate) fn ends(&self) -> [(&'static str, u64); 5] {
-        let Self { done, again, failed, died, expired, .. } = *self;
-        [("done", done), ("again", again), ("failed", failed), ("died", died), ("expired", expired)]
-    }
-
-    pub(crate) fn all(&self) -> u64 {
-        self.ends().iter().map(|(_, runs)| runs).sum()
-    }
-
-    pub(crate) fn wrong(&self) -> u64 {
-        self.failed + self.died + self.expired
-    }
+/// The runs that have ended badly.
+pub(crate) fn wrong(window: &Activity) -> u64 {
+    window.failed + window.died + window.expired
 }
 
 /// The axis of time.
@@ -68,7 +40,7 @@ struct Axis {
 }
 
 impl Axis {
-    fn of(windows: &[Window]) -> Self {
+    fn of(windows: &[Activity]) -> Self {
         Self { step: (WIDTH - LEFT - RIGHT) / windows.len().max(1) as f64 }
     }
 
@@ -77,7 +49,7 @@ impl Axis {
     }
 
     /// Some six instants, each centred below its window.
-    fn ticks(&self, windows: &[Window], days: bool) -> Markup {
+    fn ticks(&self, windows: &[Activity], days: bool) -> Markup {
         let every = windows.len().div_ceil(6).max(1);
         html! {
             @for (at, window) in windows.iter().enumerate().filter(|(at, _)| at % every == every / 2) {
@@ -89,13 +61,13 @@ impl Axis {
     }
 
     /// Fields that say what their window has.
-    fn fields(&self, windows: &[Window], days: bool, say: impl Fn(&Window) -> String) -> Markup {
-        let when = |window: &Window| {
+    fn fields(&self, windows: &[Activity], days: bool, say: impl Fn(&Activity) -> String) -> Markup {
+        let when = |window: &Activity| {
             let clock = text::clock(window.begin, false);
             if days { format!("{} {clock}", text::clock(window.begin, true)) } else { clock }
         };
         html! {
-            @for (at, window) in windows.iter().enumerate().filter(|(_, window)| window.all() > 0) {
+            @for (at, window) in windows.iter().enumerate().filter(|(_, window)| all(window) > 0) {
                 rect.hover x=(px(self.x(at))) y=(px(TOP)) width=(px(self.step)) height=(px(HEIGHT - TOP - BOTTOM)) {
                     title { (when(window)) " UTC: " (say(window)) }
                 }
@@ -145,23 +117,23 @@ fn nothing() -> Markup {
 }
 
 /// How many runs ended, by their ends.
-pub(crate) fn throughput(windows: &[Window], days: bool) -> Markup {
+pub(crate) fn throughput(windows: &[Activity], days: bool) -> Markup {
     let axis = Axis::of(windows);
-    let most = round_up(windows.iter().map(Window::all).max().unwrap_or_default());
+    let most = round_up(windows.iter().map(all).max().unwrap_or_default());
     let high = HEIGHT - TOP - BOTTOM;
     let y = |count: u64| TOP + high - high * count as f64 / most as f64;
     let gap = if axis.step > 5.0 { 1.5 } else { 0.5 };
-    let total: u64 = windows.iter().map(Window::all).sum();
-    let parts = |window: &Window| {
+    let total: u64 = windows.iter().map(all).sum();
+    let parts = |window: &Activity| {
         let mut foot = 0;
-        window.ends().map(|(class, count)| {
+        window.ends().map(|count| {
             let from = foot;
             foot += count;
-            (class, from, foot)
+            (from, foot)
         })
     };
-    let say = |window: &Window| {
-        let Window { done, again, failed, died, expired, .. } = window;
+    let say = |window: &Activity| {
+        let [done, again, failed, died, expired] = window.ends();
         format!("{done} done, {again} again, {failed} failed, {died} dead, {expired} expired")
     };
     svg(
@@ -172,7 +144,7 @@ pub(crate) fn throughput(windows: &[Window], days: bool) -> Markup {
             (grid(y(most), &text::number(most)))
             (axis.ticks(windows, days))
             @for (at, window) in windows.iter().enumerate() {
-                @for (class, from, to) in parts(window) {
+                @for (class, (from, to)) in CLASSES.into_iter().zip(parts(window)) {
                     @if to > from {
                         rect class=(class) x=(px(axis.x(at) + gap / 2.0)) width=(px((axis.step - gap).max(0.5)))
                             y=(px(y(to))) height=(px((y(from) - y(to)).max(0.5))) {}
@@ -203,7 +175,7 @@ fn decade_label(micros: f64) -> String {
 }
 
 /// How late runs began, on a scale of powers of ten.
-pub(crate) fn lateness(windows: &[Window], days: bool) -> Markup {
+pub(crate) fn lateness(windows: &[Activity], days: bool) -> Markup {
     let axis = Axis::of(windows);
     let micros = |lateness: Duration| (lateness.as_micros() as f64).max(LEAST_MICROS);
     let longest = windows.iter().map(|window| micros(window.lateness.longest())).fold(LEAST_MICROS, f64::max);
@@ -230,7 +202,7 @@ pub(crate) fn lateness(windows: &[Window], days: bool) -> Markup {
         }
         path
     };
-    let say = |window: &Window| {
+    let say = |window: &Activity| {
         let late = |part| text::duration(window.lateness.at_most(part));
         format!(
             "half below {}, 99 of 100 below {}, the longest {}",
@@ -276,7 +248,7 @@ mod tests {
 
     #[test]
     fn plots_of_nothing_and_of_the_greatest_figures_are_well_formed() {
-        let mut windows = vec![Window::new(UNIX_EPOCH); 3];
+        let mut windows = vec![Activity::new("mail".into(), UNIX_EPOCH); 3];
         for plot in
             [throughput(&windows, false), lateness(&windows, true), throughput(&[], false), lateness(&[], false)]
         {

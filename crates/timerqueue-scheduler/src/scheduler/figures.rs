@@ -128,26 +128,15 @@ impl fmt::Display for Figure {
     }
 }
 
-/// The ends of a handler's runs.
-#[derive(Clone, Default)]
-struct Ends {
-    /// By [`ENDS`].
-    runs: [u64; ENDS.len()],
-    lateness: Histogram,
-}
-
+/// As [`Activity::ends`] has them.
 const ENDS: [&str; 5] = ["done", "again", "failed", "dead", "expired"];
 
-impl Ends {
-    fn add(&mut self, part: &Activity) {
-        for (sum, more) in self.runs.iter_mut().zip([part.done, part.again, part.failed, part.died, part.expired]) {
-            *sum += more;
-        }
-        self.lateness.merge(&part.lateness);
-    }
-}
+type ByHandler = BTreeMap<Arc<str>, Activity>;
 
-type ByHandler = BTreeMap<Arc<str>, Ends>;
+fn add(sum: &mut ByHandler, part: &Activity) {
+    let none = || Activity::new(Arc::clone(&part.name), part.begin);
+    sum.entry(Arc::clone(&part.name)).or_insert_with(none).merge(part);
+}
 
 /// What was counted before an instant, and that instant.
 #[derive(Default)]
@@ -234,12 +223,12 @@ impl Figures {
         let mut sum = before.ends.clone();
         // Another reading may have taken in some of it meanwhile.
         for part in activity.iter().filter(|part| part.begin + MINUTE > from) {
-            sum.entry(Arc::clone(&part.name)).or_default().add(part);
+            add(&mut sum, part);
         }
         let old = |part: &&Activity| part.begin + MINUTE > from && part.begin + MINUTE <= settled;
         if let Some(last) = activity.iter().filter(old).map(|part| part.begin + MINUTE).max() {
             for part in activity.iter().filter(old) {
-                before.ends.entry(Arc::clone(&part.name)).or_default().add(part);
+                add(&mut before.ends, part);
             }
             before.until = Some(last);
         }
@@ -277,7 +266,7 @@ impl Figures {
         add(STORE, &[], took.as_secs_f64());
         for (name, ends) in self.ends(jobs.now.unwrap_or_else(SystemTime::now), activity) {
             let handler = ("handler", &*name);
-            for (end, runs) in ENDS.into_iter().zip(ends.runs) {
+            for (end, runs) in ENDS.into_iter().zip(ends.ends()) {
                 add(RUNS, &[handler, ("end", end)], runs as f64);
             }
             buckets(&ends.lateness, |le, runs| add(LATE_BUCKET, &[handler, ("le", le)], runs));

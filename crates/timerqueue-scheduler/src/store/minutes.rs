@@ -121,8 +121,21 @@ pub(crate) fn activity(
 }
 
 impl Activity {
+    /// A window in which no run has ended.
+    #[must_use]
+    pub fn new(name: Arc<str>, begin: SystemTime) -> Self {
+        let lateness = Histogram::default();
+        Self { begin, name, done: 0, again: 0, failed: 0, died: 0, expired: 0, lateness }
+    }
+
+    /// The numbers of runs, in the order of the fields: done, again, failed, died, expired.
+    #[must_use]
+    pub fn ends(&self) -> [u64; 5] {
+        [self.done, self.again, self.failed, self.died, self.expired]
+    }
+
     /// Takes the counts of another window in.
-    pub(crate) fn merge(&mut self, other: &Self) {
+    pub fn merge(&mut self, other: &Self) {
         self.done += other.done;
         self.again += other.again;
         self.failed += other.failed;

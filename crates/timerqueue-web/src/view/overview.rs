@@ -9,7 +9,7 @@ use timerqueue_scheduler::{Activity, Error, Histogram, KindCounts, Query, State}
 
 use super::{Frame, HANDLERS, Place, count, jobs};
 use crate::page::Inner;
-use crate::plot::{self, Window};
+use crate::plot::{self, all, wrong};
 use crate::route::{Span, Tab};
 use crate::text::{self, Count};
 
@@ -58,28 +58,31 @@ fn first_window(now: SystemTime, minutes: u64, number: usize) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(last.saturating_sub(number as u64 - 1) * window)
 }
 
-fn windows(activity: &[Activity], first: SystemTime, minutes: u64, number: usize) -> Vec<Window> {
-    let window = Duration::from_secs(60 * minutes);
-    let mut windows: Vec<Window> = (0..number as u32).map(|at| Window::new(first + window * at)).collect();
+fn windows(activity: &[Activity], first: SystemTime, minutes: u64, number: usize) -> Vec<Activity> {
+    let (window, nobody) = (Duration::from_secs(60 * minutes), Arc::from(""));
+    let mut windows: Vec<Activity> =
+        (0..number as u32).map(|at| Activity::new(Arc::clone(&nobody), first + window * at)).collect();
     for part in activity {
         let at = part.begin.duration_since(first).map(|after| (after.as_secs() / window.as_secs()) as usize);
         // Behind the last one: the clock was set back.
         let Some(window) = at.ok().and_then(|at| windows.get_mut(at)) else { continue };
-        window.add(part);
+        window.merge(part);
     }
     windows
 }
 
 /// What the runs of each handler came to, in the span.
-fn sums(activity: &[Activity]) -> HashMap<Arc<str>, Window> {
-    let mut sums: HashMap<Arc<str>, Window> = HashMap::new();
+fn sums(activity: &[Activity]) -> HashMap<Arc<str>, Activity> {
+    let mut sums: HashMap<Arc<str>, Activity> = HashMap::new();
     for part in activity {
-        sums.entry(Arc::clone(&part.name)).or_insert_with(|| Window::new(part.begin)).add(part);
+        sums.entry(Arc::clone(&part.name))
+            .or_insert_with(|| Activity::new(Arc::clone(&part.name), part.begin))
+            .merge(part);
     }
     sums
 }
 
-fn tiles(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
+fn tiles(frame: &Frame<'_>, windows: &[Activity], span: Span) -> Markup {
     let of = |state| Count::of(frame.counts, state);
     let tile = |tab: Tab, count: Count, below: Markup| {
         let class = format!("tile {}{}", tab.word(), if count.number == 0 { " none" } else { "" });
@@ -95,8 +98,8 @@ fn tiles(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
         @if let Some(due) = frame.counts.oldest_overdue { "overdue since " (text::relative(due, frame.now).trim_end_matches(" ago")) }
         @else { "none overdue" }
     };
-    let ended: u64 = windows.iter().map(Window::all).sum();
-    let wrong: u64 = windows.iter().map(Window::wrong).sum();
+    let ended: u64 = windows.iter().map(all).sum();
+    let wrong: u64 = windows.iter().map(wrong).sum();
     let paused = frame.counts.kinds.iter().filter(|kind| kind.paused).count();
     html! {
         (tile(Tab::Waiting, of(State::Waiting), overdue))
@@ -120,7 +123,7 @@ fn key(class: &str, line: bool, word: &str) -> Markup {
     html! { span.key.line[line] { i class=(class) {} (word) } }
 }
 
-fn plots(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
+fn plots(frame: &Frame<'_>, windows: &[Activity], span: Span) -> Markup {
     let days = span == Span::Week;
     html! {
         div.head {
@@ -154,7 +157,7 @@ fn plots(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
 }
 
 /// The figures of the plots, as a table that unfolds.
-fn figures(windows: &[Window], days: bool) -> Markup {
+fn figures(windows: &[Activity], days: bool) -> Markup {
     html! {
         details.data {
             summary { "Figures" }
@@ -167,17 +170,17 @@ fn figures(windows: &[Window], days: bool) -> Markup {
                         }
                     }
                     tbody {
-                        @for window in windows.iter().rev().filter(|window| window.all() > 0) {
+                        @for window in windows.iter().rev().filter(|window| all(window) > 0) {
                             tr {
                                 td.nowrap {
                                     @if days { (text::clock(window.begin, true)) " " }
                                     (text::clock(window.begin, false))
                                 }
-                                @for (_, runs) in window.ends() { td.num { (count(runs)) } }
+                                @for runs in window.ends() { td.num { (count(runs)) } }
                                 (late(&window.lateness, false))
                             }
                         }
-                        @if windows.iter().all(|window| window.all() == 0) {
+                        @if windows.iter().all(|window| all(window) == 0) {
                             tr { td.empty colspan="9" { "No run has ended in this time." } }
                         }
                     }
@@ -195,7 +198,7 @@ fn late(lateness: &Histogram, wide: bool) -> Markup {
     }
 }
 
-fn handlers(frame: &Frame<'_>, sums: &HashMap<Arc<str>, Window>, span: Span) -> Markup {
+fn handlers(frame: &Frame<'_>, sums: &HashMap<Arc<str>, Activity>, span: Span) -> Markup {
     let kinds = &frame.counts.kinds;
     html! {
         div.head {
@@ -222,8 +225,8 @@ fn handlers(frame: &Frame<'_>, sums: &HashMap<Arc<str>, Window>, span: Span) -> 
     }
 }
 
-fn handler(frame: &Frame<'_>, kind: &KindCounts, sum: Option<&Window>) -> Markup {
-    let none = Window::new(frame.now);
+fn handler(frame: &Frame<'_>, kind: &KindCounts, sum: Option<&Activity>) -> Markup {
+    let none = Activity::new(Arc::clone(&kind.name), frame.now);
     let sum = sum.unwrap_or(&none);
     let name = text::pair("handler", &kind.name);
     let cell = |tab: Tab, jobs: Count| {
@@ -249,7 +252,7 @@ fn handler(frame: &Frame<'_>, kind: &KindCounts, sum: Option<&Window>) -> Markup
             (cell(Tab::Dead, Count::of_kind(kind, State::Dead)))
             td.num.wide { (count(kind.of(State::Recurring))) }
             td.num.wide { (count(sum.done + sum.again)) }
-            td.num.wide { (count(sum.wrong())) }
+            td.num.wide { (count(wrong(sum))) }
             (late(&sum.lateness, true))
             td.actions { @if !frame.page.read_only { (frame.button(&path, "overview", label, &kind.name, false)) } }
         }
