@@ -18,8 +18,11 @@ use timerqueue_scheduler::{
 use crate::page::{Answer, Inner};
 use crate::route::{Action, Fields, Many, Route, Said};
 use crate::text;
-use crate::view::{self, Values};
+use crate::view;
 
+/// What instants are, in words.
+const DUE: &str = "due time";
+const LAST: &str = "last instant";
 /// The most jobs that a step changes.
 const STEP: usize = 500;
 
@@ -57,18 +60,16 @@ pub(crate) async fn act(page: &Inner, route: Route, form: &Fields, nonce: &str) 
         },
         Route::Step => return step(page, form).await,
         Route::Put => {
-            let values = Values::of(form);
-            let put = put(page, &values).await;
-            return changed(page, nonce, None, &values, put).await;
+            let put = put(page, form).await;
+            return changed(page, nonce, None, form, put).await;
         }
         Route::Save(id) => {
             let Some(job) = find(page, id).await? else { return Ok(said_at(page, "/jobs?", Said::Gone)) };
             if form.get("was") != Some(&version(&job)) {
                 return Ok(said_at(page, &format!("/job/{}?", id.0), Said::Outdated));
             }
-            let values = Values::of(form);
-            let saved = save(page, &job, &values).await;
-            return changed(page, nonce, Some(&job), &values, saved).await;
+            let saved = save(page, &job, form).await;
+            return changed(page, nonce, Some(&job), form, saved).await;
         }
         _ => (Said::NotNow, None),
     };
@@ -168,63 +169,42 @@ pub(crate) fn version(job: &JobInfo) -> String {
 }
 
 /// The payload that a form has: JSON without its lines.
-fn payload(values: &Values) -> Result<Box<RawValue>, String> {
-    let text = if values.payload.trim().is_empty() { "null".to_owned() } else { text::compact(&values.payload) };
+fn payload(form: &Fields) -> Result<Box<RawValue>, String> {
+    let text = form.value("payload");
+    let text = if text.trim().is_empty() { "null".to_owned() } else { text::compact(text) };
     RawValue::from_string(text).map_err(|error| format!("The payload is no JSON: {error}."))
 }
 
 /// What a field says. `None`: it is empty.
 fn field<T>(
-    text: &str,
+    form: &Fields,
+    name: &str,
     read: impl FnOnce(&str) -> Option<T>,
     wrong: impl FnOnce(&str) -> String,
 ) -> Result<Option<T>, String> {
-    match text.trim() {
+    match form.value(name).trim() {
         "" => Ok(None),
         text => read(text).map(Some).ok_or_else(|| wrong(text)),
     }
 }
 
-fn instant(text: &str, what: &str) -> Result<Option<SystemTime>, String> {
-    field(text, text::read_instant, |_| format!("The {what} is none: 2026-12-24T18:00, in UTC."))
+fn instant(form: &Fields, name: &str, what: &str) -> Result<Option<SystemTime>, String> {
+    field(form, name, text::read_instant, |_| format!("The {what} is none: 2026-12-24T18:00, in UTC."))
 }
 
-fn seconds(text: &str) -> Result<Option<Duration>, String> {
+fn seconds(form: &Fields, name: &str) -> Result<Option<Duration>, String> {
     let read = |text: &str| Duration::try_from_secs_f64(text.parse().ok()?).ok();
-    field(text, read, |text| format!("No number of seconds: {text}."))
+    field(form, name, read, |text| format!("No number of seconds: {text}."))
 }
 
-/// What the fields of a form say.
-struct Parts {
-    payload: Box<RawValue>,
-    priority: i8,
-    due: Option<SystemTime>,
-    expires: Option<SystemTime>,
-    expires_after: Option<Duration>,
-    attempts: Option<u32>,
-    limit: Option<Duration>,
-    unique_for: Option<Duration>,
-    kept_for: Option<Duration>,
+fn priority(form: &Fields) -> Result<i8, String> {
+    let wrong = |_: &str| "A priority lies between -9 and 9.".to_owned();
+    field(form, "priority", |text| text.parse().ok(), wrong).map(Option::unwrap_or_default)
 }
 
-impl Parts {
-    fn of(values: &Values) -> Result<Self, String> {
-        let priority =
-            field(&values.priority, |text| text.parse().ok(), |_| "A priority lies between -9 and 9.".to_owned());
-        let number = |text: &str| text.parse().ok().filter(|&number| number > 0);
-        let attempts = field(&values.attempts, number, |text| format!("No number of attempts: {text}."));
-        Ok(Self {
-            payload: payload(values)?,
-            priority: priority?.unwrap_or_default(),
-            due: instant(&values.due, "due time")?,
-            expires: instant(&values.expires, "last instant")?,
-            expires_after: seconds(&values.expires_after)?,
-            attempts: attempts?,
-            limit: seconds(&values.limit)?,
-            unique_for: seconds(&values.unique_for)?,
-            kept_for: seconds(&values.kept_for)?,
-        })
-    }
+fn attempts(form: &Fields) -> Result<Option<u32>, String> {
+    let number = |text: &str| text.parse().ok().filter(|&number| number > 0);
+    field(form, "attempts", number, |text| format!("No number of attempts: {text}."))
 }
 
 /// Why a form changed nothing.
@@ -256,12 +236,12 @@ async fn changed(
     page: &Inner,
     nonce: &str,
     job: Option<&JobInfo>,
-    values: &Values,
+    form: &Fields,
     changed: Result<(JobId, Said), Wrong>,
 ) -> Result<Answer, Error> {
     match changed {
         Ok((id, said)) => said_at_job(page, id, said).await,
-        Err(Wrong::Form(wrong)) => view::again(page, nonce, job, values, wrong).await,
+        Err(Wrong::Form(wrong)) => view::again(page, nonce, job, form, wrong).await,
         Err(Wrong::Store(error)) => Err(error),
     }
 }
@@ -274,43 +254,45 @@ pub(crate) fn with<B, T>(builder: B, value: Option<T>, set: impl FnOnce(B, T) ->
     }
 }
 
-async fn put(page: &Inner, values: &Values) -> Result<(JobId, Said), Wrong> {
-    let parts = Parts::of(values)?;
-    let put = page.scheduler.put_to(&values.handler, &parts.payload).priority(parts.priority);
-    let put = with(put, parts.due, Put::due);
-    let put = with(put, parts.expires, Put::expires);
-    let put = with(put, parts.attempts, Put::attempts);
-    let put = with(put, parts.limit, Put::limit);
-    let put = with(put, parts.unique_for, Put::unique_for);
-    let put = with(put, parts.kept_for, Put::kept_for);
-    let put = if values.at_most_once { put.at_most_once() } else { put };
-    let put = with(put, Some(&*values.key).filter(|key| !key.is_empty()), Put::key);
-    let put = with(put, Some(&*values.group).filter(|group| !group.is_empty()), Put::group);
+async fn put(page: &Inner, form: &Fields) -> Result<(JobId, Said), Wrong> {
+    let put = page.scheduler.put_to(form.value("handler"), &payload(form)?).priority(priority(form)?);
+    let put = with(put, instant(form, "due", DUE)?, Put::due);
+    let put = with(put, instant(form, "expires", LAST)?, Put::expires);
+    let put = with(put, attempts(form)?, Put::attempts);
+    let put = with(put, seconds(form, "limit")?, Put::limit);
+    let put = with(put, seconds(form, "unique-for")?, Put::unique_for);
+    let put = with(put, seconds(form, "kept-for")?, Put::kept_for);
+    let put = if form.value("at-most-once").is_empty() { put } else { put.at_most_once() };
+    let put = with(put, form.text("key"), |put, key| put.key(&key));
+    let put = with(put, form.text("group"), |put, group| put.group(&group));
     match put.send().await? {
         Placed::Added(id) => Ok((id, Said::Put)),
         _ => Err(Wrong::Form("Another job has this key.".to_owned())),
     }
 }
 
-async fn save(page: &Inner, job: &JobInfo, values: &Values) -> Result<(JobId, Said), Wrong> {
-    let (shown, parts) = (Values::of_job(job), Parts::of(values)?);
+async fn save(page: &Inner, job: &JobInfo, form: &Fields) -> Result<(JobId, Said), Wrong> {
     // What stays as it was shown is left alone: a due time is shown in seconds.
+    let shown = view::fields_of(job);
+    // A browser sends lines as those of a mail.
+    let is_other = |name: &str| form.value(name).replace("\r\n", "\n") != shown.value(name);
+    let (payload, priority) = (payload(form)?, priority(form)?);
     let edit = page.scheduler.job(job.id).edit();
-    let edit = with(edit, (values.payload != shown.payload).then_some(&parts.payload), EditJob::payload);
-    let edit = with(edit, Some(parts.priority).filter(|&priority| priority != job.priority), EditJob::priority);
-    let edit = with(edit, parts.due.filter(|_| values.due != shown.due), EditJob::due);
-    let edit = match parts.expires {
-        _ if values.expires == shown.expires => edit,
+    let edit = with(edit, is_other("payload").then_some(&payload), EditJob::payload);
+    let edit = with(edit, Some(priority).filter(|&priority| priority != job.priority), EditJob::priority);
+    let edit = with(edit, instant(form, "due", DUE)?.filter(|_| is_other("due")), EditJob::due);
+    let edit = match instant(form, "expires", LAST)? {
+        _ if !is_other("expires") => edit,
         Some(last) => edit.expires(last),
         None => edit.expires_after(None),
     };
-    let changed = values.expires_after != shown.expires_after;
-    let edit = with(edit, changed.then_some(parts.expires_after), EditJob::expires_after);
-    let edit = with(edit, (values.attempts != shown.attempts).then_some(parts.attempts), EditJob::attempts);
-    let edit = with(edit, (values.limit != shown.limit).then_some(parts.limit), EditJob::limit);
-    let edit = with(edit, (values.unique_for != shown.unique_for).then_some(parts.unique_for), EditJob::unique_for);
-    let edit = with(edit, (values.kept_for != shown.kept_for).then_some(parts.kept_for), EditJob::kept_for);
-    let changed = values.at_most_once != shown.at_most_once;
-    let edit = with(edit, changed.then_some(values.at_most_once), EditJob::at_most_once);
+    let after = seconds(form, "expires-after")?;
+    let edit = with(edit, is_other("expires-after").then_some(after), EditJob::expires_after);
+    let edit = with(edit, is_other("attempts").then_some(attempts(form)?), EditJob::attempts);
+    let edit = with(edit, is_other("limit").then_some(seconds(form, "limit")?), EditJob::limit);
+    let edit = with(edit, is_other("unique-for").then_some(seconds(form, "unique-for")?), EditJob::unique_for);
+    let edit = with(edit, is_other("kept-for").then_some(seconds(form, "kept-for")?), EditJob::kept_for);
+    let at_most_once = !form.value("at-most-once").is_empty();
+    let edit = with(edit, is_other("at-most-once").then_some(at_most_once), EditJob::at_most_once);
     Ok((job.id, said_of(edit.send().await?, Said::Edited)))
 }

@@ -345,10 +345,15 @@ pub(crate) enum Route {
     },
 }
 
-/// The parts of a query, of which the first of each name counts.
+/// The parts of a query or a form, of which the first of each name counts.
+#[derive(Default)]
 pub(crate) struct Fields(Vec<(String, String)>);
 
 impl Fields {
+    pub(crate) fn new<const N: usize>(fields: [(&str, String); N]) -> Self {
+        Self(fields.map(|(name, value)| (name.to_owned(), value)).into())
+    }
+
     pub(crate) fn of(text: &[u8]) -> Self {
         let own = |(name, value): (Cow<'_, str>, Cow<'_, str>)| (name.into_owned(), value.into_owned());
         Self(form_urlencoded::parse(text).map(own).collect())
@@ -356,6 +361,16 @@ impl Fields {
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(own, _)| own == name).map(|(_, value)| &**value)
+    }
+
+    /// What stands in a field: nothing, if there is none.
+    pub(crate) fn value(&self, name: &str) -> &str {
+        self.get(name).unwrap_or_default()
+    }
+
+    pub(crate) fn without(mut self, names: &[&str]) -> Self {
+        self.0.retain(|(own, _)| !names.contains(&&**own));
+        self
     }
 
     pub(crate) fn text(&self, name: &str) -> Option<String> {

@@ -12,66 +12,24 @@ use crate::page::{Answer, Inner};
 use crate::route::Fields;
 use crate::text;
 
-/// What the fields of a form have.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Values {
-    pub(crate) handler: String,
-    pub(crate) key: String,
-    pub(crate) payload: String,
-    pub(crate) due: String,
-    pub(crate) priority: String,
-    pub(crate) group: String,
-    /// A time after the due time of each run, in seconds, of a recurring job.
-    pub(crate) expires_after: String,
-    pub(crate) expires: String,
-    pub(crate) attempts: String,
-    /// In seconds, as the times that follow.
-    pub(crate) limit: String,
-    pub(crate) unique_for: String,
-    pub(crate) kept_for: String,
-    pub(crate) at_most_once: bool,
-}
-
-impl Values {
-    pub(crate) fn of(form: &Fields) -> Self {
-        let text = |name: &str| form.text(name).unwrap_or_default();
-        // A browser sends lines as those of a mail.
-        let payload = text("payload").replace("\r\n", "\n");
-        let (handler, key, due) = (text("handler"), text("key"), text("due"));
-        Self {
-            handler,
-            key,
-            payload,
-            due,
-            priority: text("priority"),
-            group: text("group"),
-            expires_after: text("expires-after"),
-            expires: text("expires"),
-            attempts: text("attempts"),
-            limit: text("limit"),
-            unique_for: text("unique-for"),
-            kept_for: text("kept-for"),
-            at_most_once: form.get("at-most-once").is_some(),
-        }
-    }
-
-    pub(crate) fn of_job(job: &JobInfo) -> Self {
-        Self {
-            handler: job.name.to_string(),
-            key: job.key.to_string(),
-            payload: job::pretty(&job.payload),
-            due: job.due.filter(|_| job.state != State::Recurring).map(text::input).unwrap_or_default(),
-            priority: job.priority.to_string(),
-            group: job.group.as_deref().unwrap_or_default().to_owned(),
-            expires_after: seconds(job.expires_after),
-            expires: job.expires.map(text::input).unwrap_or_default(),
-            attempts: job.terms.attempts.map(|attempts| attempts.to_string()).unwrap_or_default(),
-            limit: seconds(job.terms.limit),
-            unique_for: seconds(job.terms.unique_for),
-            kept_for: seconds(job.terms.kept_for),
-            at_most_once: job.terms.at_most_once,
-        }
-    }
+/// What the form of a job shows, by the names of its fields.
+pub(crate) fn fields_of(job: &JobInfo) -> Fields {
+    let is_recurring = job.state == State::Recurring;
+    Fields::new([
+        ("handler", job.name.to_string()),
+        ("key", job.key.to_string()),
+        ("payload", job::pretty(&job.payload)),
+        ("due", job.due.filter(|_| !is_recurring).map(text::input).unwrap_or_default()),
+        ("priority", job.priority.to_string()),
+        ("group", job.group.as_deref().unwrap_or_default().to_owned()),
+        ("expires-after", seconds(job.expires_after)),
+        ("expires", job.expires.map(text::input).unwrap_or_default()),
+        ("attempts", job.terms.attempts.map(|attempts| attempts.to_string()).unwrap_or_default()),
+        ("limit", seconds(job.terms.limit)),
+        ("unique-for", seconds(job.terms.unique_for)),
+        ("kept-for", seconds(job.terms.kept_for)),
+        ("at-most-once", if job.terms.at_most_once { "on".to_owned() } else { String::new() }),
+    ])
 }
 
 fn seconds(time: Option<Duration>) -> String {
@@ -89,17 +47,17 @@ pub(super) async fn new(frame: &Frame<'_>, like: Option<JobId>) -> Result<Markup
         Some(id) => find(frame.page, id).await?,
         None => None,
     };
-    let values = other.map_or_else(Values::default, |job| {
-        let key = if job.state == State::Dead && job.parent.is_none() { job.key.to_string() } else { String::new() };
-        Values { key, due: String::new(), expires: String::new(), ..Values::of_job(&job) }
+    let fields = other.map_or_else(Fields::default, |job| {
+        let has_key = job.state == State::Dead && job.parent.is_none();
+        fields_of(&job).without(if has_key { &["due", "expires"] } else { &["key", "due", "expires"] })
     });
-    Ok(show(frame, None, &values, None))
+    Ok(show(frame, None, &fields, None))
 }
 
 /// `None`: there is no such job, or it runs or is dead.
 pub(super) async fn edit(frame: &Frame<'_>, id: JobId) -> Result<Option<Markup>, Error> {
     let job = find(frame.page, id).await?.filter(takes_edits);
-    Ok(job.map(|job| show(frame, Some(&job), &Values::of_job(&job), None)))
+    Ok(job.map(|job| show(frame, Some(&job), &fields_of(&job), None)))
 }
 
 /// The form again, with what is wrong in it.
@@ -107,28 +65,29 @@ pub(crate) async fn again(
     page: &Inner,
     nonce: &str,
     job: Option<&JobInfo>,
-    values: &Values,
+    fields: &Fields,
     wrong: String,
 ) -> Result<Answer, Error> {
     let (counts, now) = page.counts().await?;
     let frame = Frame { page, nonce, counts: &counts, now, said: None, nodes: Vec::new() };
-    Ok(Answer::Html(StatusCode::UNPROCESSABLE_ENTITY, show(&frame, job, values, Some(&wrong))))
+    Ok(Answer::Html(StatusCode::UNPROCESSABLE_ENTITY, show(&frame, job, fields, Some(&wrong))))
 }
 
-fn show(frame: &Frame<'_>, job: Option<&JobInfo>, values: &Values, wrong: Option<&str>) -> Markup {
+fn show(frame: &Frame<'_>, job: Option<&JobInfo>, fields: &Fields, wrong: Option<&str>) -> Markup {
     let (title, path) = match job {
         Some(job) => ("Edit a job", format!("/job/{}/save", job.id.0)),
         None => ("New job", "/put".to_owned()),
     };
     let is_due = job.is_none_or(|job| job.state != State::Recurring);
     let all = [
-        ("attempts", "Attempts at most; as the handler says if left out", &values.attempts),
-        ("limit", "Limit of each run, in seconds", &values.limit),
-        ("unique-for", "Key stays taken once it is done, in seconds", &values.unique_for),
-        ("kept-for", "Kept once it is done, in seconds", &values.kept_for),
-        ("expires-after", "Each run begins no later after it is due than, in seconds", &values.expires_after),
+        ("attempts", "Attempts at most; as the handler says if left out"),
+        ("limit", "Limit of each run, in seconds"),
+        ("unique-for", "Key stays taken once it is done, in seconds"),
+        ("kept-for", "Kept once it is done, in seconds"),
+        ("expires-after", "Each run begins no later after it is due than, in seconds"),
     ];
     let terms = &all[..if is_due { 4 } else { 5 }];
+    let (value, at_most_once) = (|name: &str| fields.value(name), !fields.value("at-most-once").is_empty());
     let main = html! {
         h1 { (title) @if let Some(job) = job { ": " bdi { (text::visible(&job.key)) } } }
         @if let Some(wrong) = wrong { p.said.bad role="alert" { "Nothing was changed. " (text::visible(wrong)) } }
@@ -139,50 +98,50 @@ fn show(frame: &Frame<'_>, job: Option<&JobInfo>, values: &Values, wrong: Option
             } @else {
                 label {
                     "Handler"
-                    input type="text" name="handler" value=(values.handler) required list="handlers" autocomplete="off" spellcheck="false";
+                    input type="text" name="handler" value=(value("handler")) required list="handlers" autocomplete="off" spellcheck="false";
                 }
                 datalist #handlers { @for kind in frame.counts.kinds.iter().take(HANDLERS) { option value=(kind.name) {} } }
                 label {
                     "Key, or none for one that is made up"
-                    input type="text" name="key" value=(values.key) autocomplete="off" spellcheck="false";
+                    input type="text" name="key" value=(value("key")) autocomplete="off" spellcheck="false";
                 }
             }
             label {
                 "Payload, as JSON"
-                textarea name="payload" rows="10" spellcheck="false" { (values.payload) }
+                textarea name="payload" rows="10" spellcheck="false" { (value("payload")) }
             }
             @if is_due {
                 label {
                     @if job.is_none() { "Due, in UTC; at once if left out" } @else { "Due, in UTC" }
-                    input type="datetime-local" name="due" step="1" value=(values.due);
+                    input type="datetime-local" name="due" step="1" value=(value("due"));
                 }
             }
             label {
                 "Priority, from -9 to 9"
-                input type="number" name="priority" min="-9" max="9" value=(if values.priority.is_empty() { "0" } else { &values.priority });
+                input type="number" name="priority" min="-9" max="9" value=(if value("priority").is_empty() { "0" } else { value("priority") });
             }
             @if job.is_none() {
                 label {
                     "Group, or none"
-                    input type="text" name="group" value=(values.group) autocomplete="off" spellcheck="false";
+                    input type="text" name="group" value=(value("group")) autocomplete="off" spellcheck="false";
                 }
             }
-            details open[terms.iter().any(|(_, _, value)| !value.is_empty()) || values.at_most_once] {
+            details open[terms.iter().any(|(name, _)| !value(name).is_empty()) || at_most_once] {
                 summary { "Terms: attempts, times" }
-                @for &(name, label, value) in terms {
+                @for &(name, label) in terms {
                     label {
                         (label)
-                        input type="number" name=(name) min=(if name == "attempts" { "1" } else { "0" }) step=(if name == "attempts" { "1" } else { "any" }) value=(value);
+                        input type="number" name=(name) min=(if name == "attempts" { "1" } else { "0" }) step=(if name == "attempts" { "1" } else { "any" }) value=(value(name));
                     }
                 }
                 @if is_due {
                     label {
                         "Begins no later than, in UTC"
-                        input type="datetime-local" name="expires" step="1" value=(values.expires);
+                        input type="datetime-local" name="expires" step="1" value=(value("expires"));
                     }
                 }
                 label.check {
-                    input type="checkbox" name="at-most-once" checked[values.at_most_once];
+                    input type="checkbox" name="at-most-once" checked[at_most_once];
                     " Is begun at most once"
                 }
             }

@@ -20,7 +20,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use timerqueue_scheduler::{Counts, Error, JobId, JobInfo, LastRun, Node, Query, RunEnd, State};
 
 pub(crate) use self::done::find as done;
-pub(crate) use self::form::{Values, again};
+pub(crate) use self::form::{again, fields_of};
 pub(crate) use self::jobs::{find as jobs, search};
 pub(crate) use self::overview::activity;
 pub(crate) use self::schedules::find as schedules;
