@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use timerqueue_scheduler::{Catchup, Overlap, State, Until};
 
 use crate::text::duration;
 
@@ -267,7 +269,7 @@ pub(crate) struct Put {
     pub(crate) predecessors: Vec<String>,
 
     /// Until when a job waits for others
-    #[arg(long, value_enum, default_value_t = Until::AllDone, hide_default_value = true)]
+    #[arg(long, value_parser = one_of(UNTIL), default_value = "all-done", hide_default_value = true)]
     pub(crate) until: Until,
 
     /// Waits for the end of the job, for this time at most, and writes its result
@@ -279,34 +281,39 @@ pub(crate) struct Put {
     pub(crate) wait: Option<Duration>,
 }
 
-/// What becomes of missed occurrences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Catchup {
-    Last,
-    Skip,
-    All(u32),
-}
-
 fn catchup(text: &str) -> Result<Catchup, String> {
     let all = || {
         text.strip_prefix("all=").and_then(|number| number.parse().ok()).filter(|number| (1..=1_000).contains(number))
     };
     match text {
-        "last" => Ok(Catchup::Last),
+        "last" => Ok(Catchup::RunLast),
         "skip" => Ok(Catchup::Skip),
-        _ => all().map(Catchup::All).ok_or_else(|| "one of last, skip, all=1 to all=1000".to_owned()),
+        _ => match all() {
+            Some(at_most) => Ok(Catchup::RunAll { at_most }),
+            None => Err("one of last, skip, all=1 to all=1000".to_owned()),
+        },
     }
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Overlap {
-    /// The occurrence does not run
-    Skip,
-    /// One occurrence waits for the end of the run
-    Queue,
-    /// Both run
-    Allow,
+/// Words, each with its help and what it means.
+type Words<T> = [(&'static str, &'static str, T)];
+
+fn one_of<T: Copy + Send + Sync + 'static>(words: &'static Words<T>) -> impl TypedValueParser<Value = T> {
+    let possible = words.iter().map(|&(word, help, _)| match help {
+        "" => PossibleValue::new(word),
+        help => PossibleValue::new(word).help(help),
+    });
+    PossibleValuesParser::new(possible).try_map(|word| {
+        let found = words.iter().find(|(own, ..)| *own == word);
+        found.map(|&(.., value)| value).ok_or("no such word")
+    })
 }
+
+pub(crate) const OVERLAPS: &Words<Overlap> = &[
+    ("skip", "The occurrence does not run", Overlap::Skip),
+    ("queue", "One occurrence waits for the end of the run", Overlap::QueueOne),
+    ("allow", "Both run", Overlap::Allow),
+];
 
 /// Puts a job that runs again and again, and shows its next five runs
 ///
@@ -350,7 +357,7 @@ pub(crate) struct Cron {
     pub(crate) grace: Option<Duration>,
 
     /// An occurrence during a run
-    #[arg(long, value_enum, default_value_t = Overlap::Skip)]
+    #[arg(long, value_parser = one_of(OVERLAPS), default_value = "skip")]
     pub(crate) overlap: Overlap,
 
     /// Changes the recurring job that has the key to what is said here, and lets it wait and run
@@ -404,7 +411,7 @@ pub(crate) struct ImportCrontab {
     pub(crate) catchup: Catchup,
 
     /// An occurrence during a run
-    #[arg(long, value_enum, default_value_t = Overlap::Allow)]
+    #[arg(long, value_parser = one_of(OVERLAPS), default_value = "allow")]
     pub(crate) overlap: Overlap,
 
     /// Cancels recurring jobs of the handler whose keys begin as these and are not in the crontab
@@ -416,26 +423,20 @@ pub(crate) struct ImportCrontab {
     pub(crate) dry_run: bool,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Until {
-    /// All are done; dead, if one was cancelled or discarded (the default)
-    AllDone,
-    /// All are done; dead, if one is dead, was cancelled or discarded
-    AllDoneOrDead,
-    /// All have ended, done or not
-    AllEnded,
-    /// One is dead, was cancelled or discarded; leaves, if all are done
-    AnyDead,
-}
+const UNTIL: &Words<Until> = &[
+    ("all-done", "All are done; dead, if one was cancelled or discarded (the default)", Until::AllDone),
+    ("all-done-or-dead", "All are done; dead, if one is dead, was cancelled or discarded", Until::AllDoneOrDead),
+    ("all-ended", "All have ended, done or not", Until::AllEnded),
+    ("any-dead", "One is dead, was cancelled or discarded; leaves, if all are done", Until::AnyDead),
+];
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum State {
-    Waiting,
-    Queued,
-    Running,
-    Dead,
-    Recurring,
-}
+const STATES: &Words<State> = &[
+    ("waiting", "", State::Waiting),
+    ("queued", "", State::Queued),
+    ("running", "", State::Running),
+    ("dead", "", State::Dead),
+    ("recurring", "", State::Recurring),
+];
 
 /// Lists jobs, those that are due first at the beginning
 #[derive(Debug, Args)]
@@ -449,7 +450,7 @@ Examples:
 )]
 pub(crate) struct Ls {
     /// Only jobs in this state; several times for several states
-    #[arg(short, long, value_enum)]
+    #[arg(short, long, value_parser = one_of(STATES))]
     pub(crate) state: Vec<State>,
 
     /// Only jobs of this handler

@@ -239,7 +239,7 @@ pub(crate) fn import<'p>(
     let scheduler = open(place()?, true)?;
     let puts = jobs.iter().map(|(entry, schedule)| {
         let put = scheduler.put_to(&crontab.handler, &entry.script).key(&entry.key).schedule(schedule.clone());
-        put.catchup(crontab.catchup.into()).overlap(crontab.overlap.into()).clash(Clash::Update)
+        put.catchup(crontab.catchup).overlap(crontab.overlap).clash(Clash::Update)
     });
     for ((entry, schedule), placed) in jobs.iter().zip(scheduler.put_many(puts).wait()?) {
         match placed.map_err(Fail::from).and_then(|placed| accepted(placed, &entry.key)) {

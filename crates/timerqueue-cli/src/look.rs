@@ -18,16 +18,6 @@ use crate::text;
 /// The rows that are read at a time.
 const PAGE: usize = 512;
 
-fn state_of(state: args::State) -> State {
-    match state {
-        args::State::Waiting => State::Waiting,
-        args::State::Queued => State::Queued,
-        args::State::Running => State::Running,
-        args::State::Dead => State::Dead,
-        args::State::Recurring => State::Recurring,
-    }
-}
-
 fn catchup(catchup: Catchup) -> String {
     match catchup {
         Catchup::RunLast => "last".to_owned(),
@@ -38,12 +28,7 @@ fn catchup(catchup: Catchup) -> String {
 }
 
 fn overlap(overlap: Overlap) -> &'static str {
-    match overlap {
-        Overlap::Skip => "skip",
-        Overlap::QueueOne => "queue",
-        Overlap::Allow => "allow",
-        _ => "unknown",
-    }
+    args::OVERLAPS.iter().find(|(.., own)| *own == overlap).map_or("unknown", |(word, ..)| word)
 }
 
 pub(crate) fn heading(out: &mut Out) -> Result<(), Fail> {
@@ -132,7 +117,7 @@ pub(crate) fn ls(place: &Place, ls: &args::Ls, out: &mut Out) -> Result<(), Fail
     if ls.done {
         return ls_done(&reader, ls, out);
     }
-    let states: Vec<State> = ls.state.iter().copied().map(state_of).collect();
+    let states = &ls.state;
     let query = if let [state] = states[..] { Query::new().state(state) } else { Query::new() };
     let query = with(query, ls.handler.as_deref(), Query::name);
     let query = with(query, ls.prefix.as_deref(), Query::key_prefix);

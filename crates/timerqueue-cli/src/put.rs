@@ -7,9 +7,7 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use timerqueue_scheduler::store::{MAX_PAYLOAD_BYTES, Micros};
-use timerqueue_scheduler::{
-    Catchup, Clash, Due, JobEnd, JobId, Overlap, Placed, Put, Schedule, Scheduler, Unfollowed, Until,
-};
+use timerqueue_scheduler::{Clash, Due, JobEnd, JobId, Placed, Put, Schedule, Scheduler, Unfollowed};
 
 use crate::args;
 use crate::exit::{DONE, Fail, note};
@@ -92,17 +90,6 @@ pub(crate) fn with<B, T>(builder: B, value: Option<T>, set: impl FnOnce(B, T) ->
 /// The last instant at which a run may begin.
 pub(crate) fn last_of(text: Option<&str>, zone: Option<&str>) -> Result<Option<SystemTime>, Fail> {
     text.map(|text| text::instant(text, zone, SystemTime::now())).transpose().map_err(Fail::Usage)
-}
-
-impl args::Put {
-    fn until(&self) -> Until {
-        match self.until {
-            args::Until::AllDone => Until::AllDone,
-            args::Until::AllDoneOrDead => Until::AllDoneOrDead,
-            args::Until::AllEnded => Until::AllEnded,
-            args::Until::AnyDead => Until::AnyDead,
-        }
-    }
 }
 
 /// A key that no other job has.
@@ -192,7 +179,7 @@ pub(crate) fn put(place: &Place, mut put: args::Put, out: &mut Out) -> Result<()
     let last = last_of(put.expires_at.as_deref(), put.due.zone.as_deref())?;
     let job = with(scheduler.put_to(&put.handler, &*payload).due(when.due()), last, Put::expires);
     let job = if put.refuse_overdue { job.refuse_overdue() } else { job };
-    let job = job.after(&put.predecessors, put.until());
+    let job = job.after(&put.predecessors, put.until);
     let placed = put.job.with(job.key(&key)).send().wait()?;
     let mut accepted = accepted(placed, &key)?;
     // The due time of a job that stays is its own.
@@ -323,7 +310,7 @@ fn put_each(place: &Place, put: &args::Put, form: args::Each, out: &mut Out) -> 
         let last = last_of(put.expires_at.as_deref(), put.due.zone.as_deref())?;
         let puts = jobs.iter().map(|job| {
             let new = put.job.with(scheduler.put_to(&put.handler, &*job.payload).key(&job.key));
-            let new = new.due(job.when.due()).after(put.predecessors.iter().chain(&job.predecessors), put.until());
+            let new = new.due(job.when.due()).after(put.predecessors.iter().chain(&job.predecessors), put.until);
             let new = with(new, last, Put::expires);
             if put.refuse_overdue { new.refuse_overdue() } else { new }
         });
@@ -423,26 +410,6 @@ pub(crate) fn next_of(scheduler: &Scheduler, key: &str, schedule: &Schedule) -> 
     Ok(job.map_or_else(|| next_runs(schedule), |job| job.next_runs(SystemTime::now(), SHOWN)))
 }
 
-impl From<args::Catchup> for Catchup {
-    fn from(catchup: args::Catchup) -> Self {
-        match catchup {
-            args::Catchup::Last => Self::RunLast,
-            args::Catchup::Skip => Self::Skip,
-            args::Catchup::All(at_most) => Self::RunAll { at_most },
-        }
-    }
-}
-
-impl From<args::Overlap> for Overlap {
-    fn from(overlap: args::Overlap) -> Self {
-        match overlap {
-            args::Overlap::Skip => Self::Skip,
-            args::Overlap::Queue => Self::QueueOne,
-            args::Overlap::Allow => Self::Allow,
-        }
-    }
-}
-
 /// What `cron --dry-run` answers.
 #[derive(Serialize)]
 struct Preview<'a> {
@@ -463,7 +430,7 @@ pub(crate) fn preview(cron: &args::Cron, out: &mut Out) -> Result<(), Fail> {
 pub(crate) fn cron(place: &Place, mut cron: args::Cron, out: &mut Out) -> Result<(), Fail> {
     let schedule = schedule(&cron.schedule, cron.zone.as_deref())?;
     let (payload, key) = (cron.job.payload()?, cron.job.key()?);
-    let (catchup, overlap) = (cron.catchup.into(), cron.overlap.into());
+    let (catchup, overlap) = (cron.catchup, cron.overlap);
     let scheduler = open(place, true)?;
     let job = scheduler.put_to(&cron.handler, &*payload).schedule(schedule.clone()).catchup(catchup).overlap(overlap);
     let job = cron.job.with(with(job, cron.grace, Put::grace).key(&key));
