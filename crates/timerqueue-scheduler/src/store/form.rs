@@ -27,10 +27,7 @@ pub(crate) fn rfc3339<S: Serializer>(at: &SystemTime, to: S) -> Result<S::Ok, S:
 }
 
 pub(crate) fn rfc3339_or_none<S: Serializer>(at: &Option<SystemTime>, to: S) -> Result<S::Ok, S::Error> {
-    match at {
-        Some(at) => rfc3339(at, to),
-        None => to.serialize_none(),
-    }
+    at.map(Instant).serialize(to)
 }
 
 /// An instant of a list.

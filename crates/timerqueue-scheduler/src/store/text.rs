@@ -2,82 +2,51 @@
 //! and `handlers` of a file or a server.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::form::micros_of;
 use super::rules::{Ended, Failures, Recurring};
 use super::{EntryHandler, History, Keep, LastRun, Micros, RunEnd};
 
-/// Instants as microseconds since the Unix epoch.
-mod instant {
-    use super::*;
-
-    pub(super) fn serialize<S: Serializer>(at: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
-        Micros::floor(*at).serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error> {
-        Micros::deserialize(from).map(Micros::to_system)
-    }
-}
-
-/// As [`instant`], or nothing.
-mod instant_or_none {
-    use super::*;
-
-    pub(super) fn serialize<S: Serializer>(at: &Option<SystemTime>, to: S) -> Result<S::Ok, S::Error> {
-        at.map(Micros::floor).serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SystemTime>, D::Error> {
-        Ok(Option::<Micros>::deserialize(from)?.map(Micros::to_system))
-    }
-}
-
-/// Durations as microseconds, rounded up.
-mod micros {
-    use super::*;
-
-    pub(super) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        micros_of(*duration).serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        u64::deserialize(from).map(Duration::from_micros)
-    }
-}
-
-/// A run, as it is stored.
+/// A run, as it is stored: instants and durations in microseconds.
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "LastRun")]
 struct StoredRun {
-    #[serde(with = "instant")]
-    due: SystemTime,
-    #[serde(default, with = "instant_or_none")]
-    nominal: Option<SystemTime>,
-    #[serde(with = "instant")]
-    started: SystemTime,
-    #[serde(with = "micros")]
-    duration: Duration,
+    due: Micros,
+    nominal: Option<Micros>,
+    started: Micros,
+    duration: u64,
     attempt: u32,
     end: RunEnd,
     error: Option<Arc<str>>,
 }
 
-/// A run that is stored, or a reference to it.
-struct Stored<T>(T);
-
-impl Serialize for Stored<&LastRun> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        StoredRun::serialize(self.0, to)
+impl From<&LastRun> for StoredRun {
+    fn from(run: &LastRun) -> Self {
+        Self {
+            due: Micros::floor(run.due),
+            nominal: run.nominal.map(Micros::floor),
+            started: Micros::floor(run.started),
+            duration: micros_of(run.duration),
+            attempt: run.attempt,
+            end: run.end,
+            error: run.error.clone(),
+        }
     }
 }
 
-impl<'de> Deserialize<'de> for Stored<LastRun> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        StoredRun::deserialize(from).map(Self)
+impl From<StoredRun> for LastRun {
+    fn from(run: StoredRun) -> Self {
+        Self {
+            due: run.due.to_system(),
+            nominal: run.nominal.map(Micros::to_system),
+            started: run.started.to_system(),
+            duration: Duration::from_micros(run.duration),
+            attempt: run.attempt,
+            end: run.end,
+            error: run.error,
+        }
     }
 }
 
@@ -100,31 +69,29 @@ pub(super) fn read_recurring(text: &str) -> Result<Box<Recurring>, String> {
 }
 
 pub(super) fn write_last(last: &LastRun) -> Option<String> {
-    serde_json::to_string(&Stored(last)).ok()
+    serde_json::to_string(&StoredRun::from(last)).ok()
 }
 
 /// What is kept of a done job, without the value of its handler.
 #[derive(Serialize, Deserialize)]
 struct StoredKeep {
-    #[serde(with = "micros")]
-    time: Duration,
+    time: u64,
     rows: u64,
-    #[serde(with = "micros")]
-    keys: Duration,
+    keys: u64,
     node: Option<Arc<str>>,
 }
 
 impl StoredKeep {
     fn of(keep: &Keep) -> Self {
         let History { time, rows, keys } = keep.history;
-        Self { time, rows, keys, node: keep.node.clone() }
+        Self { time: micros_of(time), rows, keys: micros_of(keys), node: keep.node.clone() }
     }
 }
 
 /// The end of a run, as a transaction of the user's has left it.
 #[derive(Serialize, Deserialize)]
-struct StoredEnd<R> {
-    last: R,
+struct StoredEnd {
+    last: StoredRun,
     keep: Option<StoredKeep>,
 }
 
@@ -135,32 +102,32 @@ pub(super) fn write_keep(keep: &Keep) -> Option<String> {
 
 pub(super) fn write_ended(ended: &Ended) -> Option<String> {
     let keep = ended.keep.as_ref().map(StoredKeep::of);
-    serde_json::to_string(&StoredEnd { last: Stored(&ended.record), keep }).ok()
+    serde_json::to_string(&StoredEnd { last: StoredRun::from(&ended.record), keep }).ok()
 }
 
 /// `None`: written by hand, and wrong.
 pub(super) fn read_ended(text: &str) -> Option<Box<Ended>> {
-    let StoredEnd { last: Stored(record), keep } = serde_json::from_str(text).ok()?;
+    let StoredEnd { last, keep } = serde_json::from_str(text).ok()?;
     let keep = keep.map(|StoredKeep { time, rows, keys, node }| {
-        let history = History { time, rows, keys };
+        let history = History { time: Duration::from_micros(time), rows, keys: Duration::from_micros(keys) };
         Keep { history, node, result: None }
     });
-    Some(Box::new(Ended { record, keep }))
+    Some(Box::new(Ended { record: last.into(), keep }))
 }
 
 pub(super) fn write_failures(failures: &Failures) -> Option<String> {
-    serde_json::to_string(&failures.attempts.iter().map(Stored).collect::<Vec<_>>()).ok()
+    serde_json::to_string(&failures.attempts.iter().map(StoredRun::from).collect::<Vec<_>>()).ok()
 }
 
 /// `None`: written by hand, and wrong. The last run is for people, and stands in nothing's way.
 pub(super) fn read_last(text: &str) -> Option<Box<LastRun>> {
-    serde_json::from_str(text).ok().map(|Stored(last)| Box::new(last))
+    serde_json::from_str::<StoredRun>(text).ok().map(|run| Box::new(run.into()))
 }
 
 /// `None`: written by hand, and wrong.
 pub(super) fn read_failures(text: &str) -> Option<Box<Failures>> {
-    let attempts: Vec<Stored<LastRun>> = serde_json::from_str(text).ok()?;
-    Some(Box::new(Failures { attempts: attempts.into_iter().map(|Stored(last)| last).collect() }))
+    let attempts: Vec<StoredRun> = serde_json::from_str(text).ok()?;
+    Some(Box::new(Failures { attempts: attempts.into_iter().map(LastRun::from).collect() }))
 }
 
 #[cfg(test)]
