@@ -87,56 +87,54 @@ pub struct Standby {
     pub behind: Option<Duration>,
 }
 
-/// Queries that find nothing in tables that are right, with what they find otherwise.
-const WRONG: &[(&str, &str)] = &[
+/// Parts of the check: what each reads, what it finds wrong, and a query that finds nothing in
+/// tables that are right.
+const PARTS: &[(&str, &str, &str)] = &[
     (
+        "the handlers of the jobs",
         "a job has no handler",
         "SELECT 1 FROM jobs j WHERE NOT EXISTS (SELECT FROM handlers h WHERE h.id = j.handler) LIMIT 1",
     ),
-    ("a dead job holds its key", "SELECT 1 FROM jobs WHERE state = 3 AND holds_key LIMIT 1"),
-    ("a job has a number that was not given", "SELECT 1 FROM jobs WHERE id > (SELECT last_value FROM ids) LIMIT 1"),
+    ("the keys of dead jobs", "a dead job holds its key", "SELECT 1 FROM jobs WHERE state = 3 AND holds_key LIMIT 1"),
     (
+        "the numbers of the jobs",
+        "a job has a number that was not given",
+        "SELECT 1 FROM jobs WHERE id > (SELECT last_value FROM ids) LIMIT 1",
+    ),
+    (
+        "the members of runs",
         "a run has no member",
         "SELECT 1 FROM jobs j WHERE state = 2 AND lease IS NULL AND ended IS NULL \
          AND NOT EXISTS (SELECT FROM members m WHERE m.owner = j.owner AND NOT m.dead) LIMIT 1",
     ),
     (
+        "the jobs that wait for others",
         "a job waits for another one that is not there or has ended",
         "SELECT 1 FROM jobs j WHERE state = 1 AND until IS NOT NULL AND (NOT EXISTS (SELECT FROM links l WHERE l.follower = j.id \
          AND (l.ended IS NULL OR (l.ended = 2 AND j.until = 1))) OR EXISTS (SELECT FROM links l WHERE l.follower = j.id AND l.ended IS NULL \
          AND NOT EXISTS (SELECT FROM jobs o WHERE o.id = l.predecessor AND o.followed = 1 AND o.state <> 3))) LIMIT 1",
     ),
     (
+        "the indexes",
         "an index is not valid",
         "SELECT 1 FROM pg_index WHERE indrelid = 'jobs'::regclass AND NOT (indisvalid AND indisready) LIMIT 1",
     ),
 ];
 
-/// What the parts of a check read: each of [`WRONG`], the rows, and the server.
-const PARTS: [&str; 8] = [
-    "the handlers of the jobs",
-    "the keys of dead jobs",
-    "the numbers of the jobs",
-    "the members of runs",
-    "the jobs that wait for others",
-    "the indexes",
-    "all rows",
-    "clock, sizes and replication of the server",
-];
-
-const _: () = assert!(PARTS.len() == WRONG.len() + 2);
+/// The number of all parts: the rows and the server follow.
+const ALL: usize = PARTS.len() + 2;
 
 pub(super) fn check(link: &Link, schema: &str, begins: &mut dyn FnMut(CheckStep)) -> Result<ServerReport, Failure> {
-    let mut step = |number: usize| begins(CheckStep { number, of: PARTS.len(), what: PARTS[number - 1] });
-    for (at, (wrong, sql)) in WRONG.iter().enumerate() {
-        step(at + 1);
+    let mut step = |number, what| begins(CheckStep { number, of: ALL, what });
+    for (at, (what, wrong, sql)) in PARTS.iter().enumerate() {
+        step(at + 1, what);
         if !link.ask(sql, &[])?.is_empty() {
             return Err(Failure::new(Fault::Damaged, *wrong));
         }
     }
-    step(PARTS.len() - 1);
+    step(ALL - 1, "all rows");
     let (jobs, unreadable) = rows(link)?;
-    step(PARTS.len());
+    step(ALL, "clock, sizes and replication of the server");
     let mut report = server(link, schema)?;
     (report.jobs, report.unreadable) = (jobs, unreadable);
     Ok(report)

@@ -1,6 +1,8 @@
 //! Where a file may be: not on a network file system, whose locks and flushes cannot be relied on,
 //! and not under a second name. And whether it is still there.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
@@ -54,8 +56,7 @@ pub(super) fn check(path: &Path) -> Result<(), Failure> {
 /// the same log.
 fn has_one_name(path: &Path) -> Result<(), Failure> {
     let links = match std::fs::metadata(path) {
-        #[cfg(unix)]
-        Ok(file) if file.is_file() => std::os::unix::fs::MetadataExt::nlink(&file),
+        Ok(file) if file.is_file() => file.nlink(),
         _ => 1,
     };
     if links > 1 {
@@ -120,37 +121,25 @@ pub(super) fn birth(path: &Path) -> Result<i64, Failure> {
 /// mode of `file`, as SQLite does with its log: each user that may use the file may use the files
 /// beside it. Only root can change an owner, so for other users the owner stays.
 pub(super) fn take_after(made: &Path, file: &Path) {
-    #[cfg(unix)]
-    {
-        use std::fs::Permissions;
-        use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-
-        let (Ok(of_file), Ok(of_made)) = (std::fs::metadata(file), std::fs::metadata(made)) else { return };
-        for (owner, group) in [(Some(of_file.uid()), None), (None, Some(of_file.gid()))] {
-            if owner.is_some_and(|owner| owner != of_made.uid()) || group.is_some_and(|group| group != of_made.gid()) {
-                let _ = chown(made, owner, group);
-            }
-        }
-        let mode = of_file.mode() & 0o666;
-        // Read permission of the file gives search permission of the folder. The bits above are
-        // inherited from the folder around it.
-        let mode = if of_made.is_dir() { of_made.mode() & 0o7000 | mode | (mode & 0o444) >> 2 } else { mode };
-        if mode != of_made.mode() & 0o7777 {
-            let _ = std::fs::set_permissions(made, Permissions::from_mode(mode));
+    let (Ok(of_file), Ok(of_made)) = (std::fs::metadata(file), std::fs::metadata(made)) else { return };
+    for (owner, group) in [(Some(of_file.uid()), None), (None, Some(of_file.gid()))] {
+        if owner.is_some_and(|owner| owner != of_made.uid()) || group.is_some_and(|group| group != of_made.gid()) {
+            let _ = chown(made, owner, group);
         }
     }
-    #[cfg(not(unix))]
-    let _ = (made, file);
+    let mode = of_file.mode() & 0o666;
+    // Read permission of the file gives search permission of the folder. The bits above are
+    // inherited from the folder around it.
+    let mode = if of_made.is_dir() { of_made.mode() & 0o7000 | mode | (mode & 0o444) >> 2 } else { mode };
+    if mode != of_made.mode() & 0o7777 {
+        let _ = std::fs::set_permissions(made, Permissions::from_mode(mode));
+    }
 }
 
 /// The file at this path, by device and number.
 pub(super) fn identity(path: &Path) -> Result<(u64, u64), Failure> {
     let file = std::fs::metadata(path)?;
-    #[cfg(unix)]
-    let identity = (std::os::unix::fs::MetadataExt::dev(&file), std::os::unix::fs::MetadataExt::ino(&file));
-    #[cfg(not(unix))]
-    let identity = (0, u64::from(file.is_file()));
-    Ok(identity)
+    Ok((file.dev(), file.ino()))
 }
 
 #[cfg(all(test, any(target_os = "linux", target_os = "android")))]
