@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::table::Table;
+use crate::store::rules::LinkRows;
 use crate::store::{JobId, LinkEnds, Predecessor, PredecessorEnd};
 
 #[derive(Debug, Default)]
@@ -16,13 +18,6 @@ pub(super) struct Links {
 }
 
 impl Links {
-    pub(super) fn add(&mut self, follower: JobId, links: &[Predecessor]) {
-        for Predecessor { id, key, end } in links {
-            self.predecessors.insert((follower, *id), (Arc::clone(key), *end));
-            self.followers.insert((*id, follower));
-        }
-    }
-
     pub(super) fn followers_of(&self, id: JobId) -> impl Iterator<Item = JobId> + use<'_> {
         self.followers.range((id, JobId(0))..=(id, JobId(u64::MAX))).map(|&(_, follower)| follower)
     }
@@ -57,22 +52,35 @@ impl Links {
         self.new_ends.remove(&follower);
     }
 
-    pub(super) fn with_new_ends(&mut self) -> Vec<JobId> {
-        std::mem::take(&mut self.new_ends).into_iter().collect()
-    }
-
     /// The predecessors of a job.
     pub(super) fn of(&self, follower: JobId) -> impl Iterator<Item = Predecessor> + use<'_> {
         let of = self.predecessors.range((follower, JobId(0))..=(follower, JobId(u64::MAX)));
         of.map(|(&(_, id), (key, end))| Predecessor { id, key: Arc::clone(key), end: *end })
     }
+}
 
-    pub(super) fn ends_of(&self, follower: JobId) -> LinkEnds {
+impl LinkRows for Table {
+    fn link(&mut self, follower: JobId, links: &[Predecessor]) {
+        for Predecessor { id, key, end } in links {
+            self.links.predecessors.insert((follower, *id), (Arc::clone(key), *end));
+            self.links.followers.insert((*id, follower));
+        }
+    }
+
+    fn followers_of(&mut self, id: JobId) -> u64 {
+        self.links.followers_of(id).count() as u64
+    }
+
+    fn with_new_ends(&mut self) -> Vec<JobId> {
+        std::mem::take(&mut self.links.new_ends).into_iter().collect()
+    }
+
+    fn ends_of(&mut self, follower: JobId) -> LinkEnds {
         let mut ends = LinkEnds::default();
-        for (_, (_, end)) in self.predecessors.range((follower, JobId(0))..=(follower, JobId(u64::MAX))) {
-            ends.open |= end.is_none();
-            ends.dead |= *end == Some(PredecessorEnd::Dead);
-            ends.gone |= *end == Some(PredecessorEnd::Cancelled);
+        for link in self.links.of(follower) {
+            ends.open |= link.end.is_none();
+            ends.dead |= link.end == Some(PredecessorEnd::Dead);
+            ends.gone |= link.end == Some(PredecessorEnd::Cancelled);
         }
         ends
     }

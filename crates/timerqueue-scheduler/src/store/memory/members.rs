@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::table::Table;
-use crate::store::rules::{Group, KEPT_MICROS, Lane, Member, Row};
+use crate::store::rules::{Group, GroupRows, KEPT_MICROS, Lane, Member, Row};
 use crate::store::{Bound, Entry, GroupId, JobId, Micros, Node, NodeId, State};
 
 /// The most groups of dead members that a claim settles.
@@ -47,18 +47,6 @@ impl Members {
     pub(super) fn of(&self, owner: u64) -> Option<(u64, Arc<Entry>)> {
         let found = self.live.iter().find(|(_, (entry, _))| entry.owner == owner);
         found.map(|(&id, (entry, _))| (id, Arc::clone(entry)))
-    }
-
-    pub(super) fn all(&self) -> Vec<Member> {
-        let live = self.live.iter().map(|(&id, (entry, _))| (id, entry, false));
-        let all = live.chain(self.dead.iter().map(|(&id, entry)| (id, entry, true)));
-        let member = |(id, entry, dead): (u64, &Arc<Entry>, bool)| Member {
-            id,
-            dead,
-            name: Arc::clone(&entry.name),
-            handlers: entry.handlers.clone(),
-        };
-        all.map(member).collect()
     }
 }
 
@@ -110,80 +98,10 @@ impl Groups {
         }
     }
 
-    /// More go than come, until none is left whose time is over.
-    pub(super) fn forget_idle(&mut self, now: Micros) {
-        for _ in 0..FORGOTTEN_AT_ONCE {
-            let Some(&(since, id)) = self.idle.first() else { return };
-            if since.as_i64().saturating_add(KEPT_MICROS) > now.as_i64() {
-                return;
-            }
-            self.idle.remove(&(since, id));
-            if let Some(jobs) = self.all.remove(&id) {
-                self.by_text.remove(&(jobs.group.kind, jobs.group.text));
-                self.by_member.remove(&(jobs.member, id));
-            }
-        }
-    }
-
-    pub(super) fn of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
-        if let Some(&id) = self.by_text.get(&(kind, Arc::clone(text))) {
-            return id;
-        }
-        self.forget_idle(now);
-        self.last += 1;
-        let id = self.last;
-        let group = Group { id, kind, text: Arc::clone(text), ..Group::default() };
-        self.all.insert(id, Jobs { group, ..Jobs::default() });
-        self.by_text.insert((kind, Arc::clone(text)), id);
-        self.by_member.insert((0, id));
-        id
-    }
-
-    pub(super) fn get(&self, id: u64) -> Option<&Group> {
-        self.all.get(&id).map(|jobs| &jobs.group)
-    }
-
-    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Group> {
-        self.all.get_mut(&id).map(|jobs| &mut jobs.group)
-    }
-
-    pub(super) fn running(&self, id: u64) -> u64 {
-        self.all.get(&id).map_or(0, |jobs| jobs.running)
-    }
-
-    pub(super) fn first_of(&self, id: u64) -> Option<(Micros, JobId)> {
-        self.all.get(&id)?.waiting.first().copied()
-    }
-
     /// The heads of a handler and a member.
     fn heads_of(&self, kind: usize, member: u64) -> impl Iterator<Item = (Micros, u64, usize)> + '_ {
         let range = (kind, member, Micros::FIRST, 0)..(kind, member + 1, Micros::FIRST, 0);
         self.heads.range(range).map(|&(kind, _, wake, id)| (wake, id, kind))
-    }
-
-    pub(super) fn due(&self, kinds: &[usize], member: u64, now: Micros, at_most: usize) -> Vec<(Micros, u64, usize)> {
-        let due = |kind: &usize| self.heads_of(*kind, member).take_while(move |&(wake, ..)| wake <= now).take(at_most);
-        let mut found: Vec<_> = kinds.iter().flat_map(due).collect();
-        found.sort_unstable();
-        found.truncate(at_most);
-        found
-    }
-
-    pub(super) fn next(&self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
-        match of {
-            None => {
-                let all =
-                    |&kind: &usize| self.heads.range((kind, 0, Micros::FIRST, 0)..(kind + 1, 0, Micros::FIRST, 0));
-                kinds.iter().flat_map(all).map(|&(_, _, wake, _)| wake).min()
-            }
-            Some((member, now)) => {
-                let after = |(kind, member): (usize, u64)| {
-                    let range = (kind, member, Micros::new(now.as_i64() + 1), 0)..(kind, member + 1, Micros::FIRST, 0);
-                    self.heads.range(range).next().map(|&(_, _, wake, _)| wake)
-                };
-                kinds.iter().flat_map(|&kind| [(kind, 0), (kind, member)]).filter_map(after).min()
-            }
-        }
     }
 
     /// The same groups without rows.
@@ -212,10 +130,6 @@ impl Groups {
         assert_eq!(self.heads, heads);
         assert_eq!((self.by_member.len(), self.by_text.len()), (self.all.len(), self.all.len()));
         assert_eq!(self.idle.len(), self.all.values().filter(|jobs| jobs.idle.is_some()).count());
-    }
-
-    pub(super) fn bound_to(&self, member: u64) -> u64 {
-        self.by_member.range((member, 0)..(member + 1, 0)).count() as u64
     }
 }
 
@@ -255,26 +169,6 @@ impl Table {
         }
     }
 
-    /// Settles some of the groups of dead members. Those with runs under way settle when the
-    /// runs have ended.
-    pub(super) fn settle_some(&mut self, now: Micros) -> bool {
-        let mut left = UNBOUND_AT_ONCE;
-        let dead: Vec<u64> = self.members.dead.keys().copied().collect();
-        for member in dead {
-            let bound = self.groups.by_member.range((member, 0)..(member + 1, 0)).map(|&(_, id)| id);
-            let ids: Vec<u64> = bound.filter(|&id| self.groups.running(id) == 0).take(left).collect();
-            for &id in &ids {
-                self.settle_group(id, now);
-            }
-            left -= ids.len();
-            if left == 0 {
-                return true;
-            }
-            self.members.dead.remove(&member);
-        }
-        false
-    }
-
     /// The groups behind one, in the order of their numbers.
     pub(super) fn groups(&self, after: GroupId, limit: usize) -> Vec<Bound> {
         let bound = |(&id, jobs): (&u64, &Jobs)| Bound {
@@ -297,5 +191,123 @@ impl Table {
             Node { is_this: entry.owner == owner, ..node }
         };
         self.members.live.iter().map(node).collect()
+    }
+}
+
+impl GroupRows for Table {
+    fn member_of(&mut self, owner: u64) -> Option<u64> {
+        self.members.of(owner).map(|(id, _)| id)
+    }
+
+    fn members(&mut self) -> Vec<Member> {
+        let live = self.members.live.iter().map(|(&id, (entry, _))| (id, entry, false));
+        let all = live.chain(self.members.dead.iter().map(|(&id, entry)| (id, entry, true)));
+        let member = |(id, entry, dead): (u64, &Arc<Entry>, bool)| Member {
+            id,
+            dead,
+            name: Arc::clone(&entry.name),
+            handlers: entry.handlers.clone(),
+        };
+        all.map(member).collect()
+    }
+
+    fn group_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
+        if let Some(&id) = self.groups.by_text.get(&(kind, Arc::clone(text))) {
+            return id;
+        }
+        self.forget_idle(now);
+        let groups = &mut self.groups;
+        groups.last += 1;
+        let id = groups.last;
+        let group = Group { id, kind, text: Arc::clone(text), ..Group::default() };
+        groups.all.insert(id, Jobs { group, ..Jobs::default() });
+        groups.by_text.insert((kind, Arc::clone(text)), id);
+        groups.by_member.insert((0, id));
+        id
+    }
+
+    fn group(&mut self, id: u64) -> Option<Group> {
+        self.groups.all.get(&id).map(|jobs| jobs.group.clone())
+    }
+
+    fn edit_group(&mut self, id: u64, change: impl FnOnce(&mut Group)) {
+        if let Some(jobs) = self.groups.all.get_mut(&id) {
+            change(&mut jobs.group);
+            self.settle_tied(Some(id));
+        }
+    }
+
+    fn runs_of(&mut self, group: u64) -> u64 {
+        self.groups.all.get(&group).map_or(0, |jobs| jobs.running)
+    }
+
+    fn first_of(&mut self, group: u64) -> Option<(Micros, JobId)> {
+        self.groups.all.get(&group)?.waiting.first().copied()
+    }
+
+    fn due_groups(&mut self, kinds: &[usize], member: u64, now: Micros, at_most: usize) -> Vec<(Micros, u64, usize)> {
+        let groups = &self.groups;
+        let due = |&kind: &usize| groups.heads_of(kind, member).take_while(|&(wake, ..)| wake <= now).take(at_most);
+        let mut found: Vec<_> = kinds.iter().flat_map(due).collect();
+        found.sort_unstable();
+        found.truncate(at_most);
+        found
+    }
+
+    fn next_group(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
+        let heads = &self.groups.heads;
+        match of {
+            None => {
+                let all = |&kind: &usize| heads.range((kind, 0, Micros::FIRST, 0)..(kind + 1, 0, Micros::FIRST, 0));
+                kinds.iter().flat_map(all).map(|&(_, _, wake, _)| wake).min()
+            }
+            Some((member, now)) => {
+                let after = |(kind, member): (usize, u64)| {
+                    let range = (kind, member, Micros::new(now.as_i64() + 1), 0)..(kind, member + 1, Micros::FIRST, 0);
+                    heads.range(range).next().map(|&(_, _, wake, _)| wake)
+                };
+                kinds.iter().flat_map(|&kind| [(kind, 0), (kind, member)]).filter_map(after).min()
+            }
+        }
+    }
+
+    fn bound_to(&mut self, member: u64) -> u64 {
+        self.groups.by_member.range((member, 0)..(member + 1, 0)).count() as u64
+    }
+
+    /// More go than come, until none is left whose time is over.
+    fn forget_idle(&mut self, now: Micros) {
+        let groups = &mut self.groups;
+        for _ in 0..FORGOTTEN_AT_ONCE {
+            let Some(&(since, id)) = groups.idle.first() else { return };
+            if since.as_i64().saturating_add(KEPT_MICROS) > now.as_i64() {
+                return;
+            }
+            groups.idle.remove(&(since, id));
+            if let Some(jobs) = groups.all.remove(&id) {
+                groups.by_text.remove(&(jobs.group.kind, jobs.group.text));
+                groups.by_member.remove(&(jobs.member, id));
+            }
+        }
+    }
+
+    /// Those with runs under way settle when the runs have ended.
+    fn unbind_some(&mut self) -> bool {
+        let mut left = UNBOUND_AT_ONCE;
+        let dead: Vec<u64> = self.members.dead.keys().copied().collect();
+        for member in dead {
+            let bound = self.groups.by_member.range((member, 0)..(member + 1, 0)).map(|&(_, id)| id);
+            let is_still = |id: &u64| self.groups.all.get(id).is_none_or(|jobs| jobs.running == 0);
+            let ids: Vec<u64> = bound.filter(is_still).take(left).collect();
+            for &id in &ids {
+                self.settle_tied(Some(id));
+            }
+            left -= ids.len();
+            if left == 0 {
+                return true;
+            }
+            self.members.dead.remove(&member);
+        }
+        false
     }
 }

@@ -26,7 +26,7 @@ use self::table::Table;
 use super::gate::Gate;
 #[cfg(test)]
 use super::rules::Bindings;
-use super::rules::{Changes, Claims, Effects, Follows, Row};
+use super::rules::{Changes, Claims, Effects, Follows, GroupRows as _, Row};
 use super::{
     Applied, Claim, Claimed, Counts, Entry, JobInfo, KindCounts, Micros, Op, Query, Reply, Scan, Scanned, Settled,
     Store, Watcher, Watchers, sealed,
@@ -195,16 +195,16 @@ impl MemoryStore {
     }
 
     fn counts(&self) -> Counts {
-        let table = self.inner.table.lock();
+        let mut table = self.inner.table.lock();
         let now = self.clock();
+        let active: Vec<usize> = (0..table.kinds.len()).filter(|&kind| !table.kinds[kind].paused).collect();
+        let bound = table.next_group(&active, None);
         let counts = |kind: &table::Kind| {
             KindCounts::new(Arc::clone(&kind.name), kind.paused, kind.states).with_failing(kind.failing)
         };
         let mut kinds: Vec<KindCounts> = table.kinds.iter().map(counts).collect();
         kinds.sort_by(|a, b| a.name.cmp(&b.name));
         let waiting = table.kinds.iter().filter(|kind| !kind.paused).filter_map(table::Kind::first_wake);
-        let active: Vec<usize> = (0..table.kinds.len()).filter(|&kind| !table.kinds[kind].paused).collect();
-        let bound = table.groups.next(&active, None);
         let oldest = waiting.chain(bound).min().filter(|&wake| wake < now);
         Counts::new(kinds, oldest.map(Micros::to_system), now.to_system()).with_ahead(table.ahead(now))
     }

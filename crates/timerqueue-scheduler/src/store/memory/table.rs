@@ -12,8 +12,8 @@ use super::links::Links;
 use super::members::{Groups, Members};
 use super::past::Past;
 use crate::store::minutes::{Activity, Ends, KEPT, minute_of, minutes_of};
-use crate::store::rules::{Effects, Group, Lane, MOST_DEAD, Member, Row, Rows, Tie, WRONG_BY, end_of_leaving, span_of};
-use crate::store::{Finished, JobId, JobInfo, LastRun, LinkEnds, Micros, NodeId, Predecessor, PredecessorEnd, State};
+use crate::store::rules::{Effects, Lane, MOST_DEAD, Row, Rows, Tie, WRONG_BY, end_of_leaving, span_of};
+use crate::store::{Finished, JobId, JobInfo, LastRun, Micros, NodeId, PredecessorEnd, State};
 
 /// The rows of a handler that have a wake instant, in its order.
 #[derive(Debug, Default)]
@@ -155,7 +155,7 @@ impl Table {
         Some(JobInfo { predecessors: self.links.of(id).collect(), ..self.info(row) })
     }
 
-    fn settle_tied(&mut self, group: Option<u64>) {
+    pub(super) fn settle_tied(&mut self, group: Option<u64>) {
         if let Some(group) = group {
             let now = self.up;
             self.settle_group(group, now);
@@ -392,22 +392,6 @@ impl Rows for Table {
         self.history.last(key).filter(|&done| self.dead_with(key).all(|dead| dead < done))
     }
 
-    fn link(&mut self, follower: JobId, links: &[Predecessor]) {
-        self.links.add(follower, links);
-    }
-
-    fn followers_of(&mut self, id: JobId) -> u64 {
-        self.links.followers_of(id).count() as u64
-    }
-
-    fn with_new_ends(&mut self) -> Vec<JobId> {
-        self.links.with_new_ends()
-    }
-
-    fn ends_of(&mut self, follower: JobId) -> LinkEnds {
-        self.links.ends_of(follower)
-    }
-
     fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId> {
         self.history.taken(key, now)
     }
@@ -420,58 +404,6 @@ impl Rows for Table {
         }
         self.deaths += 1;
         self.deaths
-    }
-
-    fn member_of(&mut self, owner: u64) -> Option<u64> {
-        self.members.of(owner).map(|(id, _)| id)
-    }
-
-    fn members(&mut self) -> Vec<Member> {
-        self.members.all()
-    }
-
-    fn group_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
-        self.groups.of(kind, text, now)
-    }
-
-    fn group(&mut self, id: u64) -> Option<Group> {
-        self.groups.get(id).cloned()
-    }
-
-    fn edit_group(&mut self, id: u64, change: impl FnOnce(&mut Group)) {
-        if let Some(group) = self.groups.get_mut(id) {
-            change(group);
-            self.settle_tied(Some(id));
-        }
-    }
-
-    fn runs_of(&mut self, group: u64) -> u64 {
-        self.groups.running(group)
-    }
-
-    fn first_of(&mut self, group: u64) -> Option<(Micros, JobId)> {
-        self.groups.first_of(group)
-    }
-
-    fn due_groups(&mut self, kinds: &[usize], member: u64, now: Micros, at_most: usize) -> Vec<(Micros, u64, usize)> {
-        self.groups.due(kinds, member, now, at_most)
-    }
-
-    fn next_group(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
-        self.groups.next(kinds, of)
-    }
-
-    fn bound_to(&mut self, member: u64) -> u64 {
-        self.groups.bound_to(member)
-    }
-
-    fn forget_idle(&mut self, now: Micros) {
-        self.groups.forget_idle(now);
-    }
-
-    fn unbind_some(&mut self) -> bool {
-        let now = self.up;
-        self.settle_some(now)
     }
 
     fn counted(&mut self, kind: usize) -> u64 {

@@ -20,7 +20,7 @@ use super::rows::{self, with_columns};
 use super::schema::VERSION;
 use super::work::{LOCKED_AGAIN, Work};
 use crate::store::columns::Read;
-use crate::store::rules::{Rows, Runs};
+use crate::store::rules::{GroupRows, Rows, Runs};
 use crate::store::sql::{Answer, Claimable, SERVER, group_of, values};
 use crate::store::{Entry, Fault, Held, Micros, Op, Settle, Verdict, limits, text};
 
@@ -139,7 +139,7 @@ impl Work<'_> {
         for (name, text) in wanted {
             let kind = self.kind(&name);
             let now = self.up;
-            self.find_group(kind, &text, now);
+            self.group_of(kind, &text, now);
         }
     }
 

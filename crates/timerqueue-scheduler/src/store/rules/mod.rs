@@ -43,7 +43,7 @@ pub(crate) use self::runs::Runs;
 pub(crate) const MOST_DEAD: u64 = 100_000;
 
 /// The storage of a commit.
-pub(crate) trait Rows {
+pub(crate) trait Rows: LinkRows + GroupRows {
     /// The clock of this commit, rounded up: times from now are added to this reading, and so are
     /// not shortened (J1).
     fn up(&self) -> Micros;
@@ -138,6 +138,21 @@ pub(crate) trait Rows {
     /// The last one of the done jobs with this key that are kept, unless a later job with it is
     /// dead.
     fn last_done(&mut self, key: &str) -> Option<JobId>;
+    /// The done job whose key is still taken.
+    fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId>;
+    /// A run has ended: a store that counts by minutes adds it to the minute and the handler (J17).
+    fn ended(&mut self, _kind: usize, _minute: i64, _record: &LastRun) {}
+    /// The counted runs of a handler. From now to the end of the commit no other one counts them.
+    fn counted(&mut self, kind: usize) -> u64;
+    /// When the rate of a handler allows a full burst again.
+    fn full_at(&mut self, kind: usize) -> Option<Micros>;
+    fn set_full_at(&mut self, kind: usize, at: Micros);
+    /// The number of the next death. Called once the dead of before have made way.
+    fn next_death(&mut self) -> u64;
+}
+
+/// The links between followers and the jobs that they wait for.
+pub(crate) trait LinkRows {
     /// A job follows others: their links.
     fn link(&mut self, follower: JobId, links: &[Predecessor]);
     /// How many jobs were put after this one.
@@ -146,10 +161,10 @@ pub(crate) trait Rows {
     fn with_new_ends(&mut self) -> Vec<JobId>;
     /// The ends of the predecessors of a follower.
     fn ends_of(&mut self, follower: JobId) -> LinkEnds;
-    /// The done job whose key is still taken.
-    fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId>;
-    /// A run has ended: a store that counts by minutes adds it to the minute and the handler (J17).
-    fn ended(&mut self, _kind: usize, _minute: i64, _record: &LastRun) {}
+}
+
+/// The groups, and the members to which they are bound.
+pub(crate) trait GroupRows {
     /// The number of a live member.
     fn member_of(&mut self, owner: u64) -> Option<u64>;
     /// The members, dead ones too.
@@ -176,13 +191,6 @@ pub(crate) trait Rows {
     fn forget_idle(&mut self, _now: Micros) {}
     /// Settles some of the groups of dead members. True: there are more.
     fn unbind_some(&mut self) -> bool;
-    /// The counted runs of a handler. From now to the end of the commit no other one counts them.
-    fn counted(&mut self, kind: usize) -> u64;
-    /// When the rate of a handler allows a full burst again.
-    fn full_at(&mut self, kind: usize) -> Option<Micros>;
-    fn set_full_at(&mut self, kind: usize, at: Micros);
-    /// The number of the next death. Called once the dead of before have made way.
-    fn next_death(&mut self) -> u64;
 }
 
 /// A job, or a recurring job.

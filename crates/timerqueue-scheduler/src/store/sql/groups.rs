@@ -10,8 +10,8 @@ use std::mem::take;
 use std::sync::Arc;
 
 use super::{Answer, Dialect, Work, values};
-use crate::store::rules::{Group, Lane, Row, Rows};
-use crate::store::{JobId, Micros, State};
+use crate::store::rules::{Group, GroupRows, Lane, Member, Row, Rows};
+use crate::store::{JobId, Micros, State, text};
 
 /// The most groups of members that are gone that a claim settles.
 const UNBOUND_AT_ONCE: usize = 256;
@@ -63,65 +63,10 @@ pub(in crate::store) fn group_of(row: &impl Answer) -> Group {
 }
 
 impl<D: Dialect> Work<D> {
-    pub(in crate::store) fn find_group(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
-        if let Some(&id) = self.groups.found.get(&(kind, Arc::clone(text))) {
-            return id;
-        }
-        let named = values![kind, &**text];
-        let mut found = self.number(D::TEXTS.group_named, named);
-        if found.is_none() {
-            self.forget_idle(now);
-            found = self.number(D::TEXTS.add_group, values![kind, &**text, now]);
-        }
-        // Another transaction may have been first.
-        let id = found.or_else(|| self.number(D::TEXTS.group_named, named)).unwrap_or_default() as u64;
-        self.groups.found.insert((kind, Arc::clone(text)), id);
-        id
-    }
-
-    pub(super) fn read_group(&mut self, id: u64) -> Option<Group> {
-        if let Some(claimable) = self.groups.claimable.get(&id) {
-            return Some(claimable.group.clone());
-        }
-        if !D::LOCKS {
-            self.flush(); // on a server once, at the commit
-        }
-        self.ask(D::TEXTS.group, values![id]).first().map(group_of)
-    }
-
-    pub(super) fn change_group(&mut self, id: u64, change: impl FnOnce(&mut Group)) {
-        let Some(mut group) = self.read_group(id) else { return };
-        change(&mut group);
-        self.write_group(&group);
-        self.groups.unsettled.insert(id);
-        if let Some(claimable) = self.groups.claimable.get_mut(&id) {
-            claimable.group = group;
-        }
-    }
-
     fn write_group(&mut self, group: &Group) {
         let most = i64::try_from(group.most).unwrap_or(i64::MAX);
         let values = values![group.member, group.next, group.version, most, group.id];
         self.ask(D::TEXTS.change_group, values);
-    }
-
-    pub(super) fn running_of(&mut self, id: u64) -> u64 {
-        if let Some(claimable) = self.groups.claimable.get(&id) {
-            return claimable.running;
-        }
-        self.flush();
-        self.number(D::TEXTS.running_of, values![id]).unwrap_or_default() as u64
-    }
-
-    pub(super) fn first_waiting(&mut self, id: u64) -> Option<(Micros, JobId)> {
-        if D::LOCKS {
-            // The others are not locked.
-            let claimable = self.groups.claimable.get(&id).filter(|_| !self.has_failed());
-            return claimable?.waiting.front().copied();
-        }
-        self.write_rows();
-        let found = self.ask(D::TEXTS.first_of, values![id]);
-        found.first().and_then(|row| Some((row.instant(0)?, JobId(row.count(1)))))
     }
 
     pub(in crate::store) fn has_unsettled(&self) -> bool {
@@ -157,10 +102,98 @@ impl<D: Dialect> Work<D> {
             }
         }
     }
+}
+
+impl<D: Dialect> GroupRows for Work<D> {
+    fn member_of(&mut self, owner: u64) -> Option<u64> {
+        D::member_of(self, owner)
+    }
+
+    fn members(&mut self) -> Vec<Member> {
+        let found = self.ask(D::TEXTS.members, &[]);
+        let member = |row: &D::Answer| Member {
+            id: row.count(0),
+            dead: row.flag(1),
+            name: row.text(2).unwrap_or_default(),
+            handlers: text::read_handlers(&row.text(3).unwrap_or_default()),
+        };
+        found.iter().map(member).collect()
+    }
+
+    fn group_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
+        if let Some(&id) = self.groups.found.get(&(kind, Arc::clone(text))) {
+            return id;
+        }
+        let named = values![kind, &**text];
+        let mut found = self.number(D::TEXTS.group_named, named);
+        if found.is_none() {
+            self.forget_idle(now);
+            found = self.number(D::TEXTS.add_group, values![kind, &**text, now]);
+        }
+        // Another transaction may have been first.
+        let id = found.or_else(|| self.number(D::TEXTS.group_named, named)).unwrap_or_default() as u64;
+        self.groups.found.insert((kind, Arc::clone(text)), id);
+        id
+    }
+
+    fn group(&mut self, id: u64) -> Option<Group> {
+        if let Some(claimable) = self.groups.claimable.get(&id) {
+            return Some(claimable.group.clone());
+        }
+        if !D::LOCKS {
+            self.flush(); // on a server once, at the commit
+        }
+        self.ask(D::TEXTS.group, values![id]).first().map(group_of)
+    }
+
+    fn edit_group(&mut self, id: u64, change: impl FnOnce(&mut Group)) {
+        let Some(mut group) = self.group(id) else { return };
+        change(&mut group);
+        self.write_group(&group);
+        self.groups.unsettled.insert(id);
+        if let Some(claimable) = self.groups.claimable.get_mut(&id) {
+            claimable.group = group;
+        }
+    }
+
+    fn runs_of(&mut self, id: u64) -> u64 {
+        if let Some(claimable) = self.groups.claimable.get(&id) {
+            return claimable.running;
+        }
+        self.flush();
+        self.number(D::TEXTS.running_of, values![id]).unwrap_or_default() as u64
+    }
+
+    fn first_of(&mut self, id: u64) -> Option<(Micros, JobId)> {
+        if D::LOCKS {
+            // The others are not locked.
+            let claimable = self.groups.claimable.get(&id).filter(|_| !self.has_failed());
+            return claimable?.waiting.front().copied();
+        }
+        self.write_rows();
+        let found = self.ask(D::TEXTS.first_of, values![id]);
+        found.first().and_then(|row| Some((row.instant(0)?, JobId(row.count(1)))))
+    }
+
+    fn due_groups(&mut self, kinds: &[usize], member: u64, now: Micros, at_most: usize) -> Vec<(Micros, u64, usize)> {
+        D::due_groups(self, kinds, member, now, at_most)
+    }
+
+    fn next_group(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
+        D::next_group(self, kinds, of)
+    }
+
+    fn bound_to(&mut self, member: u64) -> u64 {
+        self.number(D::TEXTS.bound_to, values![member]).unwrap_or_default() as u64
+    }
+
+    fn forget_idle(&mut self, now: Micros) {
+        D::forget_idle(self, now);
+    }
 
     /// Settles some of the groups of members that are gone, and forgets the dead ones that have
     /// none. Those with runs under way settle when the runs have ended.
-    pub(super) fn settle_gone(&mut self) -> bool {
+    fn unbind_some(&mut self) -> bool {
         if !D::any_gone(self) {
             return false;
         }

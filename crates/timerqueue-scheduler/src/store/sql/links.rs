@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use super::looks::Look;
 use super::{Answer, Dialect, Work, values};
-use crate::store::{JobId, JobInfo, Predecessor, PredecessorEnd};
+use crate::store::rules::LinkRows;
+use crate::store::{JobId, JobInfo, LinkEnds, Predecessor, PredecessorEnd};
 
 fn predecessor(row: &impl Answer) -> Predecessor {
     let end = row.number(2).and_then(|number| PredecessorEnd::ALL.into_iter().find(|&end| end as i64 + 1 == number));
@@ -29,13 +30,6 @@ pub(super) struct Links {
 }
 
 impl Links {
-    pub(super) fn add(&mut self, follower: JobId, links: &[Predecessor]) {
-        for link in links {
-            self.followers.entry(link.id).and_modify(|count| *count += 1);
-            self.new.push((follower, link.clone()));
-        }
-    }
-
     /// A follower leaves.
     pub(super) fn forget(&mut self, follower: JobId) {
         self.new.retain(|(of, _)| *of != follower);
@@ -44,7 +38,23 @@ impl Links {
 }
 
 impl<D: Dialect> Work<D> {
-    pub(super) fn count_followers(&mut self, id: JobId) -> u64 {
+    pub(super) fn find_done(&mut self, key: &str) -> Option<JobId> {
+        let own = self.done.iter().rev().find(|done| *done.key == *key).map(|done| done.id);
+        let done = own.or_else(|| self.number(D::TEXTS.done_with, values![key]).map(|id| JobId(id as u64)))?;
+        self.write_rows();
+        self.number(D::TEXTS.died_after, values![key, done]).is_none().then_some(done)
+    }
+}
+
+impl<D: Dialect> LinkRows for Work<D> {
+    fn link(&mut self, follower: JobId, links: &[Predecessor]) {
+        for link in links {
+            self.links.followers.entry(link.id).and_modify(|count| *count += 1);
+            self.links.new.push((follower, link.clone()));
+        }
+    }
+
+    fn followers_of(&mut self, id: JobId) -> u64 {
         if let Some(&count) = self.links.followers.get(&id) {
             return count;
         }
@@ -54,10 +64,12 @@ impl<D: Dialect> Work<D> {
         count
     }
 
-    pub(super) fn find_done(&mut self, key: &str) -> Option<JobId> {
-        let own = self.done.iter().rev().find(|done| *done.key == *key).map(|done| done.id);
-        let done = own.or_else(|| self.number(D::TEXTS.done_with, values![key]).map(|id| JobId(id as u64)))?;
-        self.write_rows();
-        self.number(D::TEXTS.died_after, values![key, done]).is_none().then_some(done)
+    fn with_new_ends(&mut self) -> Vec<JobId> {
+        let has_ended = std::mem::take(&mut self.has_new_ends);
+        if has_ended { D::with_new_ends(self) } else { Vec::new() }
+    }
+
+    fn ends_of(&mut self, follower: JobId) -> LinkEnds {
+        D::ends_of(self, follower)
     }
 }

@@ -12,8 +12,8 @@ use super::groups::Groups;
 use super::links::Links;
 use super::{Answer, Counted, Dialect, Value, Which, values};
 use crate::store::columns::Read;
-use crate::store::rules::{Effects, Group, Lane, MOST_DEAD, Member, Row, Rows, Runs, Tie};
-use crate::store::{Finished, History, JobId, LastRun, LinkEnds, Micros, NewJob, Predecessor, State, text};
+use crate::store::rules::{Effects, Lane, MOST_DEAD, Row, Rows, Runs, Tie};
+use crate::store::{Finished, History, JobId, LastRun, Micros, NewJob, Predecessor, State};
 
 /// What became of a row in this transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -523,23 +523,6 @@ impl<D: Dialect> Rows for Work<D> {
         self.find_done(key)
     }
 
-    fn link(&mut self, follower: JobId, links: &[Predecessor]) {
-        self.links.add(follower, links);
-    }
-
-    fn followers_of(&mut self, id: JobId) -> u64 {
-        self.count_followers(id)
-    }
-
-    fn with_new_ends(&mut self) -> Vec<JobId> {
-        let has_ended = std::mem::take(&mut self.has_new_ends);
-        if has_ended { D::with_new_ends(self) } else { Vec::new() }
-    }
-
-    fn ends_of(&mut self, follower: JobId) -> LinkEnds {
-        D::ends_of(self, follower)
-    }
-
     fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId> {
         let own = self.done.iter().rev().find(|done| *done.key == *key && done.key_until > now);
         own.map(|done| done.id).or_else(|| D::remembered(self, key, now))
@@ -564,61 +547,6 @@ impl<D: Dialect> Rows for Work<D> {
             }
         }
         death
-    }
-
-    fn member_of(&mut self, owner: u64) -> Option<u64> {
-        D::member_of(self, owner)
-    }
-
-    fn members(&mut self) -> Vec<Member> {
-        let found = self.ask(D::TEXTS.members, &[]);
-        let member = |row: &D::Answer| Member {
-            id: row.count(0),
-            dead: row.flag(1),
-            name: row.text(2).unwrap_or_default(),
-            handlers: text::read_handlers(&row.text(3).unwrap_or_default()),
-        };
-        found.iter().map(member).collect()
-    }
-
-    fn group_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
-        self.find_group(kind, text, now)
-    }
-
-    fn group(&mut self, id: u64) -> Option<Group> {
-        self.read_group(id)
-    }
-
-    fn edit_group(&mut self, id: u64, change: impl FnOnce(&mut Group)) {
-        self.change_group(id, change);
-    }
-
-    fn runs_of(&mut self, group: u64) -> u64 {
-        self.running_of(group)
-    }
-
-    fn first_of(&mut self, group: u64) -> Option<(Micros, JobId)> {
-        self.first_waiting(group)
-    }
-
-    fn due_groups(&mut self, kinds: &[usize], member: u64, now: Micros, at_most: usize) -> Vec<(Micros, u64, usize)> {
-        D::due_groups(self, kinds, member, now, at_most)
-    }
-
-    fn next_group(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
-        D::next_group(self, kinds, of)
-    }
-
-    fn bound_to(&mut self, member: u64) -> u64 {
-        self.number(D::TEXTS.bound_to, values![member]).unwrap_or_default() as u64
-    }
-
-    fn forget_idle(&mut self, now: Micros) {
-        D::forget_idle(self, now);
-    }
-
-    fn unbind_some(&mut self) -> bool {
-        self.settle_gone()
     }
 
     fn counted(&mut self, kind: usize) -> u64 {
