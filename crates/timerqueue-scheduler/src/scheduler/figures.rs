@@ -356,9 +356,9 @@ mod tests {
         let told = figures.made(&cut_off, Duration::ZERO, &[], &[]);
         assert_eq!(value(&told, "timerqueue_scheduler_runs_total{end=\"cut_off\"}"), 3.0);
         assert_eq!(value(&told, "timerqueue_scheduler_runs_total{end=\"blocked\"}"), 2.0);
-        let mut many = KindCounts::new("mail".into(), false, [50_000, 0, 0, 0, 0]);
+        let mut many = KindCounts::new("mail".into(), false, [50_000, 0, 0, 0, 0], 0);
         many.estimate = Some(1_000_000);
-        let jobs = Counts::new(vec![many], None, SystemTime::now());
+        let jobs = Counts { kinds: vec![many], ..Counts::default() };
         let told = figures.made(&Stats { jobs, ..cut_off }, Duration::ZERO, &[], &[]);
         assert_eq!(value(&told, "timerqueue_jobs{handler=\"mail\",state=\"waiting\"}"), 1e6);
         assert_eq!(value(&told, "timerqueue_jobs_estimated{handler=\"mail\"}"), 1.0);

@@ -799,13 +799,8 @@ fn by_state<S: Serializer>(states: &[u64; State::ALL.len()], to: S) -> Result<S:
 }
 
 impl KindCounts {
-    pub(crate) fn new(name: Arc<str>, paused: bool, states: [u64; State::ALL.len()]) -> Self {
-        Self { name, paused, failing: 0, states, bounded: Default::default(), failing_bounded: false, estimate: None }
-    }
-
-    pub(crate) fn with_failing(mut self, failing: u64) -> Self {
-        self.failing = failing;
-        self
+    pub(crate) fn new(name: Arc<str>, paused: bool, states: [u64; State::ALL.len()], failing: u64) -> Self {
+        Self { name, paused, failing, states, bounded: Default::default(), failing_bounded: false, estimate: None }
     }
 
     /// The number of jobs in a state.
@@ -872,15 +867,6 @@ impl Serialize for Counts {
 }
 
 impl Counts {
-    pub(crate) fn new(kinds: Vec<KindCounts>, oldest_overdue: Option<SystemTime>, now: SystemTime) -> Self {
-        Self { kinds, oldest_overdue, ahead: 0, now: Some(now) }
-    }
-
-    pub(crate) fn with_ahead(mut self, ahead: u64) -> Self {
-        self.ahead = ahead;
-        self
-    }
-
     /// For how long the job that waits longest has been due, on the store's clock.
     #[must_use]
     pub fn overdue(&self) -> Option<Duration> {

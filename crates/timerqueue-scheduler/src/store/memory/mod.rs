@@ -199,14 +199,13 @@ impl MemoryStore {
         let now = self.clock();
         let active: Vec<usize> = (0..table.kinds.len()).filter(|&kind| !table.kinds[kind].paused).collect();
         let bound = table.next_group(&active, None);
-        let counts = |kind: &table::Kind| {
-            KindCounts::new(Arc::clone(&kind.name), kind.paused, kind.states).with_failing(kind.failing)
-        };
+        let counts =
+            |kind: &table::Kind| KindCounts::new(Arc::clone(&kind.name), kind.paused, kind.states, kind.failing);
         let mut kinds: Vec<KindCounts> = table.kinds.iter().map(counts).collect();
         kinds.sort_by(|a, b| a.name.cmp(&b.name));
         let waiting = table.kinds.iter().filter(|kind| !kind.paused).filter_map(table::Kind::first_wake);
-        let oldest = waiting.chain(bound).min().filter(|&wake| wake < now);
-        Counts::new(kinds, oldest.map(Micros::to_system), now.to_system()).with_ahead(table.ahead(now))
+        let oldest_overdue = waiting.chain(bound).min().filter(|&wake| wake < now).map(Micros::to_system);
+        Counts { kinds, oldest_overdue, ahead: table.ahead(now), now: Some(now.to_system()) }
     }
 
     /// Walks all rows: the indexes agree with them.
@@ -272,10 +271,7 @@ impl Store for MemoryStore {
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
         reply.send(Ok::<_, Error>(match scan {
             Scan::Get(key) => Scanned::Jobs(self.get(&key).into_iter().collect()),
-            Scan::Job(id) => {
-                let table = self.inner.table.lock();
-                Scanned::Jobs(table.one(id).into_iter().collect())
-            }
+            Scan::Job(id) => Scanned::Jobs(self.inner.table.lock().one(id).into_iter().collect()),
             Scan::Ended(ids) => {
                 let table = self.inner.table.lock();
                 let lives = |id: &super::JobId| table.rows.get(id).is_some_and(|row| row.state != super::State::Dead);

@@ -403,7 +403,7 @@ fn counts_at<L: Look>(db: &L, mut now: Micros, most: u64) -> Result<Counts, L::F
         let (paused, states) = (row.flag(1), std::array::from_fn(|state| count(3 + state)));
         oldest = oldest.into_iter().chain(row.instant(2).filter(|_| !paused)).min();
         now = row.instant(9).unwrap_or(now);
-        let mut kind = KindCounts::new(named(&row, 0), paused, states).with_failing(count(8));
+        let mut kind = KindCounts::new(named(&row, 0), paused, states, count(8));
         apart += count(11);
         kind.bounded[State::Waiting.index()] = count(10) >= count(12);
         kind.estimate = row.number(13).map(|about| kind.of(State::Waiting).max(about as u64));
@@ -425,8 +425,8 @@ fn counts_at<L: Look>(db: &L, mut now: Micros, most: u64) -> Result<Counts, L::F
             kind.failing_bounded = !is_whole(failing);
         }
     }
-    let oldest = oldest.filter(|&wake| wake < now).map(Micros::to_system);
+    let oldest_overdue = oldest.filter(|&wake| wake < now).map(Micros::to_system);
     let ahead = db.look(L::TEXTS.ahead, values![now.as_i64() - span_of(WRONG_BY), now])?;
     let ahead = ahead.first().map_or(0, |row| row.count(0));
-    Ok(Counts::new(kinds, oldest, now.to_system()).with_ahead(ahead))
+    Ok(Counts { kinds, oldest_overdue, ahead, now: Some(now.to_system()) })
 }
