@@ -5,6 +5,7 @@
 //! user, which other errors contain. Each server of an address with several gets a configuration of
 //! its own, so that one that does not answer takes only its share of the time.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::fmt;
 use std::fs::Metadata;
@@ -12,6 +13,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
@@ -175,8 +177,8 @@ impl From<Infallible> for Error {
 pub struct PostgresAddress {
     /// All but hosts and TLS.
     config: Config,
-    /// Hosts, their addresses and ports alone.
-    hosts: Config,
+    /// In their order, at least one.
+    servers: Vec<Server>,
     mode: Mode,
     /// `sslrootcert`.
     pub(super) roots: Option<PathBuf>,
@@ -222,9 +224,7 @@ impl FromStr for PostgresAddress {
             }
         }
         let [config, hosts] = [config, hosts].map(|text| text.parse::<Config>().map_err(|_| AddressError::Unreadable));
-        let address = Self { config: config?, hosts: hosts?, mode, roots, passfile };
-        address.check_places()?;
-        Ok(address)
+        Ok(Self { config: config?, servers: Server::all(&hosts?)?, mode, roots, passfile })
     }
 }
 
@@ -304,12 +304,9 @@ impl PostgresAddress {
     fn read_passfile(&mut self) -> Result<(), AddressError> {
         let Some(file) = self.passfile.take().filter(|_| !self.has_password()) else { return Ok(()) };
         let Some(text) = readable(&file)? else { return Ok(()) };
-        let host = match (self.hosts.get_hosts().first(), self.hosts.get_hostaddrs().first()) {
-            (Some(Host::Tcp(name)), _) => name.clone(),
-            (None, Some(address)) => address.to_string(),
-            _ => "localhost".to_owned(),
-        };
-        let port = self.hosts.get_ports().first().copied().unwrap_or(DEFAULT_PORT).to_string();
+        let Some(first) = self.servers.first() else { return Ok(()) };
+        let host = if first.is_socket() { "localhost".to_owned() } else { first.shown() };
+        let port = first.port.unwrap_or(DEFAULT_PORT).to_string();
         let user = self.config.get_user().unwrap_or_default();
         let wanted = [&host, &port, self.config.get_dbname().unwrap_or(user), user];
         let found = text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
@@ -324,48 +321,28 @@ impl PostgresAddress {
         Ok(())
     }
 
-    fn check_places(&self) -> Result<(), AddressError> {
-        let [hosts, addresses, ports] =
-            [self.hosts.get_hosts().len(), self.hosts.get_hostaddrs().len(), self.hosts.get_ports().len()];
-        let count = hosts.max(addresses);
-        match count {
-            0 => Err(AddressError::NoHost),
-            _ if (hosts > 0 && addresses > 0 && hosts != addresses) || (ports > 1 && ports != count) => {
-                Err(AddressError::UnequalHosts)
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// The servers, in their order. Reads the password file.
     pub(super) fn places(&mut self) -> Result<Vec<Place>, AddressError> {
         self.read_passfile()?;
-        let (hosts, addresses) = (self.hosts.get_hosts(), self.hosts.get_hostaddrs());
-        let count = hosts.len().max(addresses.len());
-        Ok((0..count).map(|at| self.place(at, hosts.get(at), addresses.get(at).copied())).collect())
+        Ok(self.servers.iter().map(|server| self.place(server)).collect())
     }
 
-    fn port(&self, at: usize) -> Option<u16> {
-        let ports = self.hosts.get_ports();
-        ports.get(at).or(ports.first()).copied()
-    }
-
-    fn place(&self, at: usize, host: Option<&Host>, address: Option<IpAddr>) -> Place {
-        let port = self.port(at).unwrap_or(DEFAULT_PORT);
+    fn place(&self, server: &Server) -> Place {
+        let port = server.port.unwrap_or(DEFAULT_PORT);
         let mut config = self.config.clone();
         config.port(port);
-        match host {
+        match &server.host {
             Some(Host::Tcp(name)) => _ = config.host(name),
             #[cfg(unix)]
             Some(Host::Unix(path)) => _ = config.host_path(path),
             None => {}
         }
-        if let Some(address) = address {
+        if let Some(address) = server.address {
             config.hostaddr(address);
         }
         let mode = match self.mode {
-            _ if is_socket(host) => Mode::Disable,
-            Mode::Unsaid if is_this_machine(host, address) => Mode::Disable,
+            _ if server.is_socket() => Mode::Disable,
+            Mode::Unsaid if server.is_this_machine() => Mode::Disable,
             Mode::Unsaid => Mode::Full,
             mode => mode,
         };
@@ -379,7 +356,7 @@ impl PostgresAddress {
         }
         // Only a server that takes writes is of use.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-        Place { config, name: format!("{}:{port}", shown(host, address)), mode }
+        Place { config, name: format!("{}:{port}", server.shown()), mode }
     }
 }
 
@@ -390,13 +367,12 @@ impl fmt::Display for PostgresAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or("the database");
         write!(f, "{database} on ")?;
-        let (hosts, addresses) = (self.hosts.get_hosts(), self.hosts.get_hostaddrs());
-        for at in 0..hosts.len().max(addresses.len()) {
-            let host = shown(hosts.get(at), addresses.get(at).copied());
-            let host = if self.port(at).is_some() && host.contains(':') { format!("[{host}]") } else { host };
-            write!(f, "{}{host}", if at > 0 { "," } else { "" })?;
-            if let Some(port) = self.port(at) {
-                write!(f, ":{port}")?;
+        for (at, server) in self.servers.iter().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            match (server.port, server.shown()) {
+                (None, host) => write!(f, "{comma}{host}")?,
+                (Some(port), host) if host.contains(':') => write!(f, "{comma}[{host}]:{port}")?,
+                (Some(port), host) => write!(f, "{comma}{host}:{port}")?,
             }
         }
         Ok(())
@@ -413,33 +389,15 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "-._:%".contains(c))
 }
 
-fn shown(host: Option<&Host>, address: Option<IpAddr>) -> String {
-    match (host, address) {
-        (Some(Host::Tcp(name)), _) => name.clone(),
-        #[cfg(unix)]
-        (Some(Host::Unix(path)), _) => path.display().to_string(),
-        (None, address) => address.map_or_else(String::new, |address| address.to_string()),
-    }
-}
-
 /// `%` and two digits is a byte.
 fn decoded(text: &str) -> Result<String, AddressError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, behind @ ..] = rest {
-        rest = behind;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let hex = |digit: u8| char::from(digit).to_digit(16);
-        let [Some(high), Some(low)] = [rest.first(), rest.get(1)].map(|digit| digit.copied().and_then(hex)) else {
-            return Err(AddressError::Unreadable);
-        };
-        bytes.push((high * 16 + low) as u8);
-        rest = &rest[2..];
+    let begins_with_digits =
+        |part: &str| part.get(..2).is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    if !text.split('%').skip(1).all(begins_with_digits) {
+        return Err(AddressError::Unreadable);
     }
-    String::from_utf8(bytes).map_err(|_| AddressError::Unreadable)
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Cow::into_owned).map_err(|_| AddressError::Unreadable)
 }
 
 /// `user:password@host:port,host/database?keyword=value&...`
@@ -547,7 +505,61 @@ fn fields(line: &str) -> Vec<String> {
     fields
 }
 
-/// One server of an address.
+/// A server of an address.
+#[derive(Clone, PartialEq, Eq)]
+struct Server {
+    host: Option<Host>,
+    address: Option<IpAddr>,
+    port: Option<u16>,
+}
+
+impl Server {
+    /// The servers of hosts, host addresses and ports.
+    fn all(of: &Config) -> Result<Vec<Self>, AddressError> {
+        let (hosts, addresses, ports) = (of.get_hosts(), of.get_hostaddrs(), of.get_ports());
+        let count = hosts.len().max(addresses.len());
+        if count == 0 {
+            return Err(AddressError::NoHost);
+        }
+        // One port is that of all.
+        let is_unequal = |(number, free): (usize, usize)| number > free && number != count;
+        if [(hosts.len(), 0), (addresses.len(), 0), (ports.len(), 1)].into_iter().any(is_unequal) {
+            return Err(AddressError::UnequalHosts);
+        }
+        let server = |at: usize| Self {
+            host: hosts.get(at).cloned(),
+            address: addresses.get(at).copied(),
+            port: ports.get(at).or(ports.first()).copied(),
+        };
+        Ok((0..count).map(server).collect())
+    }
+
+    fn shown(&self) -> String {
+        match (&self.host, self.address) {
+            (Some(Host::Tcp(name)), _) => name.clone(),
+            #[cfg(unix)]
+            (Some(Host::Unix(path)), _) => path.display().to_string(),
+            (None, address) => address.map_or_else(String::new, |address| address.to_string()),
+        }
+    }
+
+    /// A socket of Unix, over which PostgreSQL has no TLS.
+    fn is_socket(&self) -> bool {
+        matches!(&self.host, Some(host) if !matches!(host, Host::Tcp(_)))
+    }
+
+    fn is_this_machine(&self) -> bool {
+        match (self.address, &self.host) {
+            (Some(address), _) => address.is_loopback(),
+            (None, Some(Host::Tcp(name))) => {
+                name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+            }
+            _ => self.is_socket(),
+        }
+    }
+}
+
+/// How a server is reached.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) config: Config,
@@ -555,21 +567,6 @@ pub(super) struct Place {
     pub(super) name: String,
     /// Never `Unsaid`.
     pub(super) mode: Mode,
-}
-
-/// A socket of Unix, over which PostgreSQL has no TLS.
-fn is_socket(host: Option<&Host>) -> bool {
-    matches!(host, Some(host) if !matches!(host, Host::Tcp(_)))
-}
-
-fn is_this_machine(host: Option<&Host>, address: Option<IpAddr>) -> bool {
-    match (address, host) {
-        (Some(address), _) => address.is_loopback(),
-        (None, Some(Host::Tcp(name))) => {
-            name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-        }
-        (None, host) => is_socket(host),
-    }
 }
 
 #[cfg(test)]
@@ -594,7 +591,7 @@ mod tests {
         assert_eq!((address.config.get_user(), address.config.get_dbname()), (Some("o'x"), Some("d")));
         assert_eq!(address.config.get_password(), Some(&b"p@ \\"[..]));
         assert_eq!(address.config.get_connect_timeout(), Some(&std::time::Duration::from_secs(3)));
-        assert_eq!(address.hosts.get_ports(), [7, 5432]);
+        assert_eq!(address.servers.iter().map(|server| server.port).collect::<Vec<_>>(), [Some(7), Some(5432)]);
         // As themselves in a password.
         assert_eq!(read("postgres://u:p?&&/@h/d?sslmode=disable").config.get_password(), Some(&b"p?&&/"[..]));
         // Empty values are defaults, and the last of several counts.
