@@ -268,28 +268,24 @@ impl PageBuilder {
     /// The server that mounts the page admits only callers with the right to see and change the
     /// jobs: a page without a token answers each of them. Its own session should have a cookie with
     /// `SameSite`.
-    pub fn callers_are_checked(mut self) -> Self {
-        self.open = true;
-        self
+    pub fn callers_are_checked(self) -> Self {
+        Self { open: true, ..self }
     }
 
     /// The page is reached by HTTPS alone: its cookie is `Secure`, and forms from `http:` are
     /// refused.
-    pub fn https(mut self) -> Self {
-        self.https = true;
-        self
+    pub fn https(self) -> Self {
+        Self { https: true, ..self }
     }
 
     /// The title, in the corner and in the tab of the browser. Default: `timerqueue`.
-    pub fn title(mut self, title: &str) -> Self {
-        self.title = title.to_owned();
-        self
+    pub fn title(self, title: &str) -> Self {
+        Self { title: title.to_owned(), ..self }
     }
 
     /// Without actions: each change is refused.
-    pub fn read_only(mut self) -> Self {
-        self.read_only = true;
-        self
+    pub fn read_only(self) -> Self {
+        Self { read_only: true, ..self }
     }
 
     /// Makes the page.

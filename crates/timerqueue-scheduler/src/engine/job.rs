@@ -543,9 +543,8 @@ impl Handler {
     }
 
     /// The most runs at a time. Zero counts as one. Default: [`Handler::PARALLEL`].
-    pub fn parallel(mut self, runs: usize) -> Self {
-        self.parallel = runs.max(1);
-        self
+    pub fn parallel(self, runs: usize) -> Self {
+        Self { parallel: runs.max(1), ..self }
     }
 
     /// The most runs at a time on all nodes of the store together, beside
@@ -638,9 +637,8 @@ impl Handler {
     /// [token](Run::token) of the run is cancelled. An async run that ignores the token is dropped
     /// after its [grace](Self::grace). A blocking run that ignores it goes on and keeps its place.
     /// Default: no limit.
-    pub fn limit(mut self, limit: Duration) -> Self {
-        self.limit = Some(limit);
-        self
+    pub fn limit(self, limit: Duration) -> Self {
+        Self { limit: Some(limit), ..self }
     }
 
     /// How long an async run may go on after its [token](Run::token) was cancelled: by its
@@ -664,29 +662,25 @@ impl Handler {
     /// let handler = Handler::new_async("call", call).limit(Duration::from_secs(60)).grace(Duration::from_secs(2));
     /// # drop(handler);
     /// ```
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
-        self
+    pub fn grace(self, grace: Duration) -> Self {
+        Self { grace, ..self }
     }
 
     /// What follows a failed attempt. Default: [`Retry::default`], 25 attempts over three weeks.
-    pub fn retry(mut self, retry: Retry) -> Self {
-        self.retry = retry;
-        self
+    pub fn retry(self, retry: Retry) -> Self {
+        Self { retry, ..self }
     }
 
     /// How long done jobs are kept, and their keys taken; `None`: not at all. Default: as the
     /// [scheduler](crate::Builder::history) says. A handler that keeps nothing costs nothing.
-    pub fn history(mut self, history: impl Into<Option<History>>) -> Self {
-        self.history = Some(history.into());
-        self
+    pub fn history(self, history: impl Into<Option<History>>) -> Self {
+        Self { history: Some(history.into()), ..self }
     }
 
     /// Where the futures of this async handler run, if not where the
     /// [scheduler's](crate::Builder::spawner) do.
-    pub fn spawner(mut self, spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static) -> Self {
-        self.spawner = Some(Spawner::Own(Arc::new(spawn)));
-        self
+    pub fn spawner(self, spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static) -> Self {
+        Self { spawner: Some(Spawner::Own(Arc::new(spawn))), ..self }
     }
 }
 

@@ -105,17 +105,15 @@ impl Retry {
     }
 
     /// No wait is longer than this, before its random part.
-    pub fn longest(mut self, wait: Duration) -> Self {
-        self.longest = wait;
-        self
+    pub fn longest(self, wait: Duration) -> Self {
+        Self { longest: wait, ..self }
     }
 
     /// Each wait is longer by a random part of itself, up to this fraction, from 0.0 to 1.0. The
     /// part depends on the [seed](crate::Builder::seed) of the scheduler, the job and the attempt
     /// alone.
-    pub fn jitter(mut self, fraction: f64) -> Self {
-        self.jitter = if fraction.is_nan() { 0.0 } else { fraction.clamp(0.0, 1.0) };
-        self
+    pub fn jitter(self, fraction: f64) -> Self {
+        Self { jitter: if fraction.is_nan() { 0.0 } else { fraction.clamp(0.0, 1.0) }, ..self }
     }
 
     /// A rule that looks at each failed attempt, and says how long the job waits for the next one.
@@ -147,9 +145,8 @@ impl Retry {
     /// let handler = Handler::new("call", |_: u64, _: &Run| Err::<(), _>(Busy { seconds: 30 })).retry(retry);
     /// # drop(handler);
     /// ```
-    pub fn adjust(mut self, rule: impl Fn(&Failed<'_>) -> Option<Duration> + Send + Sync + 'static) -> Self {
-        self.rule = Some(Arc::new(rule));
-        self
+    pub fn adjust(self, rule: impl Fn(&Failed<'_>) -> Option<Duration> + Send + Sync + 'static) -> Self {
+        Self { rule: Some(Arc::new(rule)), ..self }
     }
 
     fn attempts(&self) -> u32 {

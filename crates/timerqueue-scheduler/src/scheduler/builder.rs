@@ -89,21 +89,18 @@ impl Builder {
     /// The runtime that has the timer, and whose pool runs blocking handlers. Default: the current
     /// runtime, usually [`Runtime::global`]. On a manual clock all of the scheduler is on virtual
     /// time.
-    pub fn runtime(mut self, runtime: &Runtime) -> Self {
-        self.runtime = Some(runtime.clone());
-        self
+    pub fn runtime(self, runtime: &Runtime) -> Self {
+        Self { runtime: Some(runtime.clone()), ..self }
     }
 
     /// Where the jobs are kept. Default: a [`MemoryStore`] of its own.
-    pub fn store(mut self, store: impl Store) -> Self {
-        self.store = Some(Arc::new(store));
-        self
+    pub fn store(self, store: impl Store) -> Self {
+        Self { store: Some(Arc::new(store)), ..self }
     }
 
     #[cfg(feature = "sqlite")]
-    pub(super) fn file(mut self, path: &std::path::Path) -> Self {
-        self.file = Some(path.to_owned());
-        self
+    pub(super) fn file(self, path: &std::path::Path) -> Self {
+        Self { file: Some(path.to_owned()), ..self }
     }
 
     /// A handler that may block; short for [`register`](Self::register) with [`Handler::new`].
@@ -169,9 +166,8 @@ impl Builder {
     /// let builder = Scheduler::builder().spawner(|future| smol::spawn(future).detach());
     /// # drop(builder);
     /// ```
-    pub fn spawner(mut self, spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static) -> Self {
-        self.spawner = Some(Spawner::Own(Arc::new(spawn)));
-        self
+    pub fn spawner(self, spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static) -> Self {
+        Self { spawner: Some(Spawner::Own(Arc::new(spawn))), ..self }
     }
 
     /// Runs async handlers on this runtime of tokio. Without this and without a
@@ -210,9 +206,8 @@ impl Builder {
     /// }
     /// ```
     #[cfg(feature = "tokio")]
-    pub fn tokio(mut self, runtime: &tokio::runtime::Handle) -> Self {
-        self.spawner = Some(Spawner::Tokio(runtime.clone()));
-        self
+    pub fn tokio(self, runtime: &tokio::runtime::Handle) -> Self {
+        Self { spawner: Some(Spawner::Tokio(runtime.clone())), ..self }
     }
 
     /// The most runs at a time, of all handlers. Zero counts as one. Default: the sum of the
@@ -244,9 +239,8 @@ impl Builder {
 
     /// How long the done jobs of handlers are kept that do not [say](Handler::history) otherwise.
     /// Default: not at all.
-    pub fn history(mut self, history: History) -> Self {
-        self.history = Some(history);
-        self
+    pub fn history(self, history: History) -> Self {
+        Self { history: Some(history), ..self }
     }
 
     /// The seed of the random part of waits between attempts. Default: random for each scheduler.

@@ -102,9 +102,8 @@ impl<'a> Put<'a> {
 
     /// The key: 1 to 512 bytes, without NUL. It is unique among the jobs that wait or run, of all
     /// handlers. Default: a key of the scheduler's making.
-    pub fn key(mut self, key: &str) -> Self {
-        self.key = Some(key.into());
-        self
+    pub fn key(self, key: &str) -> Self {
+        Self { key: Some(key.into()), ..self }
     }
 
     /// The group: 1 to 512 bytes, without NUL. All jobs of the handler with one group run on
@@ -148,9 +147,8 @@ impl<'a> Put<'a> {
     /// assert_eq!(seen.lock().unwrap().len(), 10); // one node for each customer
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn group(mut self, group: &str) -> Self {
-        self.group = Some(group.into());
-        self
+    pub fn group(self, group: &str) -> Self {
+        Self { group: Some(group.into()), ..self }
     }
 
     /// The priority, from -9 to 9; 0 if this is not called. Of the due jobs of the handler, the one
@@ -185,9 +183,8 @@ impl<'a> Put<'a> {
     /// assert_eq!(*sent.lock().unwrap(), ["password", "news", "digest"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn priority(mut self, priority: i8) -> Self {
-        self.priority = priority;
-        self
+    pub fn priority(self, priority: i8) -> Self {
+        Self { priority, ..self }
     }
 
     /// The last instant at which a run begins. A job that is due and has not begun by then is not
@@ -221,16 +218,14 @@ impl<'a> Put<'a> {
     /// assert_eq!((job.state, job.last.unwrap().end), (State::Dead, RunEnd::Expired));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn expires(mut self, last: impl Into<Due>) -> Self {
-        self.expires = Some(PutExpiry::At(last.into()));
-        self
+    pub fn expires(self, last: impl Into<Due>) -> Self {
+        Self { expires: Some(PutExpiry::At(last.into())), ..self }
     }
 
     /// As [`expires`](Self::expires), by a time after the due time: of a recurring job, after that
     /// of each run. The last one called counts.
-    pub fn expires_after(mut self, after_due: Duration) -> Self {
-        self.expires = Some(PutExpiry::AfterDue(after_due));
-        self
+    pub fn expires_after(self, after_due: Duration) -> Self {
+        Self { expires: Some(PutExpiry::AfterDue(after_due)), ..self }
     }
 
     /// A run of the job is begun at most once: for what is better left undone than done twice. No
@@ -404,41 +399,35 @@ impl<'a> Put<'a> {
     }
 
     /// Makes a recurring job: a run at each occurrence.
-    pub fn schedule(mut self, schedule: Schedule) -> Self {
-        self.schedule = Some(schedule);
-        self
+    pub fn schedule(self, schedule: Schedule) -> Self {
+        Self { schedule: Some(schedule), ..self }
     }
 
     /// Which missed occurrences run: when the process was stopped, the job paused, or the clock set
     /// forward. Default: [`Catchup::RunLast`].
-    pub fn catchup(mut self, catchup: Catchup) -> Self {
-        self.catchup = catchup;
-        self
+    pub fn catchup(self, catchup: Catchup) -> Self {
+        Self { catchup, ..self }
     }
 
     /// An occurrence that is later than this does not run. Default: no limit, except for
     /// [`Catchup::Skip`].
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = Some(grace);
-        self
+    pub fn grace(self, grace: Duration) -> Self {
+        Self { grace: Some(grace), ..self }
     }
 
     /// What happens to an occurrence during a run. Default: [`Overlap::Skip`].
-    pub fn overlap(mut self, overlap: Overlap) -> Self {
-        self.overlap = overlap;
-        self
+    pub fn overlap(self, overlap: Overlap) -> Self {
+        Self { overlap, ..self }
     }
 
     /// What happens if the key is taken. Default: [`Clash::Refuse`].
-    pub fn clash(mut self, clash: Clash) -> Self {
-        self.clash = clash;
-        self
+    pub fn clash(self, clash: Clash) -> Self {
+        Self { clash, ..self }
     }
 
     /// Refuses the job if its due time, a `SystemTime`, has passed: [`Placed::Overdue`].
-    pub fn refuse_overdue(mut self) -> Self {
-        self.refuse_overdue = true;
-        self
+    pub fn refuse_overdue(self) -> Self {
+        Self { refuse_overdue: true, ..self }
     }
 
     /// Waits for room, if the scheduler has its [greatest number](crate::Builder::backlog) of
@@ -468,9 +457,8 @@ impl<'a> Put<'a> {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn wait_for_room(mut self) -> Self {
-        self.waits = true;
-        self
+    pub fn wait_for_room(self) -> Self {
+        Self { waits: true, ..self }
     }
 
     /// The context of the trace that the job belongs to, such as the `traceparent` of W3C: a text
@@ -494,9 +482,8 @@ impl<'a> Put<'a> {
     /// # assert_eq!(scheduler.stats().wait()?.done, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn trace(mut self, context: &str) -> Self {
-        self.trace = Some(context.into());
-        self
+    pub fn trace(self, context: &str) -> Self {
+        Self { trace: Some(context.into()), ..self }
     }
 
     /// Puts the job. When the answer is there, the job is in the store.

@@ -54,9 +54,8 @@ impl History {
     }
 
     /// At most this number of done jobs of the handler: the last ones.
-    pub const fn rows(mut self, most: u64) -> Self {
-        self.rows = most;
-        self
+    pub const fn rows(self, most: u64) -> Self {
+        Self { rows: most, ..self }
     }
 
     /// The key of a done job stays taken for this time, and the job is kept for as long: a further
@@ -83,9 +82,8 @@ impl History {
     /// assert!(put()?.added().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub const fn keys(mut self, time: Duration) -> Self {
-        self.keys = time;
-        self
+    pub const fn keys(self, time: Duration) -> Self {
+        Self { keys: time, ..self }
     }
 
     /// The longer times and the greater number of the two.
@@ -176,39 +174,33 @@ impl HistoryQuery {
     }
 
     /// Only those with this key.
-    pub fn key(mut self, key: &str) -> Self {
-        self.key = Some(key.into());
-        self
+    pub fn key(self, key: &str) -> Self {
+        Self { key: Some(key.into()), ..self }
     }
 
     /// Only those of this handler.
-    pub fn name(mut self, name: &str) -> Self {
-        self.name = Some(name.into());
-        self
+    pub fn name(self, name: &str) -> Self {
+        Self { name: Some(name.into()), ..self }
     }
 
     /// Only those whose keys begin with this text.
-    pub fn key_prefix(mut self, prefix: &str) -> Self {
-        self.prefix = Some(prefix.into());
-        self
+    pub fn key_prefix(self, prefix: &str) -> Self {
+        Self { prefix: Some(prefix.into()), ..self }
     }
 
     /// The first ones to end first.
-    pub fn oldest_first(mut self) -> Self {
-        self.oldest_first = true;
-        self
+    pub fn oldest_first(self) -> Self {
+        Self { oldest_first: true, ..self }
     }
 
     /// Only those behind the one with this [number](FinishedJob::seq) in the order of the list.
-    pub fn after(mut self, seq: u64) -> Self {
-        self.after = Some(seq);
-        self
+    pub fn after(self, seq: u64) -> Self {
+        Self { after: Some(seq), ..self }
     }
 
     /// At most this number. Default, and the greatest: [`HistoryQuery::MOST`].
-    pub fn limit(mut self, jobs: usize) -> Self {
-        self.limit = Some(jobs);
-        self
+    pub fn limit(self, jobs: usize) -> Self {
+        Self { limit: Some(jobs), ..self }
     }
 
     pub(crate) fn most(&self) -> usize {

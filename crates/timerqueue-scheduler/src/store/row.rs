@@ -678,33 +678,28 @@ impl Query {
     }
 
     /// Only jobs in this state.
-    pub fn state(mut self, state: State) -> Self {
-        self.state = Some(state);
-        self
+    pub fn state(self, state: State) -> Self {
+        Self { state: Some(state), ..self }
     }
 
     /// Only jobs of this handler.
-    pub fn name(mut self, name: &str) -> Self {
-        self.name = Some(name.into());
-        self
+    pub fn name(self, name: &str) -> Self {
+        Self { name: Some(name.into()), ..self }
     }
 
     /// Only keys that begin with this text.
-    pub fn key_prefix(mut self, prefix: &str) -> Self {
-        self.prefix = Some(prefix.into());
-        self
+    pub fn key_prefix(self, prefix: &str) -> Self {
+        Self { prefix: Some(prefix.into()), ..self }
     }
 
     /// Only jobs that wait after a failed attempt.
-    pub fn failing(mut self) -> Self {
-        self.failing = true;
-        self
+    pub fn failing(self) -> Self {
+        Self { failing: true, ..self }
     }
 
     /// The jobs with the greatest numbers first: those that were put last.
-    pub fn newest_first(mut self) -> Self {
-        (self.newest_first, self.soonest_first) = (true, false);
-        self
+    pub fn newest_first(self) -> Self {
+        Self { newest_first: true, soonest_first: false, ..self }
     }
 
     /// The jobs that are due first come first, and so those that are overdue: in the order of
@@ -730,22 +725,19 @@ impl Query {
     /// assert_eq!(&*next[0].key, "a");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn soonest_first(mut self) -> Self {
-        (self.soonest_first, self.newest_first) = (true, false);
-        self
+    pub fn soonest_first(self) -> Self {
+        Self { soonest_first: true, newest_first: false, ..self }
     }
 
     /// Only jobs behind this one in the order of the list: to go on after the last job of a list
     /// with a limit. For lists in the order of the numbers.
-    pub fn after(mut self, id: JobId) -> Self {
-        (self.after, self.after_due) = (Some(id), None);
-        self
+    pub fn after(self, id: JobId) -> Self {
+        Self { after: Some(id), after_due: None, ..self }
     }
 
     /// Only jobs behind the job with this due time and number, in the order of due times.
-    pub fn after_due(mut self, due: Option<SystemTime>, id: JobId) -> Self {
-        (self.after, self.after_due) = (Some(id), Some(due_key(due)));
-        self
+    pub fn after_due(self, due: Option<SystemTime>, id: JobId) -> Self {
+        Self { after: Some(id), after_due: Some(due_key(due)), ..self }
     }
 
     /// Only jobs behind this one in the order of the list: to go on after the last job of a list
@@ -762,9 +754,8 @@ impl Query {
     }
 
     /// At most this number of jobs, the first ones in the order of the list.
-    pub fn limit(mut self, jobs: usize) -> Self {
-        self.limit = Some(jobs);
-        self
+    pub fn limit(self, jobs: usize) -> Self {
+        Self { limit: Some(jobs), ..self }
     }
 }
 

@@ -183,24 +183,21 @@ impl PostgresOptions {
 
     /// How long runs are a node's that is not heard of; at least 100 milliseconds. The lease of a
     /// node is renewed three times in this time. Default: 30 seconds.
-    pub fn lease(mut self, time: Duration) -> Self {
-        self.lease = time.clamp(SHORTEST, Duration::from_secs(86_400));
-        self
+    pub fn lease(self, time: Duration) -> Self {
+        Self { lease: time.clamp(SHORTEST, Duration::from_secs(86_400)), ..self }
     }
 
     /// How often a node looks for due jobs of which no notice has told; at least 100 milliseconds.
     /// The node waits between once and twice this time. Default: 20 seconds.
-    pub fn safety_look(mut self, time: Duration) -> Self {
-        self.safety = time.clamp(SHORTEST, Duration::from_secs(86_400));
-        self
+    pub fn safety_look(self, time: Duration) -> Self {
+        Self { safety: time.clamp(SHORTEST, Duration::from_secs(86_400)), ..self }
     }
 
     /// How long an operation waits for a lost connection, and for what another transaction has
     /// locked, such as one of yours that stays open; how long each statement waits for its answer.
     /// At least 100 milliseconds. Default: 10 seconds.
-    pub fn patience(mut self, time: Duration) -> Self {
-        self.patience = time.clamp(SHORTEST, Duration::from_secs(86_400));
-        self
+    pub fn patience(self, time: Duration) -> Self {
+        Self { patience: time.clamp(SHORTEST, Duration::from_secs(86_400)), ..self }
     }
 
     /// The authorities whose certificates are accepted from a server: a PEM file, read once when
@@ -218,9 +215,8 @@ impl PostgresOptions {
     /// # drop(store);
     /// # Ok::<(), timerqueue_scheduler::Error>(())
     /// ```
-    pub fn authorities(mut self, file: impl AsRef<Path>) -> Self {
-        self.roots = Some(file.as_ref().to_owned());
-        self
+    pub fn authorities(self, file: impl AsRef<Path>) -> Self {
+        Self { roots: Some(file.as_ref().to_owned()), ..self }
     }
 
     /// The address is that of a pooler in transaction mode, such as PgBouncer. The store then uses
@@ -245,9 +241,8 @@ impl PostgresOptions {
     /// # drop(store);
     /// # Ok::<(), timerqueue_scheduler::Error>(())
     /// ```
-    pub fn pooled(mut self) -> Self {
-        self.is_pooled = true;
-        self
+    pub fn pooled(self) -> Self {
+        Self { is_pooled: true, ..self }
     }
 
     /// Connects to a server, and makes or migrates the tables. `address`: a [`PostgresAddress`], or

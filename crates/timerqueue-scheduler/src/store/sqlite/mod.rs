@@ -147,17 +147,15 @@ impl SqliteOptions {
 
     /// How long an operation waits for another program that writes into the file, from its call on;
     /// then the answer is [`Fault::Locked`](super::Fault::Locked). Default: 5 seconds.
-    pub fn busy_timeout(mut self, limit: Duration) -> Self {
-        self.busy = limit;
-        self
+    pub fn busy_timeout(self, limit: Duration) -> Self {
+        Self { busy: limit, ..self }
     }
 
     /// The greatest size of the file, without its log; beyond, the answer is
     /// [`Fault::Full`](super::Fault::Full). For the operations of this store: another one on the
     /// file has a limit of its own. Default: no limit but the disk.
-    pub fn most_bytes(mut self, bytes: u64) -> Self {
-        self.most_bytes = Some(bytes);
-        self
+    pub fn most_bytes(self, bytes: u64) -> Self {
+        Self { most_bytes: Some(bytes), ..self }
     }
 
     /// Keeps done jobs of all handlers for this long, in the table `timerqueue_finished` of the
