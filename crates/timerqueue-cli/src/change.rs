@@ -10,7 +10,7 @@ use timerqueue_scheduler::{
 };
 
 use crate::args;
-use crate::exit::{DONE, Fail};
+use crate::exit::{ABSENT, DONE, Fail, REFUSED};
 use crate::look::pages;
 use crate::out::{Out, Progress};
 use crate::place::Place;
@@ -91,7 +91,7 @@ fn each<'a, T>(
 }
 
 fn absent(key: &str) -> Fail {
-    Fail::Absent(format!("{}: no job with this key waits, runs or recurs", text::tame(key)))
+    Fail::new(ABSENT, format!("{}: no job with this key waits, runs or recurs", text::tame(key)))
 }
 
 fn changed<'a>(key: &'a str, change: Change, outcome: &'static str) -> Result<Changed<'a>, Fail> {
@@ -99,9 +99,9 @@ fn changed<'a>(key: &'a str, change: Change, outcome: &'static str) -> Result<Ch
     match change {
         Change::Changed => Ok(Changed::key(key, outcome)),
         Change::Absent => Err(absent(key)),
-        Change::Running => Err(Fail::Refused(format!("{}: the job runs", shown()))),
-        Change::WrongKind => Err(Fail::Refused(format!("{}: this change is for jobs of another kind", shown()))),
-        _ => Err(Fail::Refused(format!("{}: refused", shown()))),
+        Change::Running => Err(Fail::new(REFUSED, format!("{}: the job runs", shown()))),
+        Change::WrongKind => Err(Fail::new(REFUSED, format!("{}: this change is for jobs of another kind", shown()))),
+        _ => Err(Fail::new(REFUSED, format!("{}: refused", shown()))),
     }
 }
 
@@ -128,7 +128,10 @@ pub(crate) fn cancel(place: &Place, cancel: &args::Cancel, out: &mut Out) -> Res
         Ok(true)
     })?;
     if keys.is_empty() {
-        return Err(Fail::Absent(format!("no job waits, runs or recurs whose key begins with {}", text::tame(prefix))));
+        return Err(Fail::new(
+            ABSENT,
+            format!("no job waits, runs or recurs whose key begins with {}", text::tame(prefix)),
+        ));
     }
     cancel_all(&scheduler, &keys.into_iter().collect::<Vec<_>>(), out)
 }
@@ -165,7 +168,7 @@ pub(crate) fn move_to(place: &Place, to: &args::Move, out: &mut Out) -> Result<(
         return goes_on(&changed(key, change, "moved")?, &schedule, &scheduler, out);
     }
     if to.zone.is_some() && to.at.is_none() {
-        return Err(Fail::Usage("--zone is for --at and --schedule".to_owned()));
+        return Err(Fail::usage("--zone is for --at and --schedule"));
     }
     let when = When::new(to.after, to.at.as_deref(), to.zone.as_deref())?;
     let scheduler = open(place, false)?;
@@ -191,8 +194,8 @@ pub(crate) fn pause(place: &Place, what: &args::What, pause: bool, out: &mut Out
 fn revived(id: JobId, revive: Revive) -> Result<Changed<'static>, Fail> {
     match revive {
         Revive::Revived => Ok(Changed::id(id, "due now")),
-        Revive::Taken => Err(Fail::Refused(format!("job {}: another job has its key by now", id.0))),
-        _ => Err(Fail::Absent(format!("job {}: no such dead job", id.0))),
+        Revive::Taken => Err(Fail::new(REFUSED, format!("job {}: another job has its key by now", id.0))),
+        _ => Err(Fail::new(ABSENT, format!("job {}: no such dead job", id.0))),
     }
 }
 
@@ -207,10 +210,11 @@ pub(crate) fn retry(place: &Place, retry: &args::Retry, out: &mut Out) -> Result
         let shown = text::tame(key);
         match reader.get(key)? {
             Some(job) if job.state == State::Dead => revived(job.id, scheduler.revive(job.id).wait()?),
-            Some(_) => {
-                Err(Fail::Refused(format!("{shown}: a job with this key is not dead (a dead one by its number: --id)")))
-            }
-            None => Err(Fail::Absent(format!("{shown}: no dead job has this key"))),
+            Some(_) => Err(Fail::new(
+                REFUSED,
+                format!("{shown}: a job with this key is not dead (a dead one by its number: --id)"),
+            )),
+            None => Err(Fail::new(ABSENT, format!("{shown}: no dead job has this key"))),
         }
     });
     let by_id = each(&retry.id, out, |&id| revived(JobId(id), scheduler.revive(JobId(id)).wait()?));
@@ -220,7 +224,7 @@ pub(crate) fn retry(place: &Place, retry: &args::Retry, out: &mut Out) -> Result
 fn discarded(id: JobId, was_there: bool) -> Result<Changed<'static>, Fail> {
     match was_there {
         true => Ok(Changed::id(id, "discarded")),
-        false => Err(Fail::Absent(format!("job {}: no such dead job", id.0))),
+        false => Err(Fail::new(ABSENT, format!("job {}: no such dead job", id.0))),
     }
 }
 
@@ -265,7 +269,7 @@ impl args::Age {
     /// An age chooses among all jobs.
     fn is_for(self, all: bool) -> Result<(), Fail> {
         match (self.older.or(self.newer), all) {
-            (Some(_), false) => Err(Fail::Usage("--older and --newer are for lists, and for --all".to_owned())),
+            (Some(_), false) => Err(Fail::usage("--older and --newer are for lists, and for --all")),
             _ => Ok(()),
         }
     }

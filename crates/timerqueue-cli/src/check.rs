@@ -11,6 +11,8 @@ use timerqueue_scheduler::store::CheckStep;
 #[cfg(feature = "postgres")]
 use timerqueue_scheduler::store::{PostgresReader, ServerReport};
 
+#[cfg(feature = "postgres")]
+use crate::exit::DAMAGED;
 use crate::exit::Fail;
 use crate::look::ahead_line;
 use crate::out::{Out, Progress};
@@ -146,7 +148,7 @@ fn check_server(reader: &PostgresReader, place: &Place, progress: bool, out: &mu
     out.thing(&checked, |_| server_text(&report, &counts, place, seconds))?;
     match report.unreadable.len() {
         0 => Ok(()),
-        _ => Err(place.named(Fail::Damaged("rows cannot be read".to_owned()))),
+        _ => Err(place.named(Fail::new(DAMAGED, "rows cannot be read"))),
     }
 }
 

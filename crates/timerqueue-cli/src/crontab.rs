@@ -187,14 +187,14 @@ struct Planned<'a> {
 
 fn read(crontab: &args::ImportCrontab) -> Result<String, Fail> {
     let failed =
-        |error: std::io::Error| Fail::Usage(format!("{}: {error}", text::tame(&crontab.file.to_string_lossy())));
+        |error: std::io::Error| Fail::usage(format!("{}: {error}", text::tame(&crontab.file.to_string_lossy())));
     let mut bytes = Vec::new();
     if crontab.file.as_os_str() == "-" {
         std::io::stdin().lock().read_to_end(&mut bytes).map_err(failed)?;
     } else {
         bytes = std::fs::read(&crontab.file).map_err(failed)?;
     }
-    String::from_utf8(bytes).map_err(|_| Fail::Usage("the crontab is no UTF-8".to_owned()))
+    String::from_utf8(bytes).map_err(|_| Fail::usage("the crontab is no UTF-8"))
 }
 
 fn when(schedule: &Schedule, next: Option<&String>) -> String {
@@ -215,8 +215,7 @@ pub(crate) fn import<'p>(
     for entry in &entries {
         match schedule(&entry.time, entry.zone.as_deref().or(crontab.zone.as_deref())) {
             Ok(schedule) => jobs.push((entry, schedule)),
-            Err(Fail::Usage(why)) => told.push((entry.line, true, why)),
-            Err(fail) => return Err(fail),
+            Err(fail) => told.push((entry.line, true, fail.wrong_line()?)),
         }
     }
     told.sort();

@@ -29,63 +29,50 @@ pub(crate) const PIPE: u8 = 141;
 
 /// Why a command ends with another code than 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fail {
-    Absent(String),
-    Usage(String),
-    Refused(String),
-    Place(String),
-    Damaged(String),
-    Stopped(String),
-    Ended(String),
-    Late(String),
-    Pipe,
-    /// The user was told already.
-    Told(u8),
+pub(crate) struct Fail {
+    code: u8,
+    /// `None`: the user was told already, or cannot be told.
+    text: Option<String>,
 }
 
 impl Fail {
-    fn text(&mut self) -> Option<&mut String> {
+    pub(crate) fn new(code: u8, text: impl Into<String>) -> Self {
+        Self { code, text: Some(text.into()) }
+    }
+
+    /// The command line is wrong.
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self::new(USAGE, text)
+    }
+
+    /// What is wrong in a line, if that is the failure.
+    pub(crate) fn wrong_line(self) -> Result<String, Self> {
         match self {
-            Self::Absent(text) | Self::Usage(text) | Self::Refused(text) | Self::Place(text) => Some(text),
-            Self::Damaged(text) | Self::Stopped(text) | Self::Ended(text) | Self::Late(text) => Some(text),
-            Self::Pipe | Self::Told(_) => None,
+            Self { code: USAGE, text: Some(text) } => Ok(text),
+            fail => Err(fail),
         }
     }
 
     /// The failure with another text, if it has one.
-    pub(crate) fn with(mut self, change: impl FnOnce(&str) -> String) -> Self {
-        if let Some(text) = self.text() {
-            *text = change(text);
-        }
-        self
+    pub(crate) fn with(self, change: impl FnOnce(String) -> String) -> Self {
+        Self { text: self.text.map(change), ..self }
     }
 
     /// Of a command whose parts have told the user.
     pub(crate) fn told(code: u8) -> Result<(), Self> {
-        if code == DONE { Ok(()) } else { Err(Self::Told(code)) }
+        if code == DONE { Ok(()) } else { Err(Self { code, text: None }) }
     }
 
     pub(crate) fn code(&self) -> u8 {
-        match self {
-            Self::Absent(_) => ABSENT,
-            Self::Usage(_) => USAGE,
-            Self::Refused(_) => REFUSED,
-            Self::Place(_) => PLACE,
-            Self::Damaged(_) => DAMAGED,
-            Self::Stopped(_) => STOPPED,
-            Self::Ended(_) => ENDED,
-            Self::Late(_) => LATE,
-            Self::Pipe => PIPE,
-            Self::Told(code) => *code,
-        }
+        self.code
     }
 
     /// Tells the user, and returns the code.
-    pub(crate) fn report(mut self) -> u8 {
-        if let Some(text) = self.text() {
+    pub(crate) fn report(self) -> u8 {
+        if let Some(text) = self.text {
             note(&format!("timerqueue: {text}"));
         }
-        self.code()
+        self.code
     }
 }
 
@@ -96,13 +83,13 @@ pub(crate) fn note(line: &str) {
 
 impl From<Error> for Fail {
     fn from(error: Error) -> Self {
-        let text = error.to_string();
-        match error {
-            Error::Invalid(_) | Error::NotSerializable { .. } => Self::Usage(text),
-            Error::NoOccurrence => Self::Refused(text),
-            Error::Store { fault: Fault::Damaged | Fault::TooNew { .. }, .. } => Self::Damaged(text),
-            _ => Self::Place(text),
-        }
+        let code = match error {
+            Error::Invalid(_) | Error::NotSerializable { .. } => USAGE,
+            Error::NoOccurrence => REFUSED,
+            Error::Store { fault: Fault::Damaged | Fault::TooNew { .. }, .. } => DAMAGED,
+            _ => PLACE,
+        };
+        Self::new(code, error.to_string())
     }
 }
 
@@ -110,8 +97,8 @@ impl From<StartError> for Fail {
     fn from(error: StartError) -> Self {
         match error {
             StartError::Store(error) => error.into(),
-            StartError::InvalidName { .. } | StartError::DuplicateHandler { .. } => Self::Usage(error.to_string()),
-            other => Self::Place(other.to_string()),
+            StartError::InvalidName { .. } | StartError::DuplicateHandler { .. } => Self::usage(error.to_string()),
+            other => Self::new(PLACE, other.to_string()),
         }
     }
 }
@@ -119,7 +106,7 @@ impl From<StartError> for Fail {
 impl From<ScheduleError> for Fail {
     /// With the place in a cron line.
     fn from(error: ScheduleError) -> Self {
-        Self::Usage(format!("{error:#}"))
+        Self::usage(format!("{error:#}"))
     }
 }
 
@@ -127,8 +114,8 @@ impl From<ScheduleError> for Fail {
 impl From<io::Error> for Fail {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            ErrorKind::BrokenPipe => Self::Pipe,
-            _ => Self::Place(format!("the output failed: {error}")),
+            ErrorKind::BrokenPipe => Self { code: PIPE, text: None },
+            _ => Self::new(PLACE, format!("the output failed: {error}")),
         }
     }
 }

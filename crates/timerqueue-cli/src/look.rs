@@ -8,7 +8,7 @@ use timerqueue_scheduler::{
 };
 
 use crate::args;
-use crate::exit::Fail;
+use crate::exit::{ABSENT, Fail};
 use crate::out::Out;
 use crate::place::Place;
 use crate::put::{SHOWN, is_reboot, next_lines, with};
@@ -276,7 +276,7 @@ pub(crate) fn show(place: &Place, show: &args::Show, out: &mut Out) -> Result<()
     };
     match kept {
         Some(job) => out.thing(&job, finished_text),
-        None => Err(Fail::Absent("no such job".to_owned())),
+        None => Err(Fail::new(ABSENT, "no such job")),
     }
 }
 

@@ -6,14 +6,14 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 
 use crate::args::Cli;
-use crate::exit::Fail;
+use crate::exit::{Fail, PLACE};
 use crate::out::Out;
 
 /// The page of a command: its name, and its text for `man`.
 fn page(command: clap::Command) -> Result<(String, Vec<u8>), Fail> {
     let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
     let mut page = Vec::new();
-    Man::new(command).render(&mut page).map_err(|error| Fail::Place(error.to_string()))?;
+    Man::new(command).render(&mut page).map_err(|error| Fail::new(PLACE, error.to_string()))?;
     Ok((name, page))
 }
 
@@ -26,14 +26,14 @@ pub(crate) fn man(command: Option<&str>, all: Option<&Path>, out: &mut Out) -> R
         for command in std::iter::once(program).chain(commands) {
             let (name, page) = page(command)?;
             let file = folder.join(format!("{name}.1"));
-            std::fs::write(&file, page).map_err(|error| Fail::Place(format!("{}: {error}", file.display())))?;
+            std::fs::write(&file, page).map_err(|error| Fail::new(PLACE, format!("{}: {error}", file.display())))?;
         }
         return Ok(());
     }
     let command = match command {
         None => program,
         Some(name) => {
-            let unknown = || Fail::Usage(format!("there is no command {}", crate::text::tame(name)));
+            let unknown = || Fail::usage(format!("there is no command {}", crate::text::tame(name)));
             program.find_subcommand(name).cloned().ok_or_else(unknown)?
         }
     };

@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
 use serde::Serialize;
 
-use crate::exit::Fail;
+use crate::exit::{Fail, PLACE};
 use crate::text;
 
 pub(crate) struct Out {
@@ -30,7 +30,7 @@ impl Out {
     /// One thing, in the form that was asked for.
     pub(crate) fn thing<T: Serialize>(&mut self, thing: &T, text: impl FnOnce(&T) -> String) -> Result<(), Fail> {
         if self.json {
-            let line = serde_json::to_string(thing).map_err(|error| Fail::Place(error.to_string()))?;
+            let line = serde_json::to_string(thing).map_err(|error| Fail::new(PLACE, error.to_string()))?;
             writeln!(self.stdout, "{line}")?;
             Ok(())
         } else {

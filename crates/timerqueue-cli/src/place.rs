@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use timerqueue_scheduler::store::{PostgresAddress, PostgresOptions};
 
 use crate::args::Cli;
-use crate::exit::Fail;
 #[cfg(feature = "postgres")]
 use crate::exit::note;
+use crate::exit::{DAMAGED, Fail, PLACE};
 use crate::text;
 
 const STORE: &str = "TIMERQUEUE_STORE";
@@ -35,12 +35,11 @@ pub(crate) struct Server {
 impl Server {
     /// `is_argument`: the address stands on the command line.
     fn new(text: &str, schema: Option<String>, is_argument: bool) -> Result<Self, Fail> {
-        let mut address: PostgresAddress = text.parse().map_err(|error| Fail::Usage(format!("{error}")))?;
+        let mut address: PostgresAddress = text.parse().map_err(|error| Fail::usage(format!("{error}")))?;
         if is_argument && address.has_password() {
-            return Err(Fail::Usage(
+            return Err(Fail::usage(
                 "a password on the command line can be read by other users: give the whole address in TIMERQUEUE_STORE, \
-                 or the password in PGPASSWORD or in a password file (PGPASSFILE, ~/.pgpass)"
-                    .to_owned(),
+                 or the password in PGPASSWORD or in a password file (PGPASSFILE, ~/.pgpass)",
             ));
         }
         if let Err(error) = address.password_from_environment() {
@@ -84,10 +83,10 @@ impl Place {
         let is_argument = cli.store.is_some();
         let named = cli.store.clone().or_else(|| std::env::var_os(STORE).filter(|store| !store.is_empty()));
         let named = named
-            .ok_or_else(|| Fail::Usage(format!("which file, or which server? Give it with --store, or in {STORE}")))?;
+            .ok_or_else(|| Fail::usage(format!("which file, or which server? Give it with --store, or in {STORE}")))?;
         match named.to_str() {
             Some(address) if is_address(address) => Self::server(address, cli, is_argument),
-            _ if cli.schema.is_some() => Err(Fail::Usage("--schema is for servers, and this is a file".to_owned())),
+            _ if cli.schema.is_some() => Err(Fail::usage("--schema is for servers, and this is a file")),
             _ => Ok(Self::File(named.into())),
         }
     }
@@ -100,7 +99,7 @@ impl Place {
 
     #[cfg(not(feature = "postgres"))]
     fn server(_: &str, _: &Cli, _: bool) -> Result<Self, Fail> {
-        Err(Fail::Usage("this program was built without PostgreSQL: the feature `postgres` was off".to_owned()))
+        Err(Fail::usage("this program was built without PostgreSQL: the feature `postgres` was off"))
     }
 
     /// What a command needs in its environment to use the same place.
@@ -128,9 +127,9 @@ impl Place {
 
     /// The failure, with the place.
     pub(crate) fn named(&self, fail: Fail) -> Fail {
-        match fail {
-            Fail::Place(_) | Fail::Damaged(_) => fail.with(|text| format!("{self}: {text}")),
-            other => other,
+        match fail.code() {
+            PLACE | DAMAGED => fail.with(|text| format!("{self}: {text}")),
+            _ => fail,
         }
     }
 }
@@ -149,6 +148,7 @@ impl fmt::Display for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::USAGE;
 
     #[test]
     fn addresses_are_told_from_files() {
@@ -165,7 +165,8 @@ mod tests {
     fn a_password_on_the_command_line_is_refused() {
         for address in ["postgres://ann:secret@h/d", "host=h password=secret", "postgres://h/d?password=secret"] {
             let refused = Server::new(address, None, true).map(|server| server.to_string()).unwrap_err();
-            assert!(matches!(&refused, Fail::Usage(said) if said.contains("PGPASSWORD") && !said.contains("secret")));
+            let said = format!("{refused:?}");
+            assert!(refused.code() == USAGE && said.contains("PGPASSWORD") && !said.contains("secret"));
         }
         let server = Server::new("postgres://ann@h/d", Some("jobs".to_owned()), true).map_err(|_| ()).unwrap();
         assert_eq!(server.to_string(), "d on h, schema jobs");

@@ -10,7 +10,7 @@ use timerqueue_scheduler::store::{MAX_PAYLOAD_BYTES, Micros};
 use timerqueue_scheduler::{Clash, Due, JobEnd, JobId, Placed, Put, Schedule, Scheduler, Unfollowed};
 
 use crate::args;
-use crate::exit::{DONE, Fail, note};
+use crate::exit::{DONE, ENDED, Fail, LATE, REFUSED, note};
 use crate::out::Out;
 use crate::place::Place;
 use crate::store::open;
@@ -21,7 +21,7 @@ pub(crate) const SHOWN: usize = 5;
 
 fn json(text: String) -> Result<Box<RawValue>, Fail> {
     RawValue::from_string(text)
-        .map_err(|error| Fail::Usage(format!("the payload is no JSON: {error} (--text takes any text)")))
+        .map_err(|error| Fail::usage(format!("the payload is no JSON: {error} (--text takes any text)")))
 }
 
 impl args::Payload {
@@ -37,9 +37,9 @@ impl args::Payload {
         let most = 4 * MAX_PAYLOAD_BYTES as u64;
         let mut text = String::new();
         let read = std::io::stdin().lock().take(most + 1).read_to_string(&mut text);
-        read.map_err(|error| Fail::Usage(format!("the payload cannot be read: {error}")))?;
+        read.map_err(|error| Fail::usage(format!("the payload cannot be read: {error}")))?;
         if text.len() as u64 > most {
-            return Err(Fail::Usage(format!("the payload is larger than {MAX_PAYLOAD_BYTES} bytes")));
+            return Err(Fail::usage(format!("the payload is larger than {MAX_PAYLOAD_BYTES} bytes")));
         }
         json(text.trim().to_owned()).map(Some)
     }
@@ -53,7 +53,7 @@ impl args::NewJob {
     /// The key, or a new one, so that the user learns of it.
     fn key(&mut self) -> Result<String, Fail> {
         match self.key.take() {
-            None if self.replace || self.keep => Err(Fail::Usage("--replace and --keep need --key".to_owned())),
+            None if self.replace || self.keep => Err(Fail::usage("--replace and --keep need --key")),
             key => Ok(key.unwrap_or_else(made_up)),
         }
     }
@@ -89,7 +89,7 @@ pub(crate) fn with<B, T>(builder: B, value: Option<T>, set: impl FnOnce(B, T) ->
 
 /// The last instant at which a run may begin.
 pub(crate) fn last_of(text: Option<&str>, zone: Option<&str>) -> Result<Option<SystemTime>, Fail> {
-    text.map(|text| text::instant(text, zone, SystemTime::now())).transpose().map_err(Fail::Usage)
+    text.map(|text| text::instant(text, zone, SystemTime::now())).transpose().map_err(Fail::usage)
 }
 
 /// A key that no other job has.
@@ -118,9 +118,9 @@ pub(crate) fn accepted(placed: Placed, key: &str) -> Result<Accepted<'_>, Fail> 
         Placed::Updated(id) => (id, "updated"),
         Placed::Refused(id) => {
             let key = text::tame(key);
-            return Err(Fail::Refused(format!("job {} has the key {key} (--replace or --keep?)", id.0)));
+            return Err(Fail::new(REFUSED, format!("job {} has the key {key} (--replace or --keep?)", id.0)));
         }
-        Placed::Overdue => return Err(Fail::Refused("the due time has passed".to_owned())),
+        Placed::Overdue => return Err(Fail::new(REFUSED, "the due time has passed")),
         Placed::Unfollowed { nth, why } => {
             let why = match why {
                 Unfollowed::Absent => "no job that waits or runs has this key",
@@ -128,9 +128,9 @@ pub(crate) fn accepted(placed: Placed, key: &str) -> Result<Accepted<'_>, Fail> 
                 Unfollowed::Full => "too many jobs wait for it",
                 _ => "it cannot be waited for",
             };
-            return Err(Fail::Refused(format!("of the jobs to wait for, number {}: {why}", nth + 1)));
+            return Err(Fail::new(REFUSED, format!("of the jobs to wait for, number {}: {why}", nth + 1)));
         }
-        _ => return Err(Fail::Refused("the job was not accepted".to_owned())),
+        _ => return Err(Fail::new(REFUSED, "the job was not accepted")),
     };
     Ok(Accepted { id: id.0, key, outcome, due: None, next: None })
 }
@@ -151,9 +151,9 @@ impl When {
     pub(crate) fn new(after: Option<Duration>, at: Option<&str>, zone: Option<&str>) -> Result<Self, Fail> {
         let now = SystemTime::now();
         let (after, at) = match at {
-            Some(at) => (None, text::instant(at, zone, now).map_err(Fail::Usage)?),
+            Some(at) => (None, text::instant(at, zone, now).map_err(Fail::usage)?),
             None => {
-                let far = || Fail::Usage("the due time is out of range".to_owned());
+                let far = || Fail::usage("the due time is out of range");
                 let after = after.unwrap_or_default();
                 (Some(after), now.checked_add(after).ok_or_else(far)?)
             }
@@ -218,10 +218,10 @@ fn wait(scheduler: &Scheduler, id: u64, limit: Duration, out: &mut Out) -> Resul
                 out.thing(&job.shown(SystemTime::now()), |_| String::new())?;
             }
             let error = job.error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
-            Err(Fail::Ended(format!("job {id} is dead{error}")))
+            Err(Fail::new(ENDED, format!("job {id} is dead{error}")))
         }
-        JobEnd::Gone => Err(Fail::Ended(format!("job {id} has left: cancelled, replaced, or done and not kept"))),
-        _ => Err(Fail::Late(format!("job {id} has not ended within {}", text::rough(limit)))),
+        JobEnd::Gone => Err(Fail::new(ENDED, format!("job {id} has left: cancelled, replaced, or done and not kept"))),
+        _ => Err(Fail::new(LATE, format!("job {id} has not ended within {}", text::rough(limit)))),
     }
 }
 
@@ -255,12 +255,12 @@ impl ToPut {
         let read = match form {
             args::Each::Json => bare(json(text.to_owned())?),
             args::Each::Text => bare(json(serde_json::Value::from(text).to_string())?),
-            args::Each::Job => serde_json::from_str(text).map_err(|error| Fail::Usage(error.to_string()))?,
+            args::Each::Job => serde_json::from_str(text).map_err(|error| Fail::usage(error.to_string()))?,
         };
-        let after = read.after.as_deref().map(text::duration).transpose().map_err(Fail::Usage)?;
+        let after = read.after.as_deref().map(text::duration).transpose().map_err(Fail::usage)?;
         let is_own = after.is_some() || read.at.is_some();
         let when = match (after.is_some() && read.at.is_some(), is_own) {
-            (true, _) => return Err(Fail::Usage("`in` and `at` are said at once".to_owned())),
+            (true, _) => return Err(Fail::usage("`in` and `at` are said at once")),
             (_, true) => When::new(after, read.at.as_deref(), put.due.zone.as_deref())?,
             _ => When::new(put.due.after, put.due.at.as_deref(), put.due.zone.as_deref())?,
         };
@@ -291,16 +291,16 @@ fn put_each(place: &Place, put: &args::Put, form: args::Each, out: &mut Out) -> 
         while jobs.len() < BATCH && !is_end {
             let mut line = Vec::new();
             let read = (&mut input).take(LONGEST_LINE as u64).read_until(b'\n', &mut line);
-            let read = read.map_err(|error| Fail::Usage(format!("the standard input cannot be read: {error}")))?;
+            let read = read.map_err(|error| Fail::usage(format!("the standard input cannot be read: {error}")))?;
             if read == LONGEST_LINE && !line.ends_with(b"\n") {
-                return Err(Fail::Usage(format!("line {}: longer than {LONGEST_LINE} bytes", number + 1)));
+                return Err(Fail::usage(format!("line {}: longer than {LONGEST_LINE} bytes", number + 1)));
             }
             is_end = read == 0;
             number += u64::from(!is_end);
             let job = match std::str::from_utf8(&line).map(|line| line.trim_end_matches(['\n', '\r'])) {
                 Ok(text) if text.trim().is_empty() => continue,
                 Ok(text) => ToPut::of(number, text, put, form),
-                Err(_) => Err(Fail::Usage("no UTF-8".to_owned())),
+                Err(_) => Err(Fail::usage("no UTF-8")),
             };
             match job {
                 Ok(job) => jobs.push(job),
@@ -353,19 +353,17 @@ pub(crate) fn schedule(line: &str, zone: Option<&str>) -> Result<Schedule, Fail>
     }
     let (word, rest) = line.trim().split_once(char::is_whitespace).unwrap_or((line, ""));
     let builder = match word {
-        "every" => Schedule::every(text::duration(rest).map_err(Fail::Usage)?),
-        "after" => Schedule::fixed_delay(text::duration(rest).map_err(Fail::Usage)?),
+        "every" => Schedule::every(text::duration(rest).map_err(Fail::usage)?),
+        "after" => Schedule::fixed_delay(text::duration(rest).map_err(Fail::usage)?),
         _ if word.starts_with('{') && zone.is_some() => {
-            return Err(Fail::Usage(
-                "--zone is for cron lines: the JSON text of a schedule has a field `zone`".to_owned(),
-            ));
+            return Err(Fail::usage("--zone is for cron lines: the JSON text of a schedule has a field `zone`"));
         }
         _ if word.starts_with('{') => return Ok(line.parse()?),
         _ if zone.is_none() && ["CRON_TZ=", "TZ="].iter().any(|name| word.starts_with(name)) => {
             return Ok(Schedule::cron(line).build()?);
         }
         _ => {
-            let name = zone.map_or_else(text::system_zone, |zone| Ok(zone.to_owned())).map_err(Fail::Usage)?;
+            let name = zone.map_or_else(text::system_zone, |zone| Ok(zone.to_owned())).map_err(Fail::usage)?;
             return Ok(Schedule::cron(line.trim()).zone(&name).build()?);
         }
     };
@@ -450,6 +448,7 @@ pub(crate) fn cron(place: &Place, mut cron: args::Cron, out: &mut Out) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::USAGE;
 
     #[test]
     fn a_schedule_is_one_argument() {
@@ -460,7 +459,7 @@ mod tests {
         for (wrong, zone) in
             [("", None), ("every", None), ("every 5", None), ("every 5m", Some("UTC")), ("61 * * * *", None)]
         {
-            assert!(matches!(schedule(wrong, zone), Err(Fail::Usage(_))), "{wrong}");
+            assert!(schedule(wrong, zone).is_err_and(|fail| fail.code() == USAGE), "{wrong}");
         }
     }
 }

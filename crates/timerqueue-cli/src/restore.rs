@@ -9,7 +9,7 @@ use timerqueue_scheduler::{Cancel, Change, Counts, JobInfo, Pending, Query, Sche
 
 use crate::args;
 use crate::check::with_progress;
-use crate::exit::Fail;
+use crate::exit::{Fail, REFUSED};
 use crate::look::{heading, pages, row};
 use crate::out::{Out, Progress};
 use crate::place::Place;
@@ -34,7 +34,7 @@ pub(crate) fn backup(place: &Place, backup: &args::Backup, out: &mut Out) -> Res
         #[cfg(feature = "postgres")]
         Place::Server(_) => {
             let why = "a server is backed up by its own programs, pg_dump or pg_basebackup";
-            return Err(Fail::Usage(why.to_owned()));
+            return Err(Fail::usage(why.to_owned()));
         }
         Place::File(file) => exists(file).map(|()| file),
     };
@@ -249,7 +249,7 @@ fn skip_one(scheduler: &Scheduler, job: &JobInfo) -> Option<Skipping> {
 fn skip(place: &Place, restore: &args::Restore, out: &mut Out) -> Result<(), Fail> {
     let (reader, handler) = (Reader::open(place)?, restore.handler.as_deref());
     let Some(hold) = reader.held()? else {
-        return Err(Fail::Refused("the store is not held: first timerqueue restore --hold".to_owned()));
+        return Err(Fail::new(REFUSED, "the store is not held: first timerqueue restore --hold"));
     };
     let counts = reader.counts()?;
     let (now, scheduler) = (now_of(&counts), open(place, false)?);
@@ -286,7 +286,7 @@ struct Released {
 
 fn release(place: &Place, out: &mut Out) -> Result<(), Fail> {
     let Some(hold) = Reader::open(place)?.held()? else {
-        return Err(Fail::Refused("the store is not held".to_owned()));
+        return Err(Fail::new(REFUSED, "the store is not held"));
     };
     let scheduler = open(place, false)?;
     hold.release(&scheduler)?;

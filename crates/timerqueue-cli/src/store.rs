@@ -9,7 +9,7 @@ use timerqueue_scheduler::{
     Builder, Counts, FinishedJob, HistoryQuery, JobId, JobInfo, Node, Query, Scheduler, StartError,
 };
 
-use crate::exit::Fail;
+use crate::exit::{Fail, PLACE};
 use crate::place::Place;
 
 #[cfg(feature = "postgres")]
@@ -36,7 +36,7 @@ macro_rules! forward {
 }
 
 pub(crate) fn exists(file: &Path) -> Result<(), Fail> {
-    file.metadata().map(drop).map_err(|error| Fail::Place(error.to_string()))
+    file.metadata().map(drop).map_err(|error| Fail::new(PLACE, error.to_string()))
 }
 
 impl Reader {

@@ -11,7 +11,7 @@ use timerqueue::CancellationTokenSource;
 use timerqueue_web::{Page, ServeError, serve};
 
 use crate::args;
-use crate::exit::{Fail, note};
+use crate::exit::{Fail, PLACE, note};
 use crate::out::Out;
 use crate::place::Place;
 use crate::store::open;
@@ -24,7 +24,7 @@ struct Served {
 }
 
 fn failed(what: &str, error: impl std::fmt::Display) -> Fail {
-    Fail::Place(format!("{what}: {error}"))
+    Fail::new(PLACE, format!("{what}: {error}"))
 }
 
 pub(crate) fn web(place: &Place, web: &args::Web, out: &mut Out) -> Result<(), Fail> {
@@ -41,7 +41,7 @@ pub(crate) fn web(place: &Place, web: &args::Web, out: &mut Out) -> Result<(), F
     if web.read_only {
         page = page.read_only();
     }
-    let page = page.build().map_err(|error| Fail::Usage(error.to_string()))?;
+    let page = page.build().map_err(|error| Fail::usage(error.to_string()))?;
 
     let stop = CancellationTokenSource::new();
     let token = stop.token();
@@ -64,7 +64,7 @@ pub(crate) fn web(place: &Place, web: &args::Web, out: &mut Out) -> Result<(), F
     }
     match serve(&page, listener, &token) {
         Ok(()) => Ok(()),
-        Err(ServeError::NoToken { address }) => Err(Fail::Usage(format!(
+        Err(ServeError::NoToken { address }) => Err(Fail::usage(format!(
             "{address} can be reached from other machines: --no-token is for addresses of this machine"
         ))),
         Err(error) => Err(failed("the server", error)),

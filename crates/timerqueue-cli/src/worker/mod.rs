@@ -32,7 +32,7 @@ use timerqueue_scheduler::{Handler, History, Outcome, Retry, Run, RunEnd, RunRec
 use self::kept::{Kept, Mail};
 use self::run::Exec;
 use crate::args;
-use crate::exit::{Fail, note};
+use crate::exit::{Fail, PLACE, STOPPED, note};
 use crate::out::Out;
 use crate::place::Place;
 use crate::store::Scheduling;
@@ -110,14 +110,14 @@ fn find(command: &OsStr) -> Result<(), Fail> {
     if found {
         Ok(())
     } else {
-        Err(Fail::Usage(format!("there is no command {}", text::tame(&command.to_string_lossy()))))
+        Err(Fail::usage(format!("there is no command {}", text::tame(&command.to_string_lossy()))))
     }
 }
 
 /// What becomes of the output of runs.
 fn kept(worker: &args::Worker) -> Result<Kept, Fail> {
     if let Some(folder) = worker.output.as_ref().filter(|folder| !folder.is_dir()) {
-        return Err(Fail::Usage(format!("{} is no folder", text::tame(&folder.to_string_lossy()))));
+        return Err(Fail::usage(format!("{} is no folder", text::tame(&folder.to_string_lossy()))));
     }
     let program: Vec<String> = worker.mailer.split_whitespace().map(str::to_owned).collect();
     let mail = match worker.mail_to.as_deref().map(str::trim).filter(|to| !to.is_empty()) {
@@ -152,7 +152,7 @@ impl Drop for TellsOfEnd {
 
 /// Calls `hears` at each signal that asks to stop, until it returns `false`.
 pub(crate) fn listen(mut hears: impl FnMut() -> bool + Send + 'static) -> Result<(), Fail> {
-    let failed = |error| Fail::Place(format!("signals cannot be received: {error}"));
+    let failed = |error| Fail::new(PLACE, format!("signals cannot be received: {error}"));
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let listening = move || _ = signals.forever().take_while(|_| hears()).last();
     std::thread::Builder::new().name("signals".to_owned()).spawn(listening).map_err(failed)?;
@@ -193,7 +193,7 @@ fn start(
         builder = builder.register(handler);
     }
     let started = match place {
-        Place::File(_) if worker.lease.is_some() => Err(Fail::Usage("--lease is for servers".to_owned())),
+        Place::File(_) if worker.lease.is_some() => Err(Fail::usage("--lease is for servers")),
         Place::File(file) => {
             SqliteStore::open(runtime, file).map_err(Fail::from).and_then(|store| Scheduling::on(builder, &store))
         }
@@ -210,7 +210,7 @@ fn start(
 /// Runs jobs until a signal.
 pub(crate) fn work(place: &Place, worker: args::Worker, out: &mut Out) -> Result<(), Fail> {
     let Some((program, arguments)) = worker.command.split_first() else {
-        return Err(Fail::Usage("--exec needs a command".to_owned()));
+        return Err(Fail::usage("--exec needs a command"));
     };
     find(program)?;
     let (messages, incoming) = channel();
@@ -250,9 +250,7 @@ pub(crate) fn work(place: &Place, worker: args::Worker, out: &mut Out) -> Result
             Ok(Message::Signal) => signals += 1,
             Ok(Message::Closed(running)) => break running,
             Ok(Message::Ended) => {
-                return Err(Fail::Stopped(
-                    "the timer runtime has ended; the runs under way are being ended".to_owned(),
-                ));
+                return Err(Fail::new(STOPPED, "the timer runtime has ended; the runs under way are being ended"));
             }
             Err(_) => break 0,
         }
@@ -260,15 +258,15 @@ pub(crate) fn work(place: &Place, worker: args::Worker, out: &mut Out) -> Result
             1 => close(&scheduler, &worker, messages.clone()),
             // Ends the runs now: the close under way then ends as well.
             2 => drop(scheduler.close(Duration::ZERO)),
-            _ => return Err(Fail::Stopped("stopped at once; the runs under way are being ended".to_owned())),
+            _ => return Err(Fail::new(STOPPED, "stopped at once; the runs under way are being ended")),
         }
     };
     let put_back = put_back.load(Ordering::Acquire) + running;
     drop(scheduler);
     match put_back {
         0 => Ok(()),
-        1 => Err(Fail::Stopped("stopped, and 1 run was put back".to_owned())),
-        runs => Err(Fail::Stopped(format!("stopped, and {runs} runs were put back"))),
+        1 => Err(Fail::new(STOPPED, "stopped, and 1 run was put back")),
+        runs => Err(Fail::new(STOPPED, format!("stopped, and {runs} runs were put back"))),
     }
 }
 
