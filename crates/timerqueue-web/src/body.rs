@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, BufMut, Bytes};
 use http_body::{Frame, SizeHint};
 
 /// The body of an answer: all of it is there.
@@ -57,16 +57,11 @@ pub(crate) async fn read<B: http_body::Body>(body: B, most: usize) -> Option<Vec
     let mut body = pin!(body);
     let mut bytes = Vec::new();
     while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
-        let Ok(mut data) = frame.ok()?.into_data() else { continue };
+        let Ok(data) = frame.ok()?.into_data() else { continue };
         if bytes.len() + data.remaining() > most {
             return None;
         }
-        while data.has_remaining() {
-            let chunk = data.chunk();
-            let read = chunk.len();
-            bytes.extend_from_slice(chunk);
-            data.advance(read);
-        }
+        bytes.put(data);
     }
     Some(bytes)
 }

@@ -50,20 +50,35 @@ pub(crate) struct Guard {
 }
 
 /// Why a request is not answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     /// The name by which the page was asked for is not one of its own: a name of another site may
     /// lead to this address.
+    #[error(
+        "This page is not known by the name it was asked for. By localhost and by loopback addresses it is; other names \
+         are given to it when it is made."
+    )]
     Host,
     /// The caller is not known to be on this machine, and the page has no token.
+    #[error(
+        "This page has no token, and answers callers on its own machine alone. The server that mounts it tells the \
+         caller's address."
+    )]
     Caller,
     /// A proxy has passed the request on, and the page has no token.
+    #[error(
+        "This page has no token, and a proxy has passed the request on, so the caller may be anywhere. Behind a proxy \
+         the page needs a token."
+    )]
     Forwarded,
     /// No session yet.
+    #[error("This page needs a token.")]
     Login,
     /// The request comes from a page of another site, or does not say where it comes from.
+    #[error("The request comes from a page of another site, or has no `Origin` that names this site.")]
     Origin,
     /// The form is not of this process.
+    #[error("The form is out of date, since the server was started again. Load the page again.")]
     Form,
 }
 

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, REFERRER_POLICY,
     SET_COOKIE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
@@ -534,34 +535,16 @@ impl Inner {
     }
 
     fn refuse(&self, refusal: Refusal) -> Response<Body> {
-        match refusal {
-            Refusal::Host => plain(
-                StatusCode::MISDIRECTED_REQUEST,
-                "This page is not known by the name it was asked for. By localhost and by loopback addresses it is; other names are given to it when it \
-                 is made.",
-            ),
-            Refusal::Caller => plain(
-                StatusCode::FORBIDDEN,
-                "This page has no token, and answers callers on its own machine alone. The server that mounts it tells the caller's address.",
-            ),
-            Refusal::Forwarded => plain(
-                StatusCode::FORBIDDEN,
-                "This page has no token, and a proxy has passed the request on, so the caller may be anywhere. Behind a proxy the page needs a token.",
-            ),
-            Refusal::Login => {
-                let mut response = plain(StatusCode::UNAUTHORIZED, "This page needs a token.");
-                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-                response
-            }
-            Refusal::Origin => plain(
-                StatusCode::FORBIDDEN,
-                "The request comes from a page of another site, or has no `Origin` that names this site.",
-            ),
-            Refusal::Form => plain(
-                StatusCode::FORBIDDEN,
-                "The form is out of date, since the server was started again. Load the page again.",
-            ),
+        let status = match refusal {
+            Refusal::Host => StatusCode::MISDIRECTED_REQUEST,
+            Refusal::Login => StatusCode::UNAUTHORIZED,
+            _ => StatusCode::FORBIDDEN,
+        };
+        let mut response = plain(status, refusal.to_string());
+        if refusal == Refusal::Login {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        response
     }
 
     fn finish(&self, answer: Answer, nonce: &str) -> Response<Body> {
@@ -611,7 +594,7 @@ fn with_headers(mut response: Response<Body>) -> Response<Body> {
     response
 }
 
-fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
+fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     let mut response = with_headers(Response::new(Body::new(text)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
