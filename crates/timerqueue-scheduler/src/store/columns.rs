@@ -357,62 +357,34 @@ pub(crate) fn names(columns: &[&Column]) -> String {
     columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Texts for [`joined`]: the names of columns, each behind a prefix.
-pub(crate) const fn prefixed<const N: usize>(columns: &[&Column], prefix: &'static str) -> [&'static str; N] {
-    let mut parts = [""; N];
-    let mut at = 0;
-    while at < columns.len() {
-        (parts[3 * at], parts[3 * at + 1]) = (prefix, columns[at].name);
-        if at + 1 < columns.len() {
-            parts[3 * at + 2] = ", ";
-        }
+/// The names of columns, when the program is compiled.
+pub(crate) const fn names_of<const N: usize>(columns: [&Column; N]) -> [&'static str; N] {
+    let (mut at, mut names) = (0, [""; N]);
+    while at < N {
+        names[at] = columns[at].name;
         at += 1;
     }
-    parts
-}
-
-pub(crate) const fn length_of(parts: &[&str]) -> usize {
-    let (mut at, mut length) = (0, 0);
-    while at < parts.len() {
-        length += parts[at].len();
-        at += 1;
-    }
-    length
-}
-
-pub(crate) const fn bytes_of<const N: usize>(parts: &[&str]) -> [u8; N] {
-    let (mut part, mut to, mut bytes) = (0, 0, [0; N]);
-    while part < parts.len() {
-        let (text, mut from) = (parts[part].as_bytes(), 0);
-        while from < text.len() {
-            bytes[to] = text[from];
-            (from, to) = (from + 1, to + 1);
-        }
-        part += 1;
-    }
-    bytes
+    names
 }
 
 /// Texts as one text, when the program is compiled.
 macro_rules! joined {
-    ($parts:expr) => {{
-        use $crate::store::columns::{bytes_of, length_of};
-        const PARTS: &[&str] = &$parts;
-        const BYTES: [u8; length_of(PARTS)] = bytes_of(PARTS);
-        const TEXT: &str = match std::str::from_utf8(&BYTES) {
-            Ok(text) => text,
-            Err(_) => unreachable!(),
-        };
-        TEXT
-    }};
+    ($parts:expr) => {
+        const_str::join!(&$parts, "")
+    };
 }
 pub(crate) use joined;
 
 /// The names of the columns that a reader sets, each behind a prefix, for [`joined`].
 macro_rules! read_names {
-    ($store:ident, $prefix:literal) => {{
-        const READ: &[&$crate::store::columns::Column] = &$crate::store::columns::columns!($store, Read);
-        $crate::store::columns::joined!($crate::store::columns::prefixed::<{ 3 * READ.len() }>(READ, $prefix))
-    }};
+    ($store:ident, $prefix:literal) => {
+        const_str::concat!(
+            $prefix,
+            const_str::join!(
+                &$crate::store::columns::names_of($crate::store::columns::columns!($store, Read)),
+                concat!(", ", $prefix)
+            )
+        )
+    };
 }
 pub(crate) use read_names;
