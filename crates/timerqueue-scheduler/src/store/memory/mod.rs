@@ -218,7 +218,7 @@ impl MemoryStore {
     /// most.
     #[cfg(test)]
     pub(crate) fn set_look_time(&self, time: std::time::Duration) {
-        self.inner.table.lock().look_time = Some(time);
+        self.inner.table.lock().facts.look_time = Some(time);
     }
 
     /// The end of a member: its runs wait again, in the same commit.

@@ -12,7 +12,7 @@ use super::links::Links;
 use super::members::{Groups, Members};
 use super::past::Past;
 use crate::store::minutes::{Activity, Ends, KEPT, minute_of, minutes_of};
-use crate::store::rules::{Effects, Lane, MOST_DEAD, Row, Rows, Tie, WRONG_BY, end_of_leaving, span_of};
+use crate::store::rules::{Effects, Lane, MOST_DEAD, Row, Rows, StoreFacts, Tie, WRONG_BY, end_of_leaving, span_of};
 use crate::store::{Finished, JobId, JobInfo, LastRun, Micros, NodeId, PredecessorEnd, State};
 
 /// The rows of a handler that have a wake instant, in its order.
@@ -85,7 +85,7 @@ pub(super) struct Table {
     pub(super) members: Members,
     pub(super) groups: Groups,
     /// How long a look at a recurring job may take before another scheduler looks.
-    pub(super) look_time: Option<Duration>,
+    pub(super) facts: StoreFacts,
     /// The clock of this lock section, rounded up: times from now are added to this reading, and so
     /// are not shortened (J1).
     pub(super) up: Micros,
@@ -238,6 +238,10 @@ impl Rows for Table {
         self.up
     }
 
+    fn facts(&self) -> StoreFacts {
+        self.facts
+    }
+
     fn effects(&mut self) -> &mut Effects {
         &mut self.effects
     }
@@ -368,10 +372,6 @@ impl Rows for Table {
     fn behind(&mut self, now: Micros, at_most: usize) -> Vec<JobId> {
         let behind = self.spans.range((now.as_i64() + 1, JobId(0))..).rev();
         behind.take(at_most).map(|&(_, id)| id).collect()
-    }
-
-    fn look_ends(&self, now: Micros) -> Option<Micros> {
-        self.look_time.map(|time| now.saturating_add(time))
     }
 
     fn ended(&mut self, kind: usize, minute: i64, record: &LastRun) {

@@ -207,10 +207,6 @@ impl Dialect for Server<'_> {
         work.number("SELECT nextval('deaths')", &[]).unwrap_or_default() as u64
     }
 
-    fn look_ends(&self, now: Micros) -> Option<Micros> {
-        Some(now.saturating_add(self.link.lease))
-    }
-
     fn may_be_behind(&self) -> bool {
         self.any_behind && !self.link.is_careful.get()
     }

@@ -65,7 +65,7 @@ pub(crate) trait Claims: Rows + Sized {
     /// Takes due rows. `entry`: the claimer, if it is a member. `seed` tells runs of this store
     /// from those of others.
     fn claim(&mut self, claim: &Claim, entry: Option<&Entry>, now: Micros, seed: u64) -> Claimed {
-        let mut by = Claimer::of(claim, self.look_ends(now), seed);
+        let mut by = Claimer::of(claim, self.facts(), now, seed);
         self.forget_idle(now);
         let more_to_unbind = self.unbind_some();
         let mut rooms = self.rooms(claim, entry, now);
@@ -99,7 +99,7 @@ pub(crate) trait Claims: Rows + Sized {
     /// the part with jobs, since rows that come due have wake-ups of their own. While a group
     /// waits for a member, no place is filled: they become free, and a claim follows.
     fn fill(&mut self, claim: &Claim, entry: Option<&Entry>, now: Micros, seed: u64) -> Vec<ClaimedJob> {
-        let mut by = Claimer::of(claim, self.look_ends(now), seed);
+        let mut by = Claimer::of(claim, self.facts(), now, seed);
         let mut rooms = self.rooms(claim, entry, now);
         let free: Vec<usize> = rooms.iter().filter(|room| room.places > 0).map(|room| room.kind).collect();
         let member = entry.and_then(|entry| self.member_of(entry.owner));

@@ -42,11 +42,24 @@ pub(crate) use self::runs::Runs;
 /// The most dead jobs kept; the first to have died makes way.
 pub(crate) const MOST_DEAD: u64 = 100_000;
 
+/// What is the same in all commits of a storage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StoreFacts {
+    /// The process of the commits, of a store on a file.
+    pub(crate) process: i64,
+    /// How long the store itself keeps done jobs.
+    pub(crate) history: Option<History>,
+    /// For how long no other scheduler looks at a recurring job that one looks at. `None`: until
+    /// that one has ended.
+    pub(crate) look_time: Option<Duration>,
+}
+
 /// The storage of a commit.
 pub(crate) trait Rows: LinkRows + GroupRows {
     /// The clock of this commit, rounded up: times from now are added to this reading, and so are
     /// not shortened (J1).
     fn up(&self) -> Micros;
+    fn facts(&self) -> StoreFacts;
     fn effects(&mut self) -> &mut Effects;
     /// A row by its number.
     fn row(&mut self, id: JobId) -> Option<&Row>;
@@ -116,25 +129,12 @@ pub(crate) trait Rows: LinkRows + GroupRows {
     fn first_schedule(&mut self, kind: usize) -> Option<(Micros, JobId)>;
     /// Rows that wait longer than their spans: the clock was set back.
     fn behind(&mut self, now: Micros, at_most: usize) -> Vec<JobId>;
-    /// When another scheduler may look at a recurring job that one looks at from now on. `None`:
-    /// when that one has ended.
-    fn look_ends(&self, _now: Micros) -> Option<Micros> {
-        None
-    }
-    /// The process of this commit, of a store on a file.
-    fn process(&self) -> i64 {
-        0
-    }
     /// Takes a dead row away that cannot be read.
     fn discard_unreadable(&mut self, _id: JobId) -> bool {
         false
     }
     /// Keeps a done job, which is about to leave.
     fn keep(&mut self, done: Finished);
-    /// How long the store itself keeps done jobs.
-    fn history(&self) -> Option<History> {
-        None
-    }
     /// The last one of the done jobs with this key that are kept, unless a later job with it is
     /// dead.
     fn last_done(&mut self, key: &str) -> Option<JobId>;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Changes, Row, Rows, kept_error, span_of};
+use super::{Changes, Row, Rows, StoreFacts, kept_error, span_of};
 use crate::store::minutes::minute_of;
 use crate::store::{
     Advance, Claim, ClaimedJob, ClaimedSchedule, Finished, Held, History, JobId, Keep, LastRun, Micros, Occurrence,
@@ -26,7 +26,8 @@ pub(crate) struct Claimer {
 }
 
 impl Claimer {
-    pub(super) fn of(claim: &Claim, look_ends: Option<Micros>, seed: u64) -> Self {
+    pub(super) fn of(claim: &Claim, facts: StoreFacts, now: Micros, seed: u64) -> Self {
+        let look_ends = facts.look_time.map(|time| now.saturating_add(time));
         Self { owner: claim.owner, look_ends, seed, counted: false }
     }
 }
@@ -70,7 +71,7 @@ pub(crate) trait Runs: Rows + Sized {
 
     /// A scheduler looks at a recurring job.
     fn look_at(&mut self, id: JobId, by: &Claimer) -> Option<ClaimedSchedule> {
-        let process = self.process();
+        let process = self.facts().process;
         if self.row(id)?.recurring.is_none() {
             // written by hand
             self.bury(id, Some("the schedule cannot be read: there is none".into()));
@@ -108,7 +109,7 @@ pub(crate) trait Runs: Rows + Sized {
             self.leave(id, now);
             return None;
         }
-        let (name, process) = (self.name_of(kind), self.process());
+        let (name, process) = (self.name_of(kind), self.facts().process);
         self.edit(id, |row| {
             let due = row.due;
             // It counts as begun from its claim on: whether its handler was called, its holder
@@ -253,11 +254,11 @@ pub(crate) trait Runs: Rows + Sized {
     fn keep_done(&mut self, id: JobId, last: Option<Box<LastRun>>, keep: Option<Keep>, now: Micros) {
         let Some(row) = self.row(id) else { return };
         let (own, holds_key, unique_for) = (row.terms.kept_for, row.holds_key, row.terms.unique_for);
-        if own.is_none() && keep.is_none() && unique_for.is_none() && self.history().is_none() {
+        if own.is_none() && keep.is_none() && unique_for.is_none() && self.facts().history.is_none() {
             return;
         }
         let Keep { history, node, result } = keep.unwrap_or_default();
-        let history = self.history().map_or(history, |all| history.max(all));
+        let history = self.facts().history.map_or(history, |all| history.max(all));
         let own = own.unwrap_or_default();
         let keys = if holds_key { unique_for.unwrap_or(history.keys) } else { Duration::ZERO };
         let keep_until = now.saturating_add(history.time.max(keys).max(own));

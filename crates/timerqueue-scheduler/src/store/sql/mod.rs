@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::columns::Read;
 use super::minutes::{Ends, KEPT};
 use super::rules::Row;
-use super::{Finished, History, Invalid, JobId, LinkEnds, MAX_PRIORITY, Micros, Mutation, NewJob, Op, State};
+use super::{Finished, Invalid, JobId, LinkEnds, MAX_PRIORITY, Micros, Mutation, NewJob, Op, State};
 
 #[cfg(feature = "postgres")]
 pub(super) use self::groups::{Claimable, group_of};
@@ -234,19 +234,9 @@ pub(super) trait Dialect: Sized {
     }
     fn next_id(work: &mut Work<Self>) -> JobId;
     fn next_death(work: &mut Work<Self>) -> u64;
-    fn look_ends(&self, _now: Micros) -> Option<Micros> {
-        None
-    }
-    fn process(&self) -> i64 {
-        0
-    }
     /// Whether some row may wait longer than its span.
     fn may_be_behind(&self) -> bool {
         true
-    }
-    /// As [`Rows::history`](super::rules::Rows::history).
-    fn history(&self) -> Option<History> {
-        None
     }
     /// A done job is kept, and perhaps its key.
     fn kept(&mut self, _done: &Finished) {}

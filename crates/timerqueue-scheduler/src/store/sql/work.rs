@@ -12,8 +12,8 @@ use super::groups::Groups;
 use super::links::Links;
 use super::{Answer, Counted, Dialect, Value, Which, values};
 use crate::store::columns::Read;
-use crate::store::rules::{Effects, Lane, MOST_DEAD, Row, Rows, Runs, Tie};
-use crate::store::{Finished, History, JobId, LastRun, Micros, NewJob, Predecessor, State};
+use crate::store::rules::{Effects, Lane, MOST_DEAD, Row, Rows, Runs, StoreFacts, Tie};
+use crate::store::{Finished, JobId, LastRun, Micros, NewJob, Predecessor, State};
 
 /// What became of a row in this transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,7 @@ pub(in crate::store) struct Work<D: Dialect> {
     pub(in crate::store) dialect: D,
     /// The clock, rounded up.
     pub(in crate::store) up: Micros,
+    pub(in crate::store) facts: StoreFacts,
     pub(in crate::store) effects: Effects,
     cache: HashMap<JobId, Cached<D::Before>>,
     changed: Vec<JobId>,
@@ -87,10 +88,11 @@ pub(in crate::store) fn index_of(row: &Row) -> Option<(Index, Micros)> {
 }
 
 impl<D: Dialect> Work<D> {
-    pub(in crate::store) fn new(dialect: D, up: Micros) -> Self {
+    pub(in crate::store) fn new(dialect: D, up: Micros, facts: StoreFacts) -> Self {
         Self {
             dialect,
             up,
+            facts,
             effects: Effects::default(),
             cache: HashMap::new(),
             changed: Vec::new(),
@@ -332,12 +334,8 @@ impl<D: Dialect> Rows for Work<D> {
         &mut self.effects
     }
 
-    fn process(&self) -> i64 {
-        self.dialect.process()
-    }
-
-    fn look_ends(&self, now: Micros) -> Option<Micros> {
-        self.dialect.look_ends(now)
+    fn facts(&self) -> StoreFacts {
+        self.facts
     }
 
     fn row(&mut self, id: JobId) -> Option<&Row> {
@@ -513,10 +511,6 @@ impl<D: Dialect> Rows for Work<D> {
     fn keep(&mut self, done: Finished) {
         self.dialect.kept(&done);
         self.done.push(done);
-    }
-
-    fn history(&self) -> Option<History> {
-        self.dialect.history()
     }
 
     fn last_done(&mut self, key: &str) -> Option<JobId> {

@@ -5,7 +5,7 @@
 
 use super::text;
 use super::work::{File, Work};
-use crate::store::rules::{Bindings as _, Rows as _};
+use crate::store::rules::Bindings as _;
 use crate::store::sql::{Answer, Dialect, values};
 use crate::store::{Entry, JobId, Micros};
 
@@ -16,7 +16,7 @@ impl Work<'_> {
         if self.find_member(entry.owner).is_none() {
             let sql =
                 "INSERT INTO timerqueue_members (owner, process, name, since, handlers) VALUES ($1, $2, $3, $4, $5)";
-            let (process, handlers) = (self.process(), text::write_handlers(&entry.handlers));
+            let (process, handlers) = (self.facts.process, text::write_handlers(&entry.handlers));
             self.ask(sql, values![entry.owner, process, &*entry.name, now, &*handlers]);
         }
     }
@@ -51,7 +51,7 @@ impl Work<'_> {
         let sql = "SELECT min(head) FROM timerqueue_affinities AS one JOIN timerqueue_handlers AS handler \
                    ON handler.id = one.handler WHERE NOT handler.paused AND head IS NOT NULL AND member IN \
                    (SELECT 0 UNION ALL SELECT id FROM timerqueue_members WHERE process = $1)";
-        let process = self.process();
+        let process = self.facts.process;
         self.number(sql, values![process]).map(Micros::new)
     }
 }

@@ -17,7 +17,7 @@ use super::statements::Statements;
 use super::{reader, rows};
 use crate::store::columns::Read;
 use crate::store::minutes::minute_of;
-use crate::store::rules::{Effects, Follows as _, KEPT_MICROS, Row, Rows as _};
+use crate::store::rules::{Effects, Follows as _, KEPT_MICROS, Row, Rows as _, StoreFacts};
 use crate::store::sql::history::{self, Texted};
 use crate::store::sql::looks::Look;
 use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Texts, Which, bit, priorities_in, values};
@@ -85,9 +85,6 @@ pub(super) enum Wrote {
 pub(super) struct File<'a> {
     statements: Statements<'a>,
     pub(super) memory: &'a mut Memory,
-    pub(super) process: i64,
-    /// Of all handlers, as the store was opened.
-    history: Option<History>,
     /// Changes of the counts of each handler.
     counts: HashMap<usize, [i64; State::ALL.len()]>,
     /// The numbers as they stand in the file.
@@ -305,14 +302,6 @@ impl Dialect for File<'_> {
         work.dialect.memory.deaths
     }
 
-    fn process(&self) -> i64 {
-        self.process
-    }
-
-    fn history(&self) -> Option<History> {
-        self.history
-    }
-
     fn kept(&mut self, done: &Finished) {
         self.memory.has_done_keys |= done.holds_key();
     }
@@ -433,8 +422,9 @@ impl<'a> Work<'a> {
     pub(super) fn on(db: &'a Connection, memory: &'a mut Memory, process: i64, history: Option<History>) -> Self {
         let stored = (memory.last_id, memory.deaths);
         let (statements, counts) = (Statements::new(db), HashMap::new());
-        let file = File { statements, memory, process, history, counts, stored, wrote: false, surely: false };
-        Self::new(file, Micros::FIRST)
+        let file = File { statements, memory, counts, stored, wrote: false, surely: false };
+        // `history`: of all handlers, as the store was opened.
+        Self::new(file, Micros::FIRST, StoreFacts { process, history, look_time: None })
     }
 
     pub(super) fn db(&self) -> &'a Connection {
@@ -533,9 +523,9 @@ impl<'a> Work<'a> {
     /// If the commit fails, the memory is forgotten.
     fn remember_runs(&mut self) {
         let rows: Vec<_> = self.drain().collect();
-        let File { memory, process, .. } = &mut self.dialect;
+        let (process, memory) = (self.facts.process, &mut *self.dialect.memory);
         for row in rows {
-            let is_plain_run = row.state == State::Running && row.process == *process && row.recurring.is_none();
+            let is_plain_run = row.state == State::Running && row.process == process && row.recurring.is_none();
             if is_plain_run && row.progress.is_none() && row.payload.len() <= SHORT_PAYLOAD && memory.runs.len() < RUNS
             {
                 memory.runs.insert(row.id, row);
@@ -560,7 +550,7 @@ impl<'a> Work<'a> {
     /// The runs of this process that were cancelled.
     pub(super) fn cancelled_runs(&mut self) -> Vec<JobId> {
         let sql = "SELECT id FROM timerqueue_jobs WHERE process = $1 AND cancelled = 1 AND state = 2";
-        let process = self.dialect.process;
+        let process = self.facts.process;
         self.ask(sql, values![process]).iter().map(|row| JobId(row.count(0))).collect()
     }
 }

@@ -142,7 +142,7 @@ impl Writer {
         self.is_in_doubt = true;
         self.in_commit(Flush::Now, |work, alive, _, now| {
             alive.register(work.db(), now)?;
-            work.dialect.process = alive.number();
+            work.facts.process = alive.number();
             for gone in alive.gone(work.db())? {
                 work.end_process(gone, true, now);
                 alive.forget(work.db(), gone)?;

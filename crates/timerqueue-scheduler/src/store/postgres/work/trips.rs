@@ -21,7 +21,7 @@ use crate::store::postgres::params::Owned;
 use crate::store::postgres::rows::{self, Values, with_columns};
 use crate::store::postgres::sleepers::{self, Woken};
 use crate::store::postgres::wire::{Step, run};
-use crate::store::rules::{Effects, Row, Rows};
+use crate::store::rules::{Effects, Row, Rows, StoreFacts};
 use crate::store::sql::history::{self, Texted};
 use crate::store::sql::{self, Changed, Dialect, Handlers, Heads, Index, Value, index_of};
 use crate::store::{Claim, Fault, JobId, Micros, Mutation, Op, Predecessor, limits};
@@ -393,7 +393,8 @@ impl<'a> Work<'a> {
             has_asked: false,
             begins: false,
         };
-        let mut work = Self::new(server, Micros::new(now));
+        let facts = StoreFacts { look_time: Some(link.lease), ..StoreFacts::default() };
+        let mut work = Self::new(server, Micros::new(now), facts);
         let (mut known, mut priorities) = (link.handlers.borrow_mut(), link.priorities.borrow_mut());
         for row in handlers {
             let name: Arc<str> = row.get::<_, &str>(1).into();
