@@ -330,8 +330,7 @@ pub(crate) trait Changes: Rows + Sized {
 
     /// Another schedule, under the rules for late occurrences of before. The same one may have
     /// other zone data: it waits on after the same last occurrence.
-    fn reschedule(&mut self, id: JobId, recurrence: Box<Recurrence>, now: Micros) -> Change {
-        let mut recurrence = recurrence;
+    fn reschedule(&mut self, id: JobId, mut recurrence: Box<Recurrence>, now: Micros) -> Change {
         let changed = self.edit(id, |row| {
             let recurring = row.recurring.as_mut().filter(|recurring| !recurring.ending)?;
             std::mem::swap(&mut recurring.recurrence.schedule, &mut recurrence.schedule);

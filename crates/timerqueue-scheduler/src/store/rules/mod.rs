@@ -429,6 +429,7 @@ impl Row {
     /// The row as users see it.
     pub(crate) fn info(&self, name: &Arc<str>) -> JobInfo {
         let recurring = self.recurring.as_deref();
+        let (recurs, expires) = (recurring.is_some(), self.expires);
         let nominal = match recurring {
             Some(recurring) => recurring.next.map(|next| next.nominal),
             None => self.nominal,
@@ -438,14 +439,8 @@ impl Row {
             key: Arc::clone(&self.key),
             group: self.tie.as_ref().map(|tie| Arc::clone(&tie.text)),
             priority: self.priority,
-            expires: self
-                .expires
-                .filter(|_| recurring.is_none() && !self.blocked)
-                .map(|at| Micros::new(at).to_system()),
-            expires_after: self
-                .expires
-                .filter(|_| recurring.is_some())
-                .map(|n| Duration::from_micros(n.unsigned_abs())),
+            expires: expires.filter(|_| !recurs && !self.blocked).map(|at| Micros::new(at).to_system()),
+            expires_after: expires.filter(|_| recurs).map(|n| Duration::from_micros(n.unsigned_abs())),
             terms: self.terms,
             until: self.until,
             predecessors: Vec::new(),
