@@ -59,6 +59,7 @@ pub(crate) type Hook = Box<dyn Fn(&super::RunRecord) + Send + Sync>;
 pub(crate) type Tracer = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// What a scheduler is built with, and keeps.
+#[derive(Default)]
 pub(crate) struct Settings {
     /// With their spawners and histories.
     pub(crate) handlers: Vec<Handler>,

@@ -63,17 +63,12 @@ impl Builder {
     pub(super) fn new() -> Self {
         let random = RandomState::new();
         let settings = Settings {
-            handlers: Vec::new(),
             parallel: usize::MAX,
             backlog: Self::BACKLOG,
             owner: random.hash_one(1),
             seed: random.hash_one(2),
             node_name: default_name(),
-            hook: None,
-            codec: None,
-            tracer: None,
-            around: Vec::new(),
-            binding: Rule::default(),
+            ..Settings::default()
         };
         Self {
             runtime: None,
