@@ -338,44 +338,41 @@ fn count(number: u64) -> Markup {
     html! { span.zero[number == 0] { (text::number(number)) } }
 }
 
-/// A page with a few words.
-pub(crate) fn bare(page: &Inner, nonce: &str, title: &str, words: &str) -> Markup {
+/// A page without navigation.
+fn small(page: &Inner, nonce: &str, title: &str, main: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
             (head(page, nonce, title))
-            body {
-                main.login {
-                    h1 { (title) }
-                    p { (text::visible(words)) }
-                    p { a href=(page.link("/")) { "Overview" } }
-                }
-            }
+            body { main.login { (main) } }
         }
     }
 }
 
+/// A page with a few words.
+pub(crate) fn bare(page: &Inner, nonce: &str, title: &str, words: &str) -> Markup {
+    let main = html! {
+        h1 { (title) }
+        p { (text::visible(words)) }
+        p { a href=(page.link("/")) { "Overview" } }
+    };
+    small(page, nonce, title, &main)
+}
+
 /// The form for the token.
 pub(crate) fn login(page: &Inner, nonce: &str, again: bool) -> Markup {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            (head(page, nonce, "Token"))
-            body {
-                main.login {
-                    h1 { (text::short(&page.title, 40)) }
-                    @if again { p.said.bad role="alert" { "This is not the token." } }
-                    form method="post" action=(page.link("/login")) {
-                        label {
-                            "Token"
-                            input type="password" name="token" autocomplete="current-password" required autofocus;
-                        }
-                        button type="submit" { "Open" }
-                    }
-                }
+    let main = html! {
+        h1 { (text::short(&page.title, 40)) }
+        @if again { p.said.bad role="alert" { "This is not the token." } }
+        form method="post" action=(page.link("/login")) {
+            label {
+                "Token"
+                input type="password" name="token" autocomplete="current-password" required autofocus;
             }
+            button type="submit" { "Open" }
         }
-    }
+    };
+    small(page, nonce, "Token", &main)
 }
 
 /// A page that goes on to another one.
