@@ -1,13 +1,15 @@
 //! Notices to other nodes, while another session holds their lock.
 
 use std::process::Stdio;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use timerqueue::{ManualClock, Runtime};
+use timerqueue_scheduler::store::{Micros, Notice, Store};
 use timerqueue_scheduler::{JobEnd, Returned, Run, Scheduler};
 
 use crate::server::{Server, new_schema, until};
-use crate::{HOUR, Log, connect, logging, options};
+use crate::{HOUR, Log, connect, enter, logging, options};
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -102,6 +104,45 @@ fn l2_nodes_with_other_safety_looks_are_told() {
         until("the job has run", || log.lock().unwrap().len() == 1);
         drop((worker, front));
     }
+}
+
+/// Others know that a node sleeps before it has the answer to its commit.
+#[test]
+fn l2_a_node_hears_what_it_is_told_before_it_knows_that_it_sleeps() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let store = connect(server, &options(&schema));
+    let (send, told) = mpsc::channel();
+    store.watch(Arc::new(move |notice| send.send(notice).is_ok()));
+    enter(&store, 7);
+    until("it is told", || {
+        server.psql(&format!("SELECT pg_notify('timerqueue {schema}', 'w1234567 1 7')"));
+        told.try_iter().any(|notice| matches!(notice, Notice::Wake { at } if at == Micros::new(1_234_567)))
+    });
+}
+
+/// Its store stays open for another one.
+#[test]
+fn l2_a_scheduler_that_has_closed_has_no_place() {
+    let Some(server) = Server::shared() else { return };
+    let (schema, log) = (new_schema(), Log::default());
+    let store = connect(server, &options(&schema));
+    let front = Scheduler::builder().store(store.clone()).start().unwrap();
+    let put = |key: &str| assert!(front.put_to("log", &0).key(key).send().wait().unwrap().added().is_some());
+    put("first");
+    let has_place = "handlers && ARRAY(SELECT id FROM handlers)";
+    let sleeps = |which: &str| {
+        let count = format!("SET search_path = {schema}; SELECT count(*) FROM nodes WHERE {has_place} AND {which}");
+        until("it sleeps", || server.psql(&count) == "1");
+    };
+    let closed = logging(store, &log);
+    sleeps("true");
+    let owner = server.psql(&format!("SET search_path = {schema}; SELECT owner FROM nodes WHERE {has_place}"));
+    assert!(closed.close(HOUR).wait().unwrap().is_drained());
+    let _other = logging(connect(server, &options(&schema)), &log);
+    sleeps(&format!("owner <> {owner}"));
+    put("second");
+    until("the other one is told", || log.lock().unwrap().len() == 2);
 }
 
 /// Without the notice it would be at the safety look, in an hour.

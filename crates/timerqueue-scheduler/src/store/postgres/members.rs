@@ -112,11 +112,19 @@ impl Work<'_> {
 
     /// `has_runs`: the member lives until these have ended. Without handlers it gets no group.
     pub(super) fn leave_member(&mut self, owner: u64, has_runs: bool) {
-        let sql = match has_runs {
-            true => "UPDATE members SET leaving = true, handlers = '[]' WHERE owner = $1 AND NOT dead",
-            false => "UPDATE members SET dead = true WHERE owner = $1 AND NOT dead",
+        // While it has runs, it is told of their cancels. It has no places.
+        let statements = match has_runs {
+            true => [
+                "UPDATE members SET leaving = true, handlers = '[]' WHERE owner = $1 AND NOT dead",
+                "UPDATE nodes SET handlers = '{}' WHERE owner = $1",
+            ],
+            false => {
+                ["UPDATE members SET dead = true WHERE owner = $1 AND NOT dead", "DELETE FROM nodes WHERE owner = $1"]
+            }
         };
-        self.query(sql, &[&(owner as i64)]);
+        for sql in statements {
+            self.query(sql, &[&(owner as i64)]);
+        }
         let now = self.up;
         self.effects().wake_all(now); // its groups are bound again
     }

@@ -353,7 +353,8 @@ pub(crate) struct Shared {
     held: Mutex<HashMap<Held, i64>>,
     /// The schedulers of this store.
     entries: Mutex<HashMap<u64, Arc<Entry>>>,
-    /// The schedulers, and what the server knows of their sleep.
+    /// The schedulers, also those that have left and have runs, and what the server knows of their
+    /// sleep.
     sleeps: Mutex<HashMap<u64, Option<Sleep>>>,
     /// By how many microseconds the server's clock is ahead of this machine's.
     skew: AtomicI64,
@@ -539,6 +540,8 @@ impl Store for PostgresStore {
 
     fn enter(&self, entry: Arc<Entry>) {
         self.inner.shared.entries.lock().insert(entry.owner, Arc::clone(&entry));
+        // Before others know of its sleep: their notices may come before the answer to the claim.
+        self.inner.shared.sleeps.lock().entry(entry.owner).or_default();
         self.inner.shared.leaving.store(false, Ordering::Release);
         self.inner.tell(Message::Enter(entry, Instant::now()));
     }

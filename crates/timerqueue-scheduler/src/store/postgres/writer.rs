@@ -375,6 +375,9 @@ impl Writer {
         });
         self.hurry(false);
         if let Ok(((), done)) = left {
+            if !has_runs {
+                self.shared.sleeps.lock().remove(&owner);
+            }
             self.tell_here(&done.effects);
             self.tell_others(done);
         }
@@ -467,7 +470,8 @@ impl Writer {
     ) -> Result<(Claimed, Vec<Committed>), Failure> {
         let (seed, patience) = (self.seed, self.shared.settings.patience);
         // Nodes are told by others of earlier jobs, unless they hear no notices.
-        let is_told = !self.shared.settings.is_pooled && !is_careful;
+        let has_entered = self.shared.entries.lock().contains_key(&claim.owner);
+        let is_told = has_entered && !self.shared.settings.is_pooled && !is_careful;
         let slept = self.shared.sleeps.lock().get(&claim.owner).cloned().flatten();
         let wait = self.aside.first_wait(patience, Instant::now());
         let done = self.commit(since + patience, (wait, is_careful), |link, shared, _| {
