@@ -6,6 +6,7 @@ use timerqueue_scheduler::store::PostgresReader;
 use timerqueue_scheduler::tokio_postgres::IsolationLevel;
 use timerqueue_scheduler::{Change, History, HistoryQuery, Outcome, Overlap, Placed};
 
+use super::locks::Open;
 use super::shop::{Failed, Shop};
 use super::*;
 
@@ -107,6 +108,75 @@ fn l21_a_node_that_goes_to_sleep_during_the_transaction_is_told() {
         placed
     });
     until("it has run", || log.lock().unwrap().len() == 1);
+}
+
+/// What the snapshot shows of the nodes is over at the commit.
+#[test]
+fn l21_a_node_is_told_of_a_put_by_an_old_snapshot() {
+    let Some(server) = Server::shared() else { return };
+    let (schema, log) = (new_schema(), Log::default());
+    let node = logging(connect(server, &options(&schema)), &log);
+    let wakes = |after: Duration| format!("UPDATE {schema}.nodes SET wakes = {schema}.clock() + {}", after.as_micros());
+    let _ = node.put_to("log", &1).key("far").due(HOUR / 2).send().wait().unwrap();
+    let sleeps = format!("SELECT count(*) FROM {schema}.nodes WHERE wakes > {schema}.clock() + 60000000");
+    until("the node sleeps", || server.psql(&sleeps) == "1");
+    // As if it was to look before the job is due.
+    server.psql(&wakes(Duration::from_secs(4)));
+    let mut open = Open::new(server, &schema);
+    open.run("ROLLBACK; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM nodes");
+    server.psql(&wakes(HOUR / 2));
+    open.run("SELECT put('log', 'a', due => now() + interval '4500 ms')");
+    open.end("COMMIT");
+    until("it has run", || log.lock().unwrap().len() == 1);
+}
+
+/// The head of the group that the snapshot shows is over: the put is undone, and made again.
+#[test]
+fn l21_a_put_into_a_group_by_an_old_snapshot_is_seen_or_undone() {
+    let Some(server) = Server::shared() else { return };
+    let (schema, log) = (new_schema(), Log::default());
+    let node = logging(connect(server, &options(&schema)), &log);
+    let mut shop = Shop::connect(&server.address());
+    let idle = || {
+        let count = format!("SELECT count(*) FROM {schema}.heads WHERE idle IS NOT NULL");
+        until("the group is idle", || server.psql(&count) == "1");
+    };
+    let put = |key: &str, due: Duration| {
+        let put = node.put_to("log", &1).key(key).group("g").due(due).send();
+        assert!(put.wait().unwrap().added().is_some());
+    };
+    put("binds the group", Duration::ZERO);
+    idle();
+    put("first", Duration::from_secs(1));
+    let put = format!("SELECT {schema}.put('log', 'second', due => now() + interval '1 s', in_group => 'g')");
+    let tries = (1..3).find(|&time| {
+        let done = shop.runtime.block_on(async {
+            let begin = shop.client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
+            let transaction = begin.start().await.unwrap();
+            transaction.batch_execute("SELECT count(*) FROM pg_class").await.unwrap();
+            idle();
+            transaction.batch_execute(&put).await?;
+            transaction.commit().await
+        });
+        done.inspect_err(|error| assert_eq!((time, error.code().unwrap().code()), (1, "40001"))).is_ok()
+    });
+    assert!(tries.is_some());
+    until("all have run", || log.lock().unwrap().len() == 3);
+}
+
+#[test]
+fn l21_tables_that_are_published_take_puts_of_groups() {
+    let Some(server) = Server::shared() else { return };
+    let (schema, log) = (new_schema(), Log::default());
+    let node = logging(connect(server, &options(&schema)), &log);
+    let tables = format!(
+        "SELECT string_agg('{schema}.' || relname, ', ') FROM pg_class \
+         WHERE relnamespace = '{schema}'::regnamespace AND relkind = 'r' AND relpersistence = 'p'"
+    );
+    server.psql(&format!("CREATE PUBLICATION {schema} FOR TABLE {}", server.psql(&tables)));
+    server.psql(&format!("SELECT {schema}.put('log', 'a', in_group => 'g')"));
+    let _ = node.put_to("log", &1).key("b").group("g").send().wait().unwrap();
+    until("both have run", || log.lock().unwrap().len() == 2);
 }
 
 #[test]

@@ -111,6 +111,9 @@ CREATE TABLE IF NOT EXISTS heads (
     early boolean NOT NULL             -- the head was written late, as in `jobs`
 );
 
+-- Without one, the server would refuse changes of a table that is published.
+ALTER TABLE heads REPLICA IDENTITY FULL;
+
 CREATE INDEX IF NOT EXISTS heads_groups ON heads (id, stamp);
 CREATE INDEX IF NOT EXISTS heads_due ON heads (handler, member, head, id) WHERE head IS NOT NULL;
 -- By an expression, since `heads_due` would have the order as well.
@@ -127,13 +130,14 @@ BEGIN
         FROM affinities a WHERE a.id = tie);
 END $$;
 
--- Writes the head of a group, which is locked, and whether it has a job.
+-- Writes the head of a group, which is locked, and whether it has a job. A transaction of the user's with a snapshot from before may have read another
+-- head than there is by now: it writes in any case, and so the server undoes it.
 CREATE OR REPLACE FUNCTION set_head(tie bigint, first bigint, has_job boolean, now bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE heads h SET head = first, idle = CASE WHEN NOT has_job THEN coalesce(h.idle, now) END, early = coalesce(first < numbered(), false),
         stamp = h.stamp + 1
     WHERE h.ctid = (SELECT n.ctid FROM heads n WHERE n.id = tie ORDER BY n.stamp DESC LIMIT 1)
-        AND (h.head IS DISTINCT FROM first OR (h.idle IS NULL) <> has_job);
+        AND (h.head IS DISTINCT FROM first OR (h.idle IS NULL) <> has_job OR current_setting('transaction_isolation') <> 'read committed');
     IF FOUND AND EXISTS (SELECT FROM members m WHERE m.tables < 8 AND NOT m.dead) THEN
         UPDATE affinities a SET head = h.head, idle = h.idle
         FROM (SELECT n.head, n.idle FROM heads n WHERE n.id = tie ORDER BY n.stamp DESC LIMIT 1) AS h WHERE a.id = tie;
@@ -232,7 +236,9 @@ DECLARE
     first bigint;
 BEGIN
     DELETE FROM told t WHERE t.tx = NEW.tx AND t.handler = NEW.handler AND t.grouped = NEW.grouped RETURNING t.at INTO first;
-    IF NOT NEW.grouped THEN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM pg_notify($CHANNEL$, 'w' || first); -- its snapshot does not say how long the nodes sleep by now
+    ELSIF NOT NEW.grouped THEN
         PERFORM pg_notify($CHANNEL$, 'w' || first || ' ' || NEW.handler || ' ' || n.owner)
         FROM nodes n WHERE (n.wakes > first OR n.wakes <= soon) AND n.handlers && ARRAY[NEW.handler, 0]
         ORDER BY NEW.handler = ANY(n.handlers) DESC, random() LIMIT 1;
