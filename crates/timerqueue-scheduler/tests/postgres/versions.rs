@@ -139,3 +139,24 @@ fn l17_an_older_node_finds_the_heads_of_groups_and_they_are_found() {
     assert_eq!(head("heads"), "0|0");
     drop(store);
 }
+
+/// It does not see the node, and the node's look at the heads does not see it.
+#[test]
+fn l17_an_older_node_finds_the_heads_of_a_transaction_that_was_under_way_as_it_came() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let store = connect(server, &options(&schema).lease(Duration::from_secs(3)));
+    let put = |key: &str| format!("{schema}.put('h', '{key}', due => now() + interval '1 day', in_group => '{key}')");
+    server.psql(&format!("SELECT {}", put("a")));
+    let mut open = Open::new(server, &schema);
+    open.run(&format!("SELECT move('a', now() + interval '1 hour'), {}", put("b")));
+    server.psql(&format!(
+        "INSERT INTO {schema}.members (owner, name, since, until, handlers) VALUES (77, 'older', 1, {schema}.clock() + 600000000, '[]')"
+    ));
+    open.end("COMMIT");
+    until("the heads are copied", || {
+        let same = "bool_and((a.head, a.idle) IS NOT DISTINCT FROM (h.head, h.idle))";
+        server.psql(&format!("SELECT {same} FROM {schema}.affinities a JOIN {schema}.heads h USING (id)")) == "t"
+    });
+    drop(store);
+}

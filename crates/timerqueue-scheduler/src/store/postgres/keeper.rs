@@ -175,16 +175,21 @@ async fn end_others(shared: &Shared, wire: &Wire, told: &Sender<Vec<Told>>) -> R
     // The runs of nodes of an older version, each of which renews a lease of its own.
     const OLDER: &str = "SELECT take_back(ids) FROM (SELECT ARRAY(SELECT id FROM jobs WHERE state = 2 \
          AND lease < (SELECT clock()) ORDER BY id FOR UPDATE SKIP LOCKED) AS ids) AS one WHERE ids <> '{}'";
+    // What nodes of an older version claim groups by.
+    const HEADS: &str = "SELECT FROM copy_heads() AS copied WHERE copied > 0";
     let patience = shared.settings.patience;
     let seen = limited(patience, wire.ask(SEEN, &[])).await?;
     let (over, rest): (Vec<_>, Vec<_>) = seen.iter().partition(|row| row.get::<_, i64>(1) < 0);
-    let mut has_ended = !unless_locked(limited(patience, wire.ask(OLDER, &[])).await)?.is_empty();
+    let mut has_changed = false;
+    for sql in [OLDER, HEADS] {
+        has_changed |= !unless_locked(limited(patience, wire.ask(sql, &[])).await)?.is_empty();
+    }
     for row in &over {
         // One by one: a row of one that is locked is in no other one's way.
         let ended = limited(patience, wire.ask(END, &[&row.get::<_, i64>(0)])).await;
-        has_ended |= !unless_locked(ended)?.is_empty();
+        has_changed |= !unless_locked(ended)?.is_empty();
     }
-    if let Some(row) = seen.first().filter(|_| has_ended) {
+    if let Some(row) = seen.first().filter(|_| has_changed) {
         // A claim of some node binds the groups of the dead again, and takes what was theirs.
         shared.watchers.tell(Notice::Wake { at: Micros::FIRST });
         let _ = told.send(vec![Told { at: Some(row.get(2)), what: String::new() }]);

@@ -167,16 +167,35 @@ CREATE TRIGGER affinities_heads AFTER INSERT OR DELETE OR UPDATE OF member, head
 INSERT INTO heads SELECT a.id, 0, a.handler, a.member, a.head, a.idle, a.head IS NOT NULL FROM affinities a
 WHERE NOT EXISTS (SELECT FROM heads h WHERE h.id = a.id);
 
--- A node of an older version finds the heads as they are. It removes no group that has a job.
+-- While a node of an older version is a member, it finds the heads as they are. A transaction under way as the node comes does not see it, and writes no
+-- head for it. So keepers call this again and again. Returns how many heads were written.
+CREATE OR REPLACE FUNCTION copy_heads() RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+DECLARE
+    ties bigint[];
+    copied bigint;
+BEGIN
+    IF NOT EXISTS (SELECT FROM members m WHERE m.tables < 8 AND NOT m.dead) THEN
+        RETURN 0;
+    END IF;
+    ties := ARRAY(SELECT a.id FROM affinities a JOIN heads h ON h.id = a.id WHERE (a.head, a.idle) IS DISTINCT FROM (h.head, h.idle)
+        FOR UPDATE OF a SKIP LOCKED);
+    -- A statement after the locks: it sees the heads that were written before them.
+    UPDATE affinities a SET head = h.head, idle = h.idle FROM heads h
+    WHERE a.id = ANY(ties) AND h.id = a.id AND (a.head, a.idle) IS DISTINCT FROM (h.head, h.idle);
+    GET DIAGNOSTICS copied = ROW_COUNT;
+    RETURN copied;
+END $$;
+
 CREATE OR REPLACE FUNCTION older_enters() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
 BEGIN
-    UPDATE affinities a SET head = h.head, idle = h.idle FROM heads h WHERE h.id = a.id AND (a.head, a.idle) IS DISTINCT FROM (h.head, h.idle);
+    PERFORM copy_heads();
     RETURN NULL;
 END $$;
 
 DROP TRIGGER IF EXISTS members_older ON members;
 CREATE TRIGGER members_older AFTER INSERT ON members FOR EACH ROW WHEN (NEW.tables < 8) EXECUTE FUNCTION older_enters();
 
+-- Such a node removes no group that has a job.
 CREATE OR REPLACE FUNCTION keep_group() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
 BEGIN
     RETURN CASE WHEN NOT EXISTS (SELECT FROM jobs j WHERE j.affinity_id = OLD.id) THEN OLD END;
