@@ -76,6 +76,27 @@ fn l17_steps_that_the_server_undoes_are_made_again() {
     assert_eq!(server.psql(&format!("SELECT version FROM {schema}.store")), "8");
 }
 
+/// As that of a node which did not come to its next statement in time.
+#[test]
+fn l17_steps_whose_session_has_ended_are_made_again() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    drop(connect(server, &options(&schema)));
+    server.psql(&format!("UPDATE {schema}.store SET version = 2"));
+    let mut older = Open::new(server, &schema);
+    older.run("LOCK TABLE store IN SHARE MODE");
+    let upgrade = std::thread::spawn({
+        let (options, address) = (options(&schema), server.address());
+        move || options.connect(Runtime::global(), &*address)
+    });
+    let waiting = format!("FROM pg_locks WHERE NOT granted AND relation = '{schema}.store'::regclass");
+    until("the steps wait", || server.psql(&format!("SELECT count(*) {waiting}")) == "1");
+    server.psql(&format!("SELECT pg_terminate_backend(pid) {waiting}"));
+    older.end("COMMIT");
+    upgrade.join().unwrap().unwrap();
+    assert_eq!(server.psql(&format!("SELECT version FROM {schema}.store")), "8");
+}
+
 /// Once, a step that took longer than the patience was undone, at each start again.
 #[test]
 fn l17_a_step_may_take_longer_than_the_patience() {

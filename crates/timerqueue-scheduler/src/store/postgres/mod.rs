@@ -448,8 +448,7 @@ impl PostgresStore {
         let (writing, telling) = (Arc::clone(&shared), Arc::clone(&shared));
         // A link belongs to its thread, so the writer connects for itself.
         let writer = named("timerqueue-pgwr", move || {
-            let opened = writer::open(&writing.settings)
-                .and_then(|link| schema::migrate(&link, &writing.settings).map(|seed| (link, seed)));
+            let opened = writer::open_tables(&writing.settings);
             let teller = named("timerqueue-pgnt", move || notifier::run(&telling, &to_tell));
             match opened.and_then(|(link, seed)| Ok((link, seed, teller?))) {
                 Ok((link, seed, teller)) => {

@@ -143,8 +143,21 @@ type Found<'l, R> = (R, Work<'l>, Asked);
 /// with a whole table, or fetch and sort all rows of a handler, by a bitmap, for the first one. So
 /// no plan depends on the parameters, and each is made once: to make them again takes longer than
 /// to run the statements.
-pub(super) fn open(settings: &Settings) -> Result<Link, Failure> {
+fn open(settings: &Settings) -> Result<Link, Failure> {
     open_within(settings, settings.patience)
+}
+
+/// The same with the tables of this version, and the seed of their runs. Steps whose session has
+/// ended are made again: the server ends one that does not come to its next statement in time.
+pub(super) fn open_tables(settings: &Settings) -> Result<(Link, u64), Failure> {
+    let begun = Instant::now();
+    loop {
+        let link = open(settings)?;
+        match schema::migrate(&link, settings) {
+            Err(failure) if failure.remedy == Remedy::Reconnect && begun.elapsed() < settings.patience => {}
+            seed => return Ok((link, seed?)),
+        }
+    }
 }
 
 fn open_within(settings: &Settings, within: Duration) -> Result<Link, Failure> {
