@@ -347,9 +347,11 @@ impl Core {
         self.look_within(state, at.since(now.max(unstepped)).saturating_add(BEHIND));
     }
 
-    /// Sets the timer on the running clock, if it is not set as early.
+    /// Sets the timer on the running clock, if it is not set as early. A close has disposed of the
+    /// timer, or is about to.
     fn look_within(&self, state: &mut State, wait: Duration) {
-        let (now, Some(behind)) = (self.runtime.now(), self.behind.get()) else { return };
+        let Some(behind) = self.behind.get().filter(|_| !state.handshake.closing) else { return };
+        let now = self.runtime.now();
         let fires = now + wait;
         // Never later before a claim: the wall clock may have been set back since.
         if state.behind_at.is_none_or(|set| fires < set) {
