@@ -108,7 +108,7 @@ fn l17_a_step_may_take_longer_than_the_patience() {
          CREATE FUNCTION slow() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.4); END'; \
          CREATE EVENT TRIGGER slow ON ddl_command_end WHEN TAG IN ('CREATE FUNCTION') EXECUTE FUNCTION slow()"
     ));
-    let hasty = options(&schema).patience(Duration::from_secs(1));
+    let hasty = options(&schema).patience(Duration::from_secs(5)); // the last step takes twice as long
     // Two that start together: one makes the step, and the other waits for it.
     let stores = [(); 2].map(|()| {
         std::thread::spawn({
