@@ -288,11 +288,13 @@ fn l21_a_cancel_in_a_transaction_reaches_the_run() {
     let Some(server) = Server::shared() else { return };
     let (schema, begun) = (new_schema(), Arc::new(AtomicUsize::new(0)));
     let count = Arc::clone(&begun);
+    // Without the mark of the row, another attempt would follow.
     let handler = move |_: u32, run: &Run| {
         count.fetch_add(1, Ordering::SeqCst);
         run.token().wait();
+        Err::<(), _>("cancelled")
     };
-    let store = connect(server, &options(&schema));
+    let store = connect(server, &options(&schema).lease(HOUR)); // no renewal finds the mark
     let node = Scheduler::builder().store(store).handler("hold", handler).start().unwrap();
     let mut shop = Shop::connect(&server.address());
     let schedule = Schedule::every(Duration::from_millis(20)).build().unwrap();
