@@ -1,14 +1,14 @@
 //! Plans that statistics lead to, and what they read of rows that have left while a snapshot keeps
 //! these.
 
-use std::sync::{Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use timerqueue_scheduler::{Handler, Run, Scheduler};
+use timerqueue_scheduler::{Handler, History, Put, Run, Scheduler};
 
 use crate::locks::Open;
 use crate::server::{Server, new_schema, until};
-use crate::{Log, connect, options};
+use crate::{HOUR, Log, connect, options};
 
 /// A server that writes down the plan of each statement, with the pages that it has read. Its
 /// statistics change when a test says so.
@@ -17,6 +17,9 @@ const EXPLAINS: &str = "-c autovacuum=off -c session_preload_libraries=auto_expl
      -c auto_explain.log_nested_statements=on -c auto_explain.log_format=json";
 /// The most pages that a statement reads for one job.
 const MOST: u64 = 60;
+
+/// The key of a job whose run goes on until it is told to end.
+const LONG_RUN: &str = "long";
 
 /// What the jobs have that leave, and the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +30,16 @@ enum Kind {
     Group,
     /// A group that runs one job at a time.
     OneByOne,
+    /// A group that runs two jobs at a time.
+    Two,
     /// With a limit over all nodes.
     Everywhere,
+    /// One of 25 groups, with a rate over all nodes.
+    Rate,
+    /// Once done, kept for a moment.
+    Brief,
+    /// Once done, kept as long as it is among the last ones.
+    Last,
 }
 
 /// A node beside rows that have left, and what keeps these.
@@ -39,7 +50,7 @@ struct Left {
     node: Scheduler,
     log: Log,
     report: Open,
-    /// Each ends a run of the handler `held`, which writes its fence into the log.
+    /// Each ends the long run, or one of the handler `held`, which writes its fence into the log.
     ends: mpsc::Sender<()>,
 }
 
@@ -48,19 +59,28 @@ impl Left {
         let server = Server::with(EXPLAINS, |_| {})?;
         let (schema, log) = (new_schema(), Log::default());
         let (ends, ended) = mpsc::channel::<()>();
-        let ended = Mutex::new(ended);
-        let noted = Log::clone(&log);
-        let logs = move |_: serde_json::Value, run: &Run| noted.lock().unwrap().push(run.key().to_owned());
+        let ended = Arc::new(Mutex::new(ended));
+        let (noted, ends_later) = (Log::clone(&log), Arc::clone(&ended));
+        let logs = move |_: serde_json::Value, run: &Run| {
+            noted.lock().unwrap().push(run.key().to_owned());
+            if run.key() == LONG_RUN {
+                ends_later.lock().unwrap().recv().unwrap();
+            }
+        };
         let noted = Log::clone(&log);
         let held = move |_: serde_json::Value, run: &Run| {
             noted.lock().unwrap().push(run.fence());
             ended.lock().unwrap().recv().unwrap();
         };
-        let store = connect(&server, &options(&schema));
+        let (store, logs) = (connect(&server, &options(&schema)), Handler::new("log", logs));
         let logs = match kind {
-            Kind::OneByOne => Handler::new("log", logs).parallel_per_group(1),
-            Kind::Everywhere => Handler::new("log", logs).parallel_everywhere(8),
-            _ => Handler::new("log", logs),
+            Kind::Plain | Kind::Priority | Kind::Group => logs,
+            Kind::OneByOne => logs.parallel_per_group(1),
+            Kind::Two => logs.parallel_per_group(2),
+            Kind::Everywhere => logs.parallel_everywhere(8),
+            Kind::Rate => logs.rate(1, Duration::from_millis(1)),
+            Kind::Brief => logs.history(History::new(Duration::from_millis(1))),
+            Kind::Last => logs.history(History::new(HOUR).rows(16)),
         };
         let node = Scheduler::builder().store(store).register(logs).handler("held", held).start().unwrap();
         let mut report = Open::new(&server, &schema);
@@ -68,16 +88,18 @@ impl Left {
         Some(Self { kind, server, schema, node, log, report, ends })
     }
 
+    fn put(&self, n: usize, key: &str) -> Put<'_> {
+        let put = self.node.put_to("log", &n).key(key);
+        match self.kind {
+            Kind::Plain | Kind::Everywhere | Kind::Brief | Kind::Last => put,
+            Kind::Priority => put.priority([-3, 0, 5][n % 3]),
+            Kind::Group | Kind::Rate => put.group(&format!("g{}", n % 25)),
+            Kind::OneByOne | Kind::Two => put.group("g"),
+        }
+    }
+
     fn run(&self, name: &str, jobs: usize) {
-        let put = |n: usize| {
-            let put = self.node.put_to("log", &n).key(&format!("{name}/{n}"));
-            match self.kind {
-                Kind::Plain | Kind::Everywhere => put,
-                Kind::Priority => put.priority([-3, 0, 5][n % 3]),
-                Kind::Group => put.group(&format!("g{}", n % 25)),
-                Kind::OneByOne => put.group("g"),
-            }
-        };
+        let put = |n: usize| self.put(n, &format!("{name}/{n}"));
         self.ran(jobs, || {
             assert!(self.node.put_many((0..jobs).map(put)).wait().unwrap().iter().all(Result::is_ok));
         });
@@ -191,6 +213,44 @@ fn l23_a_run_within_a_limit_over_all_nodes_reads_no_rows_that_have_left() {
     left.leave("left", 3_000);
     left.check(true, &mut run);
     left.report.end("COMMIT");
+}
+
+#[test]
+fn l23_a_run_beside_one_that_goes_on_counts_no_rows_that_have_left() {
+    for (kind, jobs) in [(Kind::Everywhere, 2_000), (Kind::Two, 1_200)] {
+        let Some(left) = Left::new(kind) else { return };
+        left.ran(1, || assert!(left.put(0, LONG_RUN).send().wait().unwrap().added().is_some()));
+        left.leave("left", jobs);
+        left.check(true, &mut |name: &str| left.run(name, 1));
+        left.ends.send(()).unwrap();
+        left.report.end("COMMIT");
+    }
+}
+
+/// A claim without a token asks for the first head of all members.
+#[test]
+fn l23_a_claim_within_a_rate_reads_no_heads_that_have_left() {
+    let Some(left) = Left::new(Kind::Rate) else { return };
+    left.leave("left", 100);
+    // As of jobs that have left.
+    let schema = &left.schema;
+    left.server.psql(&format!(
+        "INSERT INTO {schema}.heads SELECT -1, n, h.handler, h.member, {schema}.clock(), NULL, false \
+         FROM generate_series(1, 20000) AS n, (SELECT handler, member FROM {schema}.heads LIMIT 1) AS h"
+    ));
+    left.server.psql(&format!("DELETE FROM {schema}.heads WHERE id = -1"));
+    left.check(true, &mut |name: &str| left.run(name, 2));
+    left.report.end("COMMIT");
+}
+
+#[test]
+fn l23_a_run_that_is_kept_reads_no_done_jobs_that_have_left() {
+    for kind in [Kind::Brief, Kind::Last] {
+        let Some(left) = Left::new(kind) else { return };
+        left.leave("left", 4_000);
+        left.check(true, &mut |name: &str| left.run(name, 1));
+        left.report.end("COMMIT");
+    }
 }
 
 /// Each run is a commit of its own, and changes its group three times.

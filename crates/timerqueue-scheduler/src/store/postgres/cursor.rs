@@ -23,8 +23,24 @@
 //! A statement may follow what its own transaction has written. So cursors are set once that
 //! transaction is committed ([`Cursors::commit`]).
 //!
+//! A run that goes on for long would hold the cursor of those that are counted. So a connection
+//! keeps the numbers of the first ones ([`Cursors::long`]), and the cursor passes by them. All runs
+//! below it that a statement has seen are among these; the others begin above it, as above.
+//!
 //! The snapshot of a session that only reads has no number and holds no cursor up. A transaction
 //! that has written does, for as long as it is open.
+//!
+//! # Done jobs that are removed
+//!
+//! Those whose time is over stand in the order of that instant, which is not before the end of the
+//! run. So the same holds, but no row is marked: one of a transaction that took longer than the
+//! slack stays until a walk from the begin. Those beyond the most of a handler stand in the order
+//! of numbers of a sequence. A statement finds the first number `n`, and then what the clock shows.
+//! All numbers below `n` were given before that instant, to transactions that had their own numbers
+//! already. Once these have ended, another statement has all rows below `n`. The cursor is set to
+//! the first of these rows, or to `n`.
+//!
+//! # Steps of the clock
 //!
 //! A step of the clock back by more than the slack breaks the second point. The server compares its
 //! clock with what it showed at the last transaction ([`Cursors::since`]), and begins at the begin
@@ -34,6 +50,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use crate::store::sql::history::Removal;
 
 /// How far before the number of its transaction a row is early, in microseconds. The trigger has
 /// the same number. A node's transaction reads the clock, and then gets its number.
@@ -69,14 +87,27 @@ pub(super) enum Walk {
     Counted(i64),
     /// The groups of a handler and a member, in the order of their heads.
     Heads(i64, i64),
+    /// Done jobs that are to be removed.
+    Done(Removal),
 }
+
+/// Where a walk begins.
+#[derive(Debug)]
+struct Cursor {
+    low: i64,
+    /// The runs below it that go on: they are looked at by their numbers.
+    long: Vec<i64>,
+}
+
+/// The most runs of a walk that go on below its cursor.
+const LONG: usize = 16;
 
 /// The cursors of a connection.
 #[derive(Debug)]
 pub(super) struct Cursors {
-    lows: HashMap<Walk, i64>,
+    lows: HashMap<Walk, Cursor>,
     /// What the transaction has found.
-    found: Vec<(Walk, i64)>,
+    found: Vec<(Walk, Cursor)>,
     /// Instants, with the number that a transaction had after each.
     marks: VecDeque<(i64, i64)>,
     /// The last instant whose number is below all that were under way.
@@ -85,12 +116,14 @@ pub(super) struct Cursors {
     seen: Option<(i64, Instant)>,
     since: i64,
     whole: Instant,
+    /// What [`Self::found_number`] was told once, until it counts.
+    numbers: HashMap<Walk, (i64, i64)>,
 }
 
 impl Default for Cursors {
     fn default() -> Self {
-        let (lows, found, marks) = (HashMap::new(), Vec::new(), VecDeque::new());
-        Self { lows, found, marks, reached: BEGIN, seen: None, since: BEGIN, whole: Instant::now() }
+        let (lows, found, marks, numbers) = (HashMap::new(), Vec::new(), VecDeque::new(), HashMap::new());
+        Self { lows, found, marks, reached: BEGIN, seen: None, since: BEGIN, whole: Instant::now(), numbers }
     }
 }
 
@@ -111,23 +144,35 @@ impl Cursors {
     pub(super) fn saw(&mut self, now: i64) {
         if now < self.since {
             (self.lows, self.marks, self.reached) = (HashMap::new(), VecDeque::new(), BEGIN);
+            self.numbers.clear();
         }
         self.seen = Some((now, Instant::now()));
     }
 
     /// Where a walk begins. `None`: at the begin.
     pub(super) fn low(&self, walk: &Walk) -> Option<i64> {
-        self.lows.get(walk).copied()
+        Some(self.lows.get(walk)?.low)
+    }
+
+    /// The runs below the cursor of a walk that may go on.
+    pub(super) fn long(&self, walk: &Walk) -> &[i64] {
+        self.lows.get(walk).map_or(&[], |cursor| &cursor.long)
+    }
+
+    /// Those of groups: each with its group.
+    pub(super) fn long_of(&self, groups: &[i64]) -> (Vec<i64>, Vec<i64>) {
+        let of = |&group: &i64| self.long(&Walk::Runs(group)).iter().map(move |&run| (group, run));
+        groups.iter().flat_map(of).unzip()
     }
 
     /// The handlers, the members and the begins of the walks for groups.
     pub(super) fn heads(&self) -> (Vec<i64>, Vec<i64>, Vec<i64>) {
         let (mut kinds, mut members, mut lows) = (Vec::new(), Vec::new(), Vec::new());
-        for (walk, &low) in &self.lows {
+        for (walk, cursor) in &self.lows {
             if let Walk::Heads(kind, member) = *walk {
                 kinds.push(kind);
                 members.push(member);
-                lows.push(low);
+                lows.push(cursor.low);
             }
         }
         (kinds, members, lows)
@@ -144,12 +189,42 @@ impl Cursors {
     /// What one statement has found: the first wake instant from the cursor on, and the first
     /// number under way.
     pub(super) fn found(&mut self, walk: &Walk, first: i64, under_way: i64) {
+        self.move_to(walk.clone(), first, under_way, |_| Vec::new());
+    }
+
+    /// The same of runs that are counted: the numbers and the begins of the first ones, in the
+    /// order of their begins. The cursor passes by [`LONG`] of them.
+    pub(super) fn found_runs(&mut self, walk: Walk, (mut runs, begins): (Vec<i64>, Vec<i64>), under_way: i64) {
+        let first = begins.get(LONG).copied().unwrap_or(i64::MAX);
+        self.move_to(walk, first, under_way, |low| {
+            runs.truncate(begins.partition_point(|&begun| begun < low));
+            runs
+        });
+    }
+
+    fn move_to(&mut self, walk: Walk, first: i64, under_way: i64, long: impl FnOnce(i64) -> Vec<i64>) {
+        self.reach(under_way);
+        if self.reached > BEGIN {
+            let low = first.min(self.reached - 2 * SLACK);
+            self.found.push((walk, Cursor { low, long: long(low) }));
+        }
+    }
+
+    /// The same of a walk in the order of numbers: the first one, and what the clock showed then.
+    pub(super) fn found_number(&mut self, walk: &Walk, (first, at): (i64, i64), under_way: i64) {
+        self.reach(under_way);
+        let before = self.numbers.get(walk).copied();
+        if before.is_none_or(|(_, at)| at <= self.reached) {
+            self.numbers.insert(walk.clone(), (first, at));
+            let cursor = before.map(|(before, _)| Cursor { low: before.min(first), long: Vec::new() });
+            self.found.extend(cursor.map(|cursor| (walk.clone(), cursor)));
+        }
+    }
+
+    fn reach(&mut self, under_way: i64) {
         while let Some(&(at, _)) = self.marks.front().filter(|&&(_, number)| number < under_way) {
             self.reached = at;
             self.marks.pop_front();
-        }
-        if self.reached > BEGIN {
-            self.found.push((walk.clone(), first.min(self.reached - 2 * SLACK)));
         }
     }
 
@@ -157,10 +232,13 @@ impl Cursors {
     pub(super) fn commit(&mut self) {
         if self.lows.len() > WALKS {
             self.lows.clear();
+            self.numbers.clear();
         }
-        for (walk, low) in self.found.drain(..) {
-            let known = self.lows.entry(walk).or_insert(low);
-            *known = low.max(*known);
+        for (walk, found) in self.found.drain(..) {
+            let known = self.lows.entry(walk).or_insert(Cursor { low: BEGIN, long: Vec::new() });
+            if found.low >= known.low {
+                *known = found;
+            }
         }
     }
 }

@@ -74,6 +74,12 @@ impl Outlook {
     }
 }
 
+/// The numbers and the begins of the first runs that were counted.
+fn runs(row: &tokio_postgres::Row, column: usize) -> (Vec<i64>, Vec<i64>) {
+    let list = |column| row.get::<_, Option<Vec<i64>>>(column).unwrap_or_default();
+    (list(column), list(column + 1))
+}
+
 /// Members.
 impl Work<'_> {
     /// Ends runs that transactions of the user's have ended, and whose members have ended since.
@@ -208,10 +214,10 @@ impl Work<'_> {
     /// The runs of a handler among those of all members.
     pub(super) fn count_runs(&mut self, kind: i64) -> u64 {
         let (walk, sql) = (Walk::Counted(kind), SERVER.counted);
-        let found = self.query(sql, &[&kind, &self.low(&walk)]);
+        let long = self.dialect.link.cursors.borrow().long(&walk).to_vec();
+        let found = self.query(sql, &[&kind, &self.low(&walk), &long]);
         let Some(row) = found.first() else { return 0 };
-        let first = row.get::<_, Option<i64>>(1).unwrap_or(i64::MAX);
-        self.dialect.link.cursors.borrow_mut().found(&walk, first, row.get(2));
+        self.dialect.link.cursors.borrow_mut().found_runs(walk, runs(row, 1), row.get(3));
         row.get::<_, i64>(0) as u64
     }
 
@@ -219,13 +225,13 @@ impl Work<'_> {
     pub(super) fn find_facts(&mut self, ids: &[i64]) -> Vec<tokio_postgres::Row> {
         let lows: Vec<i64> = ids.iter().map(|&id| self.low(&Walk::Group(id))).collect();
         let ran: Vec<i64> = ids.iter().map(|&id| self.low(&Walk::Runs(id))).collect();
-        let rows = self.query(SERVER.facts, &[&ids, &lows, &ran]);
+        let (ties, long) = self.dialect.link.cursors.borrow().long_of(ids);
+        let rows = self.query(SERVER.facts, &[&ids, &lows, &ran, &ties, &long]);
         let mut cursors = self.dialect.link.cursors.borrow_mut();
         for row in &rows {
-            let (id, under_way) = (row.get(0), row.get(16));
-            let first = |column| row.get::<_, Option<i64>>(column).unwrap_or(i64::MAX);
-            cursors.found(&Walk::Runs(id), first(14), under_way);
-            cursors.found(&Walk::Group(id), first(15), under_way);
+            let (id, under_way) = (row.get(0), row.get(17));
+            cursors.found_runs(Walk::Runs(id), runs(row, 14), under_way);
+            cursors.found(&Walk::Group(id), row.get::<_, Option<i64>>(16).unwrap_or(i64::MAX), under_way);
         }
         drop(cursors);
         rows
@@ -275,6 +281,25 @@ impl Work<'_> {
         self.take_in(read);
     }
 
+    /// The first head of all members, those that are gone included.
+    fn find_first(&mut self, kinds: &[i64]) -> Option<Micros> {
+        let (of, members, lows) = self.dialect.link.cursors.borrow().heads();
+        let sql = "SELECT kind, m.id, (SELECT head FROM heads WHERE handler = kind AND member = m.id AND head >= coalesce(low, 0) \
+                   ORDER BY head LIMIT 1), (SELECT head FROM heads WHERE early AND handler = kind AND member = m.id AND head + 0 < low \
+                   ORDER BY head + 0 LIMIT 1), pg_snapshot_xmin(pg_current_snapshot())::text::bigint \
+                   FROM unnest($1::bigint[]) AS kind CROSS JOIN (SELECT 0 AS id UNION ALL SELECT id FROM members) AS m \
+                   LEFT JOIN unnest($2::bigint[], $3::bigint[], $4::bigint[]) AS walk (handler, member, low) \
+                   ON walk.handler = kind AND walk.member = m.id";
+        let found = self.query(sql, &[&kinds, &of, &members, &lows]);
+        let mut cursors = self.dialect.link.cursors.borrow_mut();
+        for row in &found {
+            let first = row.get::<_, Option<i64>>(2).unwrap_or(i64::MAX);
+            cursors.found(&Walk::Heads(row.get(0), row.get(1)), first, row.get(4));
+        }
+        let head = |row: &tokio_postgres::Row| [row.get::<_, Option<i64>>(2), row.get(3)].into_iter().flatten().min();
+        found.iter().filter_map(head).min().map(Micros::new)
+    }
+
     pub(super) fn find_next(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
         let again = self.dialect.is_locked.then(|| Micros::new(self.up.as_i64() + LOCKED_AGAIN));
         if of.is_some() && !self.dialect.outlook.any_group {
@@ -282,11 +307,7 @@ impl Work<'_> {
         }
         self.flush();
         let kinds: Vec<i64> = kinds.iter().map(|&kind| kind as i64).collect();
-        let Some((member, now)) = of else {
-            let sql = "SELECT min(head) FROM heads WHERE handler = ANY($1::bigint[]) AND head IS NOT NULL";
-            let found = self.query(sql, &[&kinds]);
-            return found.first().and_then(|row| row.get::<_, Option<i64>>(0)).map(Micros::new);
-        };
+        let Some((member, now)) = of else { return self.find_first(&kinds) };
         let walks = kinds.iter().flat_map(|&kind| [0, member as i64].map(|member| (kind, member)));
         let (kinds, members): (Vec<i64>, Vec<i64>) = walks.unzip();
         let walks: Vec<Walk> = kinds.iter().zip(&members).map(|(&kind, &member)| Walk::Heads(kind, member)).collect();

@@ -17,33 +17,49 @@ impl Texted {
     }
 }
 
-/// What writes the done jobs of a transaction, and removes others: as many statements as there are
-/// jobs, and a few.
-pub(in crate::store) fn statements<'v>(
+/// What writes the done jobs of a transaction: a statement for each of them.
+pub(in crate::store) fn kept<'v>(
     texts: &Texts,
     done: &'v [Finished],
     Texted(texted): &'v Texted,
-    now: Micros,
-) -> Vec<(&'static str, Vec<Value<'v>>)> {
-    let mut statements = Vec::new();
-    for (one, (last, node)) in done.iter().zip(texted) {
+) -> impl Iterator<Item = (&'static str, Vec<Value<'v>>)> {
+    let finish = texts.finish;
+    done.iter().zip(texted).map(move |(one, (last, node))| {
         let Finished { id, key, kind, payload, ended, result, keep_until, key_until, .. } = one;
         let (last, node, result) = (last.as_deref(), node.as_deref(), result.as_deref());
         let (keep, taken) = (*keep_until, *key_until);
-        let row = values![*id, &**key, *kind, &**payload, *ended, last, node, result, keep, taken];
-        statements.push((texts.finish, row.to_vec()));
-    }
+        (finish, values![*id, &**key, *kind, &**payload, *ended, last, node, result, keep, taken].to_vec())
+    })
+}
+
+/// Which done jobs are removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::store) enum Removal {
+    /// Those whose time is over.
+    Over,
+    /// Those of a handler beyond the most.
+    Surplus(usize),
+}
+
+/// What removes done jobs, along with those of a transaction: a few statements.
+pub(in crate::store) fn removals(
+    texts: &Texts,
+    done: &[Finished],
+    now: Micros,
+) -> Vec<(Removal, &'static str, Vec<Value<'static>>)> {
+    let mut removals = Vec::new();
     // First, since those whose time is over are none of the most that are kept.
     if !done.is_empty() {
-        statements.push((texts.finished_over, values![now, OVER_AT_ONCE * done.len()].to_vec()));
+        removals.push((Removal::Over, texts.finished_over, values![now, OVER_AT_ONCE * done.len()].to_vec()));
     }
     for one in done {
         if let Some(most) = one.surplus_at_once() {
             let kept = i64::try_from(one.most).unwrap_or(i64::MAX);
-            statements.push((texts.finished_surplus, values![one.kind, kept, most, now].to_vec()));
+            let values = values![one.kind, kept, most, now].to_vec();
+            removals.push((Removal::Surplus(one.kind), texts.finished_surplus, values));
         }
     }
-    statements
+    removals
 }
 
 fn job(row: &impl Answer) -> FinishedJob {

@@ -84,6 +84,20 @@ spellings! { $
     minutes: "timerqueue_minutes" | "minutes",
     finished: "timerqueue_finished" | "finished",
     links: "timerqueue_links" | "links",
+    finished_over: "DELETE FROM timerqueue_finished WHERE id IN (SELECT id FROM timerqueue_finished WHERE keep_until <= $1 \
+         ORDER BY keep_until LIMIT $2)" |
+        "WITH gone AS (DELETE FROM finished WHERE id = ANY(ARRAY(SELECT id FROM finished WHERE keep_until BETWEEN $3 AND $1 \
+         ORDER BY keep_until LIMIT $2 FOR UPDATE SKIP LOCKED))) \
+         SELECT (SELECT keep_until FROM finished WHERE keep_until BETWEEN $3 AND $1 ORDER BY keep_until LIMIT 1), \
+         pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
+    finished_surplus: "DELETE FROM timerqueue_finished WHERE id IN (SELECT id FROM timerqueue_finished WHERE handler = $1 AND seq <= \
+         (SELECT seq FROM timerqueue_finished WHERE handler = $1 ORDER BY seq DESC LIMIT 1 OFFSET $2) ORDER BY seq LIMIT $3) \
+         AND key_until <= $4" |
+        "WITH gone AS (DELETE FROM finished WHERE key_until <= $4 AND id = ANY(ARRAY(SELECT id FROM finished WHERE handler = $1 \
+         AND seq BETWEEN $5 AND (SELECT seq FROM finished WHERE handler = $1 ORDER BY seq DESC LIMIT 1 OFFSET $2) \
+         ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED))) \
+         SELECT seq, pg_snapshot_xmin(pg_current_snapshot())::text::bigint, clock() FROM finished WHERE handler = $1 AND seq >= $5 \
+         ORDER BY seq LIMIT 1",
     put_finished: "INSERT OR REPLACE INTO timerqueue_finished" | "INSERT INTO finished",
     // A number that a past has given which a copy has taken the place of.
     once: "" | " ON CONFLICT (id) DO NOTHING",
@@ -96,9 +110,15 @@ spellings! { $
     key_begins: "substr(one.key, 1, length($2)) = $2" | "starts_with(one.key, $2)",
     // A file has no locks of rows: its writers come one after another.
     lock: "" | " FOR UPDATE",
+    // On a server walks have begins. Of runs, the first ones come along: one more than the cursor
+    // passes by (`LONG`). Those below it are found by their numbers first: with the other
+    // conditions, the server would read the index of all jobs of groups.
     counted: "SELECT count(*) FROM timerqueue_jobs WHERE handler = $1 AND state = 2 AND counted = 1" |
-        "SELECT count(*), min(begun), pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM (SELECT begun FROM jobs \
-         WHERE handler = $1 AND state = 2 AND counted AND begun >= $2 ORDER BY begun) AS run",
+        "SELECT count(*), (array_agg(id ORDER BY begun, id))[:17], (array_agg(begun ORDER BY begun, id))[:17], \
+         pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM ( \
+         (SELECT id, begun FROM jobs WHERE handler = $1 AND state + 0 = 2 AND counted AND begun >= $2 ORDER BY begun) UNION ALL \
+         SELECT id, begun FROM (SELECT * FROM jobs WHERE id = ANY($3::bigint[]) OFFSET 0) AS long \
+         WHERE handler = $1 AND state = 2 AND counted AND begun < $2) AS run",
     // On a server heads and idle times stand in a table of their own, and a walk has a begin.
     settle: "UPDATE timerqueue_affinities SET head = $1, idle = CASE WHEN $2 THEN NULL ELSE coalesce(idle, $3) END WHERE id = $4" |
         "SELECT set_head($4, $1, $2, $3)",
@@ -115,11 +135,14 @@ spellings! { $
          WHERE j.affinity_id = a.id AND j.state = 1) OR EXISTS (SELECT FROM jobs j WHERE j.affinity_id = a.id AND j.state > 2) END, \
          EXISTS (SELECT FROM members m WHERE m.id = a.member AND NOT (m.dead OR m.leaving)), \
          EXISTS (SELECT FROM members m WHERE m.id = a.next AND NOT (m.dead OR m.leaving)), filed.idle IS NOT NULL, \
-         runs.first, waiting.later, pg_snapshot_xmin(pg_current_snapshot())::text::bigint \
+         runs.ids, runs.begins, waiting.later, pg_snapshot_xmin(pg_current_snapshot())::text::bigint \
          FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS walk (id, low, ran) JOIN affinities a ON a.id = walk.id \
          LEFT JOIN LATERAL (SELECT head, idle FROM heads h WHERE h.id = walk.id ORDER BY h.stamp DESC LIMIT 1) AS filed ON true \
-         CROSS JOIN LATERAL (SELECT count(*) AS number, min(begun) AS first FROM (SELECT begun FROM jobs j \
-         WHERE j.affinity_id = walk.id AND j.state = 2 AND j.begun >= walk.ran ORDER BY j.begun) AS run) AS runs \
+         CROSS JOIN LATERAL (SELECT count(*) AS number, (array_agg(id ORDER BY begun, id))[:17] AS ids, \
+         (array_agg(begun ORDER BY begun, id))[:17] AS begins FROM ((SELECT j.id, j.begun FROM jobs j \
+         WHERE j.affinity_id = walk.id AND j.state + 0 = 2 AND j.begun >= walk.ran ORDER BY j.begun) UNION ALL \
+         SELECT j.id, j.begun FROM (SELECT * FROM jobs WHERE id = ANY(ARRAY(SELECT long.run FROM unnest($4::bigint[], $5::bigint[]) \
+         AS long (tie, run) WHERE long.tie = walk.id)) OFFSET 0) AS j WHERE j.affinity_id = walk.id AND j.state = 2 AND j.begun < walk.ran) AS run) AS runs \
          CROSS JOIN LATERAL (SELECT least(later, early) AS first, later FROM (SELECT \
          (SELECT apart FROM jobs j WHERE j.affinity_id = walk.id AND j.state = 0 AND j.apart >= walk.low ORDER BY j.apart LIMIT 1) AS later, \
          (SELECT apart FROM jobs j WHERE j.early AND j.affinity_id = walk.id AND j.apart < walk.low \
@@ -283,16 +306,11 @@ texts! {
         put_finished " (id, key, handler, payload, ended, last, node, result, keep_until, key_until) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)" once
     ],
-    /// Removes done jobs whose time is over.
-    finished_over: [
-        "DELETE FROM " finished " WHERE id IN (SELECT id FROM " finished " WHERE keep_until <= $1 ORDER BY keep_until LIMIT $2" skip ")"
-    ],
+    /// Removes done jobs whose time is over. On a server a walk has a begin, and the answer is what
+    /// sets the cursor; so with those of the next one.
+    finished_over: [finished_over],
     /// Removes done jobs of a handler beyond the most, from among the oldest ones.
-    finished_surplus: [
-        "DELETE FROM " finished " WHERE id IN (SELECT id FROM " finished " WHERE handler = $1 AND seq <= \
-         (SELECT seq FROM " finished " WHERE handler = $1 ORDER BY seq DESC LIMIT 1 OFFSET $2) ORDER BY seq LIMIT $3" skip ") \
-         AND key_until <= $4"
-    ],
+    finished_surplus: [finished_surplus],
     /// Done jobs behind a number, the last ones first, and the first ones first.
     done_last: [done " one.seq < $1 AND (" any_key " OR " key_begins ") ORDER BY one.seq DESC LIMIT $3"],
     done_first: [done " one.seq > $1 AND (" any_key " OR " key_begins ") ORDER BY one.seq LIMIT $3"],

@@ -508,7 +508,10 @@ impl<'a> Work<'a> {
     fn write_done(&mut self) {
         let (done, now) = (std::mem::take(&mut self.done), self.up);
         let texted = Texted::of(&done, str::to_owned);
-        for (sql, values) in history::statements(&File::TEXTS, &done, &texted, now) {
+        for (sql, values) in history::kept(&File::TEXTS, &done, &texted) {
+            self.ask(sql, &values);
+        }
+        for (_, sql, values) in history::removals(&File::TEXTS, &done, now) {
             self.ask(sql, &values);
         }
         self.dialect.surely |= !done.is_empty();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::{LOCKED_AGAIN, Server, Work, whole};
 use crate::store::columns::{joined, read_names};
 use crate::store::postgres::Shared;
-use crate::store::postgres::cursor::{Due, Walk};
+use crate::store::postgres::cursor::{Cursors, Due, Walk};
 use crate::store::postgres::error::{Failure, Remedy};
 use crate::store::postgres::link::Link;
 use crate::store::postgres::members::{OUTLOOK, OUTLOOK_OF, Outlook};
@@ -22,7 +22,7 @@ use crate::store::postgres::rows::{self, Values, with_columns};
 use crate::store::postgres::sleepers::{self, Woken};
 use crate::store::postgres::wire::{Step, run};
 use crate::store::rules::{Effects, Row, Rows, StoreFacts};
-use crate::store::sql::history::{self, Texted};
+use crate::store::sql::history::{self, Removal, Texted};
 use crate::store::sql::{self, Changed, Dialect, Handlers, Heads, Index, Value, index_of};
 use crate::store::{Claim, Fault, JobId, Micros, Mutation, Op, Predecessor, limits};
 
@@ -342,6 +342,15 @@ impl Written {
     }
 }
 
+/// The answer to a statement that removes done jobs.
+fn removed(cursors: &mut Cursors, walk: &Walk, answer: &[tokio_postgres::Row]) {
+    let Some(row) = answer.first() else { return };
+    match walk {
+        Walk::Done(Removal::Surplus(_)) => cursors.found_number(walk, (row.get(0), row.get(2)), row.get(1)),
+        _ => cursors.found(walk, row.get::<_, Option<i64>>(0).unwrap_or(i64::MAX), row.get(1)),
+    }
+}
+
 impl<'a> Work<'a> {
     /// Begins a transaction.
     pub(in crate::store::postgres) fn begin(link: &'a Link) -> Result<Self, Failure> {
@@ -588,7 +597,14 @@ impl<'a> Work<'a> {
         let done = std::mem::take(&mut self.done);
         let texted = Texted::of(&done, Server::clean);
         let mut steps = written.steps();
-        steps.extend(history::statements(&Server::TEXTS, &done, &texted, self.up).into_iter().map(step));
+        steps.extend(history::kept(&Server::TEXTS, &done, &texted).map(step));
+        let mut removals = Vec::new();
+        for (removal, sql, mut values) in history::removals(&Server::TEXTS, &done, self.up) {
+            let walk = Walk::Done(removal);
+            values.push(link.cursors.borrow().low(&walk).unwrap_or(i64::MIN).into());
+            removals.push((steps.len(), walk));
+            steps.push(step((sql, values)));
+        }
         if !self.dialect.newly_keeps_keys.is_empty() {
             let kinds: Vec<i64> = self.dialect.newly_keeps_keys.iter().copied().collect();
             steps.push(run!(KEEPS_KEYS, kinds));
@@ -613,6 +629,7 @@ impl<'a> Work<'a> {
                 return Err((Failure { fault: Fault::Locked, reason, remedy: Remedy::Again }, None));
             }
             steps.clear();
+            removals.clear();
         }
         let is_asked = asked.before.is_some();
         steps.extend(asked.before);
@@ -628,6 +645,9 @@ impl<'a> Work<'a> {
         let along = if link.is_pooled { &[][..] } else { &questions };
         let (mut answers, failed) = link.steps(steps.iter().chain(along));
         let is_done = answers.len() > committed;
+        for (at, walk) in removals.iter().filter(|_| is_done) {
+            removed(&mut link.cursors.borrow_mut(), walk, &answers[*at]);
+        }
         let after = (is_done && failed.is_none() && !link.is_pooled).then(|| answers.split_off(committed + 1));
         let before = if is_asked && is_done { answers.swap_remove(committed - 1) } else { Vec::new() };
         let done = Committed { now: self.up, effects: self.effects, before, questions, looks, answers: after };
