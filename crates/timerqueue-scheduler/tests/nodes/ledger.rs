@@ -131,21 +131,28 @@ impl Ledger {
             for run in runs.iter().filter(|run| run.begun < run.due) {
                 faults.push(format!("early: {key} {nominal} {run:?}"));
             }
+            // A node that was stopped may begin a run after another one has got its job.
+            let mut runs: Vec<&Ran> = runs.iter().collect();
+            runs.sort_by_key(|run| (run.attempt, run.begun));
             for pair in runs.windows(2) {
-                if pair[0].attempt >= pair[1].attempt {
+                let is_explained = troubles.iter().any(|trouble| trouble.explains(pair[0], pair[1]));
+                if pair[0].attempt == pair[1].attempt {
                     faults.push(format!("an attempt ran twice: {key} {nominal} {pair:?}"));
+                }
+                if pair[0].begun > pair[1].begun && !is_explained {
+                    faults.push(format!("an attempt began after the next one: {key} {nominal} {pair:?}"));
                 }
                 if pair[0].done == Some(false) {
                     // A retry. An attempt in between was given to a node that was in trouble before
                     // the run began.
                     let skips = pair[0].attempt + 1 < pair[1].attempt;
-                    if skips && !troubles.iter().any(|trouble| trouble.is_between(&pair[0], &pair[1])) {
+                    if skips && !troubles.iter().any(|trouble| trouble.is_between(pair[0], pair[1])) {
                         faults.push(format!("an attempt that no node ran: {key} {nominal} {pair:?}"));
                     }
                     continue;
                 }
                 doubles += 1;
-                if !troubles.iter().any(|trouble| trouble.explains(&pair[0], &pair[1])) {
+                if !is_explained {
                     faults.push(format!("a double without a reason: {key} {nominal} {pair:?}"));
                 }
             }
