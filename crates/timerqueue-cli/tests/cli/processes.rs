@@ -152,7 +152,8 @@ fn a_slow_tail_tells_of_each_attempt(folder: Folder) {
     let _worker = folder.worker(&["h", "--attempts", "3", "--wait", "1ms"], "exit 1");
     folder.ok(["put", "h", "1", "--key", "bad"]);
     let said = events(&lines, "dead", "bad");
-    assert_eq!(kinds(&said, "bad"), ["put", "began", "failed", "began", "failed", "began", "dead"]);
+    let kinds = kinds(&said, "bad");
+    assert_eq!(kinds, ["put", "began", "failed", "began", "failed", "began", "dead"], "{said:#?}");
     drop(tail);
 }
 

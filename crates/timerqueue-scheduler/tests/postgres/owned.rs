@@ -43,7 +43,8 @@ fn l1_long_runs_write_nothing_to_their_rows() {
 fn l4_the_runs_of_a_member_that_has_ended_wait_again_and_their_tokens_fire() {
     let Some(server) = Server::shared() else { return };
     let (schema, begun) = (new_schema(), Arc::default());
-    let node = holding(server, &schema, Duration::from_secs(5), &begun);
+    // Longer than a busy machine stops a node: a member that ends again ends the second run, too.
+    let node = holding(server, &schema, Duration::from_secs(30), &begun);
     let put = node.put_to("hold", &1).key("a").group("x");
     assert!(put.send().wait().unwrap().added().is_some());
     until("it runs", || begun.load(Ordering::SeqCst) == 1);
