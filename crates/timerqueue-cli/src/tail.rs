@@ -205,7 +205,8 @@ impl Tail {
             if job.parent.is_none() {
                 events.push(Event::of("put", job).due(job));
             }
-            if job.state != State::Waiting && job.state != State::Recurring {
+            // One that waits may have failed before. A recurring job has the last run of its runs.
+            if job.state != State::Recurring {
                 events.extend(began_and_ended(None, job));
             }
             if told.len() < WATCHED {
@@ -342,30 +343,67 @@ pub(crate) fn tail(place: &Place, tail: &args::Tail, out: &mut Out) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use timerqueue_scheduler::{Handler, History, Run, Scheduler};
+    use timerqueue_scheduler::{Handler, History, Retry, Run, Scheduler};
 
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3_600);
 
+    struct Store(std::path::PathBuf);
+
+    impl Store {
+        fn new(name: &str) -> Self {
+            let name = format!("timerqueue-tail-{name}-{}.db", std::process::id());
+            Self(std::env::temp_dir().join(name))
+        }
+
+        fn tail(&self) -> Tail {
+            Tail::new(Reader::open(&Place::File(self.0.clone())).unwrap(), Duration::from_secs(1)).unwrap()
+        }
+    }
+
+    impl Drop for Store {
+        fn drop(&mut self) {
+            for end in ["", "-wal", "-shm"] {
+                let _ = std::fs::remove_file(format!("{}{end}", self.0.display()));
+            }
+        }
+    }
+
+    fn told(tail: &mut Tail) -> Vec<String> {
+        tail.look().unwrap().into_iter().map(|event| event.event).collect()
+    }
+
+    fn until(mut is_true: impl FnMut() -> bool) {
+        while !is_true() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     #[test]
     fn a_job_that_comes_within_a_look_is_told_of_whole_by_the_next_one() {
-        let file = std::env::temp_dir().join(format!("timerqueue-tail-{}.db", std::process::id()));
+        let store = Store::new("within");
         let handler = Handler::new("h", |(): (), _: &Run| ()).history(History::new(HOUR));
-        let waits = Scheduler::open(&file).start().unwrap();
-        let mut tail = Tail::new(Reader::open(&Place::File(file.clone())).unwrap(), Duration::from_secs(1)).unwrap();
+        let waits = Scheduler::open(&store.0).start().unwrap();
+        let mut tail = store.tail();
         let _ = waits.put_to("h", &()).key("a").send().wait().unwrap();
         // The last part of a look, which has begun before the put.
         tail.watch_near(BTreeMap::new()).unwrap();
-        let runs = Scheduler::open(&file).register(handler).start().unwrap();
-        while runs.history(HistoryQuery::new()).wait().unwrap().is_empty() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let told: Vec<_> = tail.look().unwrap().into_iter().map(|event| event.event).collect();
-        assert_eq!(told, ["put", "began", "done"]);
-        drop((waits, runs, tail));
-        for end in ["", "-wal", "-shm"] {
-            let _ = std::fs::remove_file(format!("{}{end}", file.display()));
-        }
+        let runs = Scheduler::open(&store.0).register(handler).start().unwrap();
+        until(|| !runs.history(HistoryQuery::new()).wait().unwrap().is_empty());
+        assert_eq!(told(&mut tail), ["put", "began", "done"]);
+    }
+
+    #[test]
+    fn a_new_job_that_waits_after_a_failure_is_told_of_with_it() {
+        let store = Store::new("failed");
+        let fails = |(): (), _: &Run| Err::<(), _>("no");
+        let runs =
+            Scheduler::open(&store.0).register(Handler::new("h", fails).retry(Retry::waits([HOUR]))).start().unwrap();
+        let mut tail = store.tail();
+        let _ = runs.put_to("h", &()).key("a").send().wait().unwrap();
+        until(|| runs.get("a").wait().unwrap().is_some_and(|job| job.last.is_some()));
+        assert_eq!(told(&mut tail), ["put", "began", "failed"]);
+        assert_eq!(told(&mut tail), [""; 0]);
     }
 }
