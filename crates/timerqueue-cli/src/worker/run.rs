@@ -108,6 +108,7 @@ impl Exec {
         guard.arg0("timerqueue").arg(GUARD).arg(self.grace.as_millis().to_string()).arg(&self.program);
         guard.args(&self.arguments).process_group(0);
         guard.env("TIMERQUEUE_KEY", run.key()).env("TIMERQUEUE_HANDLER", run.name());
+        #[cfg(feature = "postgres")]
         guard.env("TIMERQUEUE_FENCE", run.fence());
         guard.env("TIMERQUEUE_ATTEMPT", run.attempt().to_string()).env("TIMERQUEUE_TOKEN", run.run_id());
         guard.env("TIMERQUEUE_ID", run.id().0.to_string()).env("TIMERQUEUE_DUE", text::rfc3339(run.due()));
