@@ -35,6 +35,7 @@ pub(crate) trait Timed: Send + Sync + Sized + 'static {
 }
 
 /// The payload.
+#[repr(C)]
 struct Counted<T> {
     /// The number of [`TimerArc`]s; all handles count as one. Zero: no value yet, or no more. (64
     /// bits: no program counts through them. The models do not check it, as with `Arc`.)
@@ -42,7 +43,10 @@ struct Counted<T> {
     body: MaybeUninit<Body<T>>,
 }
 
+/// In this order, so that a value can keep apart from the count what is read beside it.
+#[repr(C)]
 struct Body<T> {
+    /// Written by each clone and drop of a handle.
     handles: AtomicU64,
     /// The instant for which the timer is set, for the value's use.
     deadline: Mutex<Option<NonZeroU64>>,
