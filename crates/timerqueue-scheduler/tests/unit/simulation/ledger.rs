@@ -236,10 +236,7 @@ impl Ledger {
             let period = i64::try_from(period.as_micros()).unwrap();
             (all && recurrence.overlap == Overlap::Allow && !self.steps).then_some(period)
         });
-        let due = match new.when {
-            When::At(at) => at.max(now),
-            When::After(after) => now.saturating_add(after),
-        };
+        let due = self.due(new.when, now);
         let phase = if new.recurrence.is_some() { Phase::Recurring } else { Phase::Waiting };
         let key = Arc::clone(&new.key);
         self.keys.insert(Arc::clone(&key), id);
@@ -270,6 +267,19 @@ impl Ledger {
         };
         if self.jobs.insert(id, job).is_some() {
             self.fault(format!("{id:?} was used twice"));
+        }
+    }
+
+    /// The reading of the clock from which waits count: rounded up (J1).
+    fn up(&self, now: Micros) -> Micros {
+        now.saturating_add(Duration::from_micros(u64::from(self.now % 1_000 != 0)))
+    }
+
+    fn due(&self, when: When, now: Micros) -> Micros {
+        match when {
+            When::At(at) => at.max(now),
+            When::After(Duration::ZERO) => now,
+            When::After(after) => self.up(now).saturating_add(after),
         }
     }
 
@@ -342,11 +352,7 @@ impl Ledger {
             (Mutation::Move(_) | Mutation::RunNow, _, Some(Phase::Running { .. })) => Applied::Change(Change::Running),
             (Mutation::Move(_), _, Some(Phase::Recurring | Phase::Ending)) => Applied::Change(Change::WrongKind),
             (Mutation::Move(_) | Mutation::RunNow, Some(id), _) => {
-                let due = match *mutation {
-                    Mutation::Move(When::At(at)) => at.max(now),
-                    Mutation::Move(When::After(after)) => now.saturating_add(after),
-                    _ => now,
-                };
+                let due = if let Mutation::Move(when) = *mutation { self.due(when, now) } else { now };
                 self.jobs.get_mut(&id).unwrap().due = Some(due);
                 Applied::Change(Change::Changed)
             }
@@ -379,7 +385,7 @@ impl Ledger {
             };
             let before = |other: &&Job| other.due.is_some_and(|due| due <= now && place(other.priority, due) < at);
             if let Some(other) = self.jobs.values().filter(waits).find(before) {
-                self.faults.push(format!("{job:?} was claimed before {other:?}"));
+                self.fault(format!("{job:?} was claimed at {now:?} before {other:?}"));
             }
         }
     }
@@ -478,21 +484,21 @@ impl Ledger {
         }
         let parent = self.jobs.get(&id).and_then(|job| self.jobs.get(&job.parent?));
         let delay = parent.and_then(|parent| parent.delay).unwrap_or(Duration::MAX);
+        let due = match settle.verdict {
+            Verdict::Again(when) => Some(self.due(when, now)),
+            // A wait follows the clock when it is set.
+            Verdict::Retry(after) | Verdict::Unbegun(after) if !self.steps => {
+                Some(self.up(now).saturating_add(after.min(delay)))
+            }
+            _ => None,
+        };
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let end = (Arc::clone(&job.run), job.attempt, by);
-        let wait = |when: When| match when {
-            When::At(at) => at.max(now),
-            When::After(after) => now.saturating_add(after),
-        };
         job.phase = Phase::Waiting;
         match settle.verdict {
-            Verdict::Again(when) => (job.due, job.attempt, job.begins) = (Some(wait(when)), 0, 0),
-            // A wait follows the clock when it is set.
-            Verdict::Retry(after) => job.due = (!self.steps).then(|| wait(When::After(after.min(delay)))),
-            Verdict::Unbegun(after) => {
-                job.due = (!self.steps).then(|| wait(When::After(after.min(delay))));
-                job.attempt -= 1;
-            }
+            Verdict::Again(_) => (job.due, job.attempt, job.begins) = (due, 0, 0),
+            Verdict::Retry(_) => job.due = due,
+            Verdict::Unbegun(_) => (job.due, job.attempt) = (due, job.attempt - 1),
             Verdict::Unrun => job.attempt -= 1,
             Verdict::Done | Verdict::Kept(_) | Verdict::Dead => {}
         }
