@@ -52,11 +52,11 @@ fn a_job_that_is_begun_at_most_once_is_dead_with_its_worker(folder: Folder) {
     let worker = folder.worker(&["h"], script);
     folder.lines("ran", 1);
     drop(worker); // killed
-    folder.ok(["put", "h", "--key", "stopped", "--at-most-once", "--in", "1s"]);
     let worker = folder.worker(&["h", "--finish", "0s"], script);
-    folder.lines("ran", 2);
     until(|| folder.job("killed")["state"] == "dead");
     assert_eq!(folder.job("killed")["last"]["end"], "cut_off");
+    folder.ok(["put", "h", "--key", "stopped", "--at-most-once"]);
+    folder.lines("ran", 2);
     assert_eq!(worker.stop().code, 6);
     let job = folder.job("stopped");
     assert_eq!((&job["state"], &job["attempt"]), (&json!("dead"), &json!(1)));

@@ -1,9 +1,9 @@
 //! What processes said of their jobs before they were killed, and what must be true of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use timerqueue_scheduler::{Handler, Query, Run, Scheduler};
+use timerqueue_scheduler::{Handler, Query, Run, Scheduler, State};
 
 /// Runs at a time in a process: no more can be under way when it is killed.
 pub(crate) const PARALLEL: usize = 4;
@@ -38,11 +38,17 @@ pub(crate) fn handler(process: u64, say: impl Fn(String) + Send + Sync + 'static
     Handler::new("h", handler).parallel(PARALLEL)
 }
 
-/// Waits until all jobs have run.
+/// Waits until all jobs have run. One may be dead: where processes are killed before a slow machine
+/// has ended a run, it was the last run of too many (J22).
 pub(crate) fn drain(scheduler: &Scheduler) {
-    let begin = std::time::Instant::now();
-    while !scheduler.list(Query::new().limit(1)).wait().unwrap().is_empty() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "jobs are left");
+    let (mut left, mut since) = (usize::MAX, Instant::now());
+    while left > 0 {
+        let mut jobs = scheduler.list(Query::new()).wait().unwrap();
+        jobs.retain(|job| !(job.state == State::Dead && job.crashes >= 5));
+        if jobs.len() < left {
+            (left, since) = (jobs.len(), Instant::now());
+        }
+        assert!(since.elapsed() < Duration::from_secs(60), "jobs are left: {jobs:#?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
