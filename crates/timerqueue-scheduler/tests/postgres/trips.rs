@@ -30,9 +30,9 @@ impl Counter {
         Self { trips, address: format!("{} port={port}", server.address()) }
     }
 
-    /// The round trips of an action: the fewest of several attempts, to the first that takes no more
-    /// than this. What else a node asks meanwhile is no part of them, nor is a question that the
-    /// server answers before the next one is sent, though the store does not wait for it.
+    /// The round trips of an action: the fewest of several attempts, to the first that takes no
+    /// more than this. What else a node asks meanwhile is no part of them, nor is a question that
+    /// the server answers before the next one is sent, though the store does not wait for it.
     fn fewest(&self, most: usize, mut act: impl FnMut(usize)) -> usize {
         let mut fewest = usize::MAX;
         for attempt in 0..100 {
