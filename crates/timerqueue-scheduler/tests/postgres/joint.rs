@@ -532,3 +532,22 @@ fn l22_a_commit_whose_answer_is_lost_is_not_done_twice() {
     until("it is done", || node.get("a").wait().is_ok_and(|job| job.is_none()));
     assert_eq!((&*effects(), failed.load(Ordering::SeqCst)), ("1", 1));
 }
+
+#[test]
+fn l21_temporary_tables_of_a_session_hide_none_of_the_schema() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let store = connect(server, &options(&schema));
+    for key in ["cancelled", "moved"] {
+        put_raw(&store, key);
+    }
+    let names = server.psql(&format!("SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'"));
+    let likes = names.lines().map(|name| format!("CREATE TEMP TABLE {name} (LIKE {schema}.{name} INCLUDING ALL); "));
+    let answer = server.psql(&format!(
+        "{} SELECT {schema}.put('h', 'put', in_group => 'g') > 0, {schema}.cancel('cancelled'), {schema}.move('moved', now())",
+        likes.collect::<String>()
+    ));
+    assert_eq!(answer, "t|cancelled|changed");
+    assert_eq!(server.psql(&format!("SELECT string_agg(key, ' ' ORDER BY key) FROM {schema}.jobs")), "moved put");
+    assert_eq!(server.psql(&format!("SELECT count(*) FROM {schema}.heads WHERE head IS NOT NULL")), "1");
+}

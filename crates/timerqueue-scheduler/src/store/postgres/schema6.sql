@@ -11,7 +11,7 @@ UPDATE jobs SET wake = NULL, apart = NULL WHERE state = 2;
 -- The end of a member, whichever version the node has that finds its lease over. A member of version 5 and before may end by a close, while its runs go
 -- on: each of these has a lease.
 CREATE OR REPLACE FUNCTION member_ends() RETURNS trigger LANGUAGE plpgsql
-SET search_path = $SCHEMA$ SET lock_timeout = '200ms' SET enable_seqscan = off AS $$
+SET search_path = $SCHEMA$, pg_temp SET lock_timeout = '200ms' SET enable_seqscan = off AS $$
 BEGIN
     PERFORM take_back(ARRAY(SELECT id FROM jobs WHERE state = 2 AND owner = NEW.owner
         AND (lease IS NULL OR least(lease, NEW.until) <= clock()) ORDER BY id FOR UPDATE));

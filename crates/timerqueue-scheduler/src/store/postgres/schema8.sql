@@ -52,7 +52,8 @@ CREATE INDEX IF NOT EXISTS jobs_ended ON jobs (id) WHERE ended IS NOT NULL AND o
 
 -- A session of the user's keeps the plans of a function. One that reads the whole table, made when that had few pages, would read all rows that have
 -- left since. So functions that read `jobs` and its likes for the user do without, by `enable_seqscan`, whatever the session has. And those that look
--- for a run by its number write `owner + 0` and `state + 0`: the index of running rows has all runs that have left.
+-- for a run by its number write `owner + 0` and `state + 0`: the index of running rows has all runs that have left. A temporary table of the session
+-- would hide one of the schema, unless `pg_temp` stands last in the path.
 
 -- The runs that open transactions of the user's have ended. No row outlives its transaction.
 CREATE UNLOGGED TABLE IF NOT EXISTS done_runs (
@@ -66,7 +67,7 @@ CREATE INDEX IF NOT EXISTS done_runs_jobs ON done_runs (job);
 
 -- The fence stands at the commit: until then the transaction holds no lock on the job, however long it stays open.
 CREATE OR REPLACE FUNCTION run_ends() RETURNS trigger LANGUAGE plpgsql
-SET search_path = $SCHEMA$ SET enable_seqscan = off AS $$
+SET search_path = $SCHEMA$, pg_temp SET enable_seqscan = off AS $$
 BEGIN
     UPDATE jobs SET ended = NEW.ended
     WHERE id = NEW.job AND owner + 0 = NEW.owner AND claims = NEW.claim AND state + 0 = 2 AND jobs.ended IS NULL;
@@ -83,7 +84,7 @@ CREATE CONSTRAINT TRIGGER done_runs_fence AFTER INSERT ON done_runs DEFERRABLE I
 -- Ends a run as done in the caller's own transaction. `fence` is the run (`TIMERQUEUE_FENCE`, `Run::fence`), and `lasted` the time since its begin in
 -- microseconds; `keep`, if the job is to be kept, is what the scheduler says. If the run is not the job's any more, this or the commit fails with `TQ001`.
 CREATE OR REPLACE FUNCTION done(fence text, lasted bigint DEFAULT 0, keep json DEFAULT NULL) RETURNS void LANGUAGE plpgsql
-SET search_path = $SCHEMA$ SET enable_seqscan = off AS $$
+SET search_path = $SCHEMA$, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     run jobs%ROWTYPE;
     parts text[] := string_to_array(fence, '/');
@@ -145,7 +146,7 @@ BEGIN
 END $$;
 
 -- What changes in `affinities`: groups and their members, and what nodes of older versions write.
-CREATE OR REPLACE FUNCTION group_changes() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION group_changes() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
         INSERT INTO heads VALUES (NEW.id, 0, NEW.handler, NEW.member, NEW.head, NEW.idle, coalesce(NEW.head < numbered(), false));
@@ -169,7 +170,7 @@ WHERE NOT EXISTS (SELECT FROM heads h WHERE h.id = a.id);
 
 -- While a node of an older version is a member, it finds the heads as they are. A transaction under way as the node comes does not see it, and writes no
 -- head for it. So keepers call this again and again. Returns how many heads were written.
-CREATE OR REPLACE FUNCTION copy_heads() RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION copy_heads() RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 DECLARE
     ties bigint[];
     copied bigint;
@@ -186,7 +187,7 @@ BEGIN
     RETURN copied;
 END $$;
 
-CREATE OR REPLACE FUNCTION older_enters() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION older_enters() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 BEGIN
     PERFORM copy_heads();
     RETURN NULL;
@@ -196,7 +197,7 @@ DROP TRIGGER IF EXISTS members_older ON members;
 CREATE TRIGGER members_older AFTER INSERT ON members FOR EACH ROW WHEN (NEW.tables < 8) EXECUTE FUNCTION older_enters();
 
 -- Such a node removes no group that has a job.
-CREATE OR REPLACE FUNCTION keep_group() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION keep_group() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 BEGIN
     RETURN CASE WHEN NOT EXISTS (SELECT FROM jobs j WHERE j.affinity_id = OLD.id) THEN OLD END;
 END $$;
@@ -205,7 +206,7 @@ DROP TRIGGER IF EXISTS affinities_kept ON affinities;
 CREATE TRIGGER affinities_kept BEFORE DELETE ON affinities FOR EACH ROW EXECUTE FUNCTION keep_group();
 
 -- Removes groups that have been without jobs for so long. Those that others have locked are in use again.
-CREATE OR REPLACE FUNCTION forget_idle(kept bigint) RETURNS void LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION forget_idle(kept bigint) RETURNS void LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 DECLARE
     before bigint := clock() - kept;
     ties bigint[] := ARRAY(SELECT a.id FROM affinities a
@@ -218,7 +219,7 @@ END $$;
 
 -- These runs, which are locked, wait again, but for those that are done. The first two ends in a row speak against each run of a node, further ones
 -- against a run that was alone.
-CREATE OR REPLACE FUNCTION take_back(runs bigint[]) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION take_back(runs bigint[]) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 DECLARE
     taken bigint;
     ties bigint[];
@@ -249,7 +250,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS told (
 -- the commit can be seen. At the commit, since a node may go to sleep while the transaction is open. A notice takes a lock over the whole server. One node
 -- that has a place is named, and the others look a little later. A job with a group is told to all: one of them alone may run it.
 CREATE OR REPLACE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql
-SET search_path = $SCHEMA$ SET enable_seqscan = off SET jit = off AS $$
+SET search_path = $SCHEMA$, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     soon bigint := clock() + 1000000;
     first bigint;
@@ -272,7 +273,7 @@ CREATE CONSTRAINT TRIGGER told_at_commit AFTER INSERT ON told DEFERRABLE INITIAL
 
 -- A job is to be looked at from this instant on.
 CREATE OR REPLACE FUNCTION wakes(kind bigint, tie bigint, first bigint) RETURNS void LANGUAGE plpgsql
-SET search_path = $SCHEMA$ AS $$
+SET search_path = $SCHEMA$, pg_temp AS $$
 DECLARE
     is_open boolean;
 BEGIN
@@ -292,7 +293,7 @@ BEGIN
 END $$;
 
 -- No attempt at this job, which is locked, starts any more. Returns whether a run goes on.
-CREATE OR REPLACE FUNCTION call_off(job bigint) RETURNS boolean LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION call_off(job bigint) RETURNS boolean LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 DECLARE
     old jobs%ROWTYPE;
     run bigint;
@@ -342,7 +343,7 @@ CREATE OR REPLACE FUNCTION place(
     time_limit bigint,
     unique_for bigint,
     trace text
-) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$ SET enable_seqscan = off AS $$
+) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     kind bigint;
@@ -464,7 +465,7 @@ CREATE OR REPLACE FUNCTION put(
     time_limit interval DEFAULT NULL,
     unique_for interval DEFAULT NULL,
     trace text DEFAULT NULL
-) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 DECLARE
     placed text := place(handler, key, payload, ceil(extract(epoch FROM due) * 1000000)::bigint, NULL, clash, in_group, priority,
         floor(extract(epoch FROM expires) * 1000000)::bigint, NULL, NULL, false, NULL, NULL, at_most_once, attempts,
@@ -477,7 +478,7 @@ END $$;
 -- Cancels the job with the key in the caller's own transaction: once it has committed, no attempt starts any more. Returns `cancelled`; `running` if a
 -- run goes on, whose token fires and after which no attempt follows; or `absent`.
 CREATE OR REPLACE FUNCTION cancel(key text) RETURNS text LANGUAGE plpgsql
-SET search_path = $SCHEMA$ SET enable_seqscan = off AS $$
+SET search_path = $SCHEMA$, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     job bigint;
 BEGIN
@@ -487,7 +488,7 @@ END $$;
 
 -- As `move`, with an instant in microseconds, or else a time from now.
 CREATE OR REPLACE FUNCTION move_to(key text, due bigint, after bigint) RETURNS text LANGUAGE plpgsql
-SET search_path = $SCHEMA$ SET enable_seqscan = off AS $$
+SET search_path = $SCHEMA$, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     old jobs%ROWTYPE;
@@ -516,7 +517,7 @@ END $$;
 
 -- Gives the job with the key another due time in the caller's own transaction. Returns `changed`; `running`, `other_kind` (it recurs) or `absent` if
 -- nothing was changed.
-CREATE OR REPLACE FUNCTION move(key text, due timestamptz) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION move(key text, due timestamptz) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 BEGIN
     RETURN move_to(key, ceil(extract(epoch FROM due) * 1000000)::bigint, NULL);
 END $$;
@@ -533,7 +534,7 @@ ALTER TABLE jobs ALTER COLUMN added SET DEFAULT clock();
 CREATE INDEX IF NOT EXISTS jobs_group_runs ON jobs (affinity_id, begun) WHERE state + 0 = 2 AND affinity_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS jobs_counted_runs ON jobs (handler, begun) WHERE state + 0 = 2 AND counted;
 
-CREATE OR REPLACE FUNCTION set_begun() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION set_begun() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 BEGIN
     NEW.begun := clock();
     RETURN NEW;
@@ -559,7 +560,7 @@ CREATE INDEX IF NOT EXISTS jobs_early_groups ON jobs (affinity_id, apart, id) WH
 CREATE OR REPLACE FUNCTION numbered() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$ SELECT coalesce(nullif(current_setting('timerqueue.numbered', true), '')::bigint, $SCHEMA$.clock()) - 250000 $$;
 
-CREATE OR REPLACE FUNCTION set_early() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION set_early() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 BEGIN
     NEW.early := coalesce(coalesce(NEW.wake, NEW.apart) < numbered(), false);
     RETURN NEW;
@@ -585,7 +586,7 @@ UPDATE jobs SET begun = clock() WHERE state = 2 AND begun IS NULL;
 ALTER TABLE handlers ADD COLUMN IF NOT EXISTS priorities bigint NOT NULL DEFAULT 0;
 
 -- At the commit: until then a transaction of the user's holds no lock on the handler.
-CREATE OR REPLACE FUNCTION note_priority() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION note_priority() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 BEGIN
     IF NEW.priority BETWEEN -9 AND 9 THEN
         UPDATE handlers h SET priorities = h.priorities | (1::bigint << (NEW.priority + 9)::int)
@@ -610,7 +611,7 @@ CREATE OR REPLACE FUNCTION priorities_of(kind bigint) RETURNS SETOF bigint LANGU
 $$;
 
 -- How many jobs of a handler wait, by the statistics of the server.
-CREATE OR REPLACE FUNCTION about(kind bigint) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION about(kind bigint) RETURNS bigint LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 DECLARE
     plan json;
 BEGIN
@@ -643,7 +644,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS new_ends (
 );
 
 -- What becomes of a follower: it waits, begins, dies or leaves. `Until::fate` says the same.
-CREATE OR REPLACE FUNCTION fate(job bigint, until bigint) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION fate(job bigint, until bigint) RETURNS text LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 DECLARE
     open boolean := EXISTS (SELECT FROM links l WHERE l.follower = job AND l.ended IS NULL);
     dead boolean := EXISTS (SELECT FROM links l WHERE l.follower = job AND l.ended = 2);
@@ -660,7 +661,7 @@ BEGIN
 END $$;
 
 -- A job that others follow has ended, or is dead no more.
-CREATE OR REPLACE FUNCTION note_end() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$ AS $$
+CREATE OR REPLACE FUNCTION note_end() RETURNS trigger LANGUAGE plpgsql SET search_path = $SCHEMA$, pg_temp AS $$
 BEGIN
     INSERT INTO new_ends (tx, job, ended) VALUES (txid_current(), OLD.id, CASE
         WHEN TG_OP = 'UPDATE' THEN CASE WHEN OLD.state <> 3 THEN 2 END
@@ -678,7 +679,7 @@ EXECUTE FUNCTION note_end();
 
 -- A follower has left.
 CREATE OR REPLACE FUNCTION unlink() RETURNS trigger LANGUAGE plpgsql
-SET search_path = $SCHEMA$ SET enable_seqscan = off AS $$
+SET search_path = $SCHEMA$, pg_temp SET enable_seqscan = off AS $$
 BEGIN
     DELETE FROM links WHERE follower = OLD.id;
     RETURN NULL;
@@ -689,7 +690,7 @@ CREATE TRIGGER jobs_unlink AFTER DELETE ON jobs FOR EACH ROW WHEN (OLD.until IS 
 
 -- Followers are decided on at the commit: each of them once, however many of its predecessors have ended, and with all that the transaction has written.
 CREATE OR REPLACE FUNCTION follow_up() RETURNS trigger LANGUAGE plpgsql
-SET search_path = $SCHEMA$ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET search_path = $SCHEMA$, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     now bigint := clock();
     followers bigint[];

@@ -108,7 +108,7 @@ impl Wire {
         let set = |scope: &str| {
             let more: String = more.iter().map(|(name, value)| format!("; SET {scope} {name} = {value}")).collect();
             format!(
-                "SET {scope} search_path TO {}; SET {scope} enable_seqscan = off; SET {scope} jit = off; \
+                "SET {scope} search_path TO {}, pg_temp; SET {scope} enable_seqscan = off; SET {scope} jit = off; \
                  SET {scope} client_min_messages = warning; SET {scope} idle_in_transaction_session_timeout = {idle}; \
                  SET {scope} lock_timeout = {lock}; SET {scope} statement_timeout = {statement}{more}; \
                  SELECT set_config('synchronous_commit', 'on', {}) WHERE current_setting('synchronous_commit') = 'off'",
