@@ -4,6 +4,7 @@
 
 mod bound;
 mod cursor;
+mod dump;
 mod failover;
 mod follow;
 mod herd;

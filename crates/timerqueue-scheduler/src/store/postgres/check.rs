@@ -95,6 +95,21 @@ const PARTS: &[(&str, &str, &str)] = &[
         "a job has no handler",
         "SELECT 1 FROM jobs j WHERE NOT EXISTS (SELECT FROM handlers h WHERE h.id = j.handler) LIMIT 1",
     ),
+    (
+        "the wake instants of the jobs",
+        "a job that waits has no wake instant",
+        "SELECT 1 FROM jobs WHERE state = 0 AND NOT paused \
+         AND CASE WHEN affinity_id IS NULL AND priority = 0 THEN wake ELSE apart END IS NULL LIMIT 1",
+    ),
+    // A head that is too early costs a look, and nothing else.
+    (
+        "the heads of the groups",
+        "a group has not one head, or its jobs would be looked at too late",
+        "SELECT 1 FROM affinities a WHERE (SELECT count(*) FROM heads h WHERE h.id = a.id) <> 1 OR (next = 0 AND (most = 0 OR most > \
+         (SELECT count(*) FROM jobs j WHERE j.affinity_id = a.id AND j.state = 2)) \
+         AND coalesce((SELECT max(head) FROM heads h WHERE h.id = a.id), 9223372036854775807) > \
+         (SELECT min(apart) FROM jobs j WHERE j.affinity_id = a.id AND j.state = 0)) LIMIT 1",
+    ),
     ("the keys of dead jobs", "a dead job holds its key", "SELECT 1 FROM jobs WHERE state = 3 AND holds_key LIMIT 1"),
     (
         "the numbers of the jobs",

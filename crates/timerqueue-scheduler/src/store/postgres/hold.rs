@@ -11,8 +11,9 @@ use crate::store::{Fault, Hold};
 
 /// The row of handler 0, which is none, has the instant of the hold; the row of -1 the last number
 /// of a job at that time. With it, all numbers that the lost tables may have given go on by a step
-/// at random (K14). What a job waits for that is not there has left undone. One statement pauses
-/// handlers and keeps which.
+/// at random (K14). What a job waits for that is not there has left undone. A group has its head
+/// twice if a trigger has made one, beside that of the dump. One statement pauses handlers and
+/// keeps which.
 const HOLD: &str = "CREATE TABLE IF NOT EXISTS hold (handler bigint PRIMARY KEY, since bigint NOT NULL); \
                     INSERT INTO hold VALUES (0, clock()) ON CONFLICT DO NOTHING; \
                     WITH begun AS (INSERT INTO hold SELECT -1, last_value FROM ids ON CONFLICT DO NOTHING RETURNING since), \
@@ -23,6 +24,7 @@ const HOLD: &str = "CREATE TABLE IF NOT EXISTS hold (handler bigint PRIMARY KEY,
                     SELECT setval('ids', (SELECT last_value FROM ids) + step), \
                     setval('members_id_seq', (SELECT last_value FROM members_id_seq) + step), \
                     setval('affinities_id_seq', (SELECT last_value FROM affinities_id_seq) + step) FROM step; \
+                    DELETE FROM heads AS h USING heads AS n WHERE n.id = h.id AND n.stamp > h.stamp; \
                     INSERT INTO new_ends (tx, job, ended) SELECT DISTINCT txid_current(), predecessor, 3 FROM links AS l \
                     WHERE ended IS NULL AND NOT EXISTS (SELECT FROM jobs WHERE id = l.predecessor); \
                     WITH held AS (UPDATE handlers SET paused = true WHERE NOT paused RETURNING id) \

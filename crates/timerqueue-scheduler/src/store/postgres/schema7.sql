@@ -8,21 +8,6 @@ ALTER TABLE jobs
 CREATE INDEX IF NOT EXISTS jobs_priorities ON jobs (handler, priority, apart, id)
 WHERE priority <> 0 AND state = 0 AND affinity_id IS NULL AND apart IS NOT NULL;
 
--- Of a job that waits and has an affinity or a priority, `wake` moves to `apart`. Of a run, nodes of version 5 and before write the end of its lease.
-CREATE OR REPLACE FUNCTION set_apart() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF NEW.state = 2 THEN
-        NEW.apart := NULL;
-        NEW.wake := NULL;
-    ELSIF (NEW.affinity_id IS NOT NULL OR NEW.priority <> 0) AND NEW.state = 0 THEN
-        NEW.apart := NEW.wake;
-        NEW.wake := NULL;
-    ELSE
-        NEW.apart := NULL;
-    END IF;
-    RETURN NEW;
-END $$;
-
 DROP FUNCTION IF EXISTS put(text, text, text, timestamptz, text, text);
 
 -- How many attempts the end of their process has cut off, and the last ones of these in a row, as far as they speak against the job.

@@ -540,6 +540,21 @@ BEGIN
     RETURN NEW;
 END $$;
 
+-- Of a job that waits and has an affinity or a priority, `wake` moves to `apart`. Of a run, nodes of version 5 and before write the end of its lease.
+CREATE OR REPLACE FUNCTION set_apart() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.state = 2 THEN
+        NEW.apart := NULL;
+        NEW.wake := NULL;
+    ELSIF (NEW.affinity_id IS NOT NULL OR NEW.priority <> 0) AND NEW.state = 0 THEN
+        NEW.apart := CASE WHEN TG_OP = 'INSERT' THEN coalesce(NEW.wake, NEW.apart) ELSE NEW.wake END; -- a row of a dump has it already
+        NEW.wake := NULL;
+    ELSE
+        NEW.apart := NULL;
+    END IF;
+    RETURN NEW;
+END $$;
+
 -- Of a job that has its priority no more, `apart` moves back to `wake`.
 DROP TRIGGER IF EXISTS jobs_apart ON jobs;
 CREATE TRIGGER jobs_apart BEFORE INSERT OR UPDATE OF wake ON jobs FOR EACH ROW
