@@ -5,8 +5,9 @@ use timerqueue_scheduler::store::Fault;
 use timerqueue_scheduler::{Error, Scheduler};
 
 use crate::pooler::Pooler;
-use crate::server::{Server, new_schema};
-use crate::{HOUR, options};
+use crate::server::{Server, new_schema, until};
+use crate::shop::Shop;
+use crate::{HOUR, Log, logging, options};
 
 /// Its `COMMIT` does not wait for the log, which is written later than this test lasts.
 #[test]
@@ -47,4 +48,23 @@ fn l10_tables_of_another_program_in_the_schema_are_an_error() {
     server.psql(&format!("CREATE SCHEMA {schema}; CREATE TABLE {schema}.store (version int, least int)"));
     server.psql(&format!("INSERT INTO {schema}.store VALUES (2, 1)"));
     assert!(options(&schema).connect(Runtime::global(), &server.address()).is_err());
+}
+
+/// Sessions of a subscription run no triggers, nor do those of a role that is set up like them.
+#[test]
+fn j2_a_role_whose_sessions_run_no_triggers_loses_no_job() {
+    let Some(server) = Server::shared() else { return };
+    let (schema, log) = (new_schema(), Log::default());
+    server.psql(&format!("CREATE ROLE {schema} LOGIN SUPERUSER"));
+    server.psql(&format!("ALTER ROLE {schema} SET session_replication_role = replica"));
+    let address = server.address().replace("user=test", &format!("user={schema}"));
+    let node = logging(options(&schema).connect(Runtime::global(), &address).unwrap(), &log);
+    assert!(node.put_to("log", &0).key("a").group("g").send().wait().unwrap().added().is_some());
+    until("the job has run", || log.lock().unwrap().len() == 1);
+    let Shop { client, runtime } = &mut Shop::connect(&address);
+    for call in ["put('log', 'b')", "cancel('b')", "move('b', now())", "done('1/1/1')"] {
+        let refused = runtime.block_on(client.query(&format!("SELECT {schema}.{call}"), &[])).unwrap_err();
+        let text = refused.as_db_error().unwrap().message().to_owned();
+        assert!(text.contains("session_replication_role"), "{call}: {text}");
+    }
 }

@@ -65,6 +65,14 @@ CREATE UNLOGGED TABLE IF NOT EXISTS done_runs (
 
 CREATE INDEX IF NOT EXISTS done_runs_jobs ON done_runs (job);
 
+-- What follows from a change is done by triggers. A session of the user's that runs none, such as that of a subscription, would lose it.
+CREATE OR REPLACE FUNCTION needs_triggers() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('session_replication_role') = 'replica' THEN
+        RAISE EXCEPTION 'this session runs no triggers, which the jobs need: its session_replication_role is replica';
+    END IF;
+END $$;
+
 -- The fence stands at the commit: until then the transaction holds no lock on the job, however long it stays open.
 CREATE OR REPLACE FUNCTION run_ends() RETURNS trigger LANGUAGE plpgsql
 SET search_path = $SCHEMA$, pg_temp SET enable_seqscan = off AS $$
@@ -89,6 +97,7 @@ DECLARE
     run jobs%ROWTYPE;
     parts text[] := string_to_array(fence, '/');
 BEGIN
+    PERFORM needs_triggers();
     SELECT * INTO run FROM jobs j WHERE j.id = parts[1]::bigint AND j.owner + 0 = parts[2]::bigint AND j.claims = parts[3]::bigint AND j.state + 0 = 2
     AND j.ended IS NULL;
     IF NOT FOUND OR EXISTS (SELECT FROM done_runs e WHERE e.job = run.id AND e.claim = run.claims) THEN
@@ -359,6 +368,7 @@ DECLARE
     goes_on boolean;
     placed text := 'added';
 BEGIN
+    PERFORM needs_triggers();
     IF octet_length(place.key) NOT BETWEEN 1 AND 512 OR octet_length(place.handler) NOT BETWEEN 1 AND 512 THEN
         RAISE EXCEPTION 'a key and the name of a handler have 1 to 512 bytes';
     END IF;
@@ -482,6 +492,7 @@ SET search_path = $SCHEMA$, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     job bigint;
 BEGIN
+    PERFORM needs_triggers();
     SELECT j.id INTO job FROM jobs j WHERE j.key = cancel.key AND j.holds_key FOR UPDATE;
     RETURN CASE WHEN job IS NULL THEN 'absent' WHEN call_off(job) THEN 'running' ELSE 'cancelled' END;
 END $$;
@@ -495,6 +506,7 @@ DECLARE
     now bigint := clock();
     at bigint := coalesce(move_to.due, now + move_to.after);
 BEGIN
+    PERFORM needs_triggers();
     IF coalesce(at, -1) NOT BETWEEN 0 AND 253402300799999999 THEN
         RAISE EXCEPTION 'a due time lies between 1970 and 9999';
     END IF;

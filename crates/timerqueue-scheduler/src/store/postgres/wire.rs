@@ -111,7 +111,9 @@ impl Wire {
                 "SET {scope} search_path TO {}, pg_temp; SET {scope} enable_seqscan = off; SET {scope} jit = off; \
                  SET {scope} client_min_messages = warning; SET {scope} idle_in_transaction_session_timeout = {idle}; \
                  SET {scope} lock_timeout = {lock}; SET {scope} statement_timeout = {statement}{more}; \
-                 SELECT set_config('synchronous_commit', 'on', {}) WHERE current_setting('synchronous_commit') = 'off'",
+                 SELECT set_config(name, value, {}) FROM (VALUES ('synchronous_commit', 'off', 'on'), \
+                 ('session_replication_role', 'replica', 'origin')) AS wrong (name, found, value) \
+                 WHERE current_setting(name) = found",
                 settings.schema_name(),
                 scope == "LOCAL"
             )
