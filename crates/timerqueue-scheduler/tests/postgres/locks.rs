@@ -179,6 +179,27 @@ fn l20_a_locked_table_costs_each_operation_its_patience_and_leaves_no_session_be
     until("the job has run", || node.get("after").wait().is_ok_and(|job| job.is_none()));
 }
 
+/// As long as the patience of its node is longer than a lease.
+#[test]
+fn l6_a_locked_table_delays_no_renewal() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let patient = options(&schema).patience(HOUR).lease(Duration::from_secs(3));
+    let store = patient.connect(Runtime::global(), &server.address()).unwrap();
+    let handler = |_: (), run: &Run| _ = run.token().wait();
+    let node = Scheduler::builder().store(store).handler("h", handler).start().unwrap();
+    let _ = node.put_to("h", &()).key("long").send().wait().unwrap();
+    until("it runs", || node.get("long").wait().unwrap().is_some_and(|job| job.state == State::Running));
+    let mut user = Open::new(server, &schema);
+    user.run("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE");
+    for renewal in 0..4 {
+        let lease = || server.psql(&format!("SELECT max(until) FROM {schema}.members"));
+        let before = lease();
+        until(&format!("renewal {renewal}"), || lease() != before);
+    }
+    user.end("ROLLBACK");
+}
+
 /// A commit that waits for a standby is ended by no limit of the server's, and holds its locks.
 #[test]
 fn l20_commits_that_wait_for_a_standby_leave_few_sessions_behind() {

@@ -79,7 +79,9 @@ async fn connect(shared: &Shared) -> Result<(Wire, mpsc::UnboundedReceiver<Heard
         }
         let _ = send.send(Heard::Silence);
     });
-    let wire = limited(settings.patience, Wire::new(client, settings, &[])).await?;
+    // Between two renewals two statements may wait: for rows, where a user has locked their table.
+    let wait = wire::lock_wait(settings.patience).min(settings.lease / 6).as_millis().to_string();
+    let wire = limited(settings.patience, Wire::new(client, settings, &[("lock_timeout", wait)])).await?;
     // A pooler in transaction mode would listen on a connection that others use.
     if !settings.is_pooled {
         let listen = format!("LISTEN {}", super::quoted(&settings.channel()));
