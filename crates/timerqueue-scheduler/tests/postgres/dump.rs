@@ -28,12 +28,17 @@ fn j2_rows_that_are_restored_into_new_tables_run() {
     let hold = options(&schema).hold(&*server.address()).unwrap();
     check().unwrap();
     for (broken, mended, wrong) in [
-        ("jobs SET apart = NULL WHERE key = 'prior'", "jobs SET apart = due WHERE key = 'prior'", "no wake instant"),
-        ("heads SET head = head + 1", "heads SET head = head - 1", "too late"),
+        (
+            "UPDATE jobs SET apart = NULL WHERE key = 'prior'",
+            "UPDATE jobs SET apart = due WHERE key = 'prior'",
+            "no wake instant",
+        ),
+        ("UPDATE heads SET head = head + 1", "UPDATE heads SET head = head - 1", "too late"),
+        ("ALTER TABLE jobs DISABLE TRIGGER ALL", "ALTER TABLE jobs ENABLE TRIGGER ALL", "a trigger is disabled"),
     ] {
-        server.psql(&format!("UPDATE {schema}.{broken}"));
+        server.psql(&format!("SET search_path = {schema}; {broken}"));
         assert!(check().unwrap_err().contains(wrong), "{wrong}");
-        server.psql(&format!("UPDATE {schema}.{mended}"));
+        server.psql(&format!("SET search_path = {schema}; {mended}"));
         check().unwrap();
     }
     let node = logging(connect(server, &options(&schema)), &log);

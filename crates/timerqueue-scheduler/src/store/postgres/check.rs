@@ -134,6 +134,13 @@ const PARTS: &[(&str, &str, &str)] = &[
         "an index is not valid",
         "SELECT 1 FROM pg_index WHERE indrelid = 'jobs'::regclass AND NOT (indisvalid AND indisready) LIMIT 1",
     ),
+    (
+        "the triggers",
+        "a trigger is disabled",
+        "SELECT 1 FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_proc p ON p.oid = t.tgfoid \
+         WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'jobs'::regclass) \
+         AND p.pronamespace = c.relnamespace AND tgenabled = 'D' LIMIT 1",
+    ),
 ];
 
 /// The number of all parts: the rows and the server follow.
