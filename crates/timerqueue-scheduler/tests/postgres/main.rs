@@ -348,6 +348,11 @@ fn l8_a_put_in_a_transaction_of_the_users() {
     assert_eq!(node.get("terms").wait().unwrap().unwrap().terms, terms);
     server.psql(&format!("SELECT {schema}.put('log', 'far', due => now() + interval '1 day')"));
     assert_eq!(server.psql(&format!("SELECT {schema}.put('log', 'far') IS NULL")), "t", "the key is taken");
+    let far = || node.get("far").wait().unwrap().unwrap().id;
+    let before = far();
+    let put = format!("PERFORM {schema}.put('log', 'far', clash => NULL)");
+    server.psql(&format!("DO $$ BEGIN {put}; EXCEPTION WHEN raise_exception THEN RETURN; END $$"));
+    assert_eq!(far(), before, "a clash without a value replaces no job");
     server.psql(&format!("SELECT {schema}.put('log', 'far', clash => 'replace')"));
     until("the new job has run", || log.lock().unwrap().len() == 2);
     assert_eq!(*log.lock().unwrap(), ["a#1", "far#1"]);

@@ -379,7 +379,7 @@ BEGIN
     IF coalesce(place.due, at) NOT BETWEEN 0 AND 253402300799999999 THEN
         RAISE EXCEPTION 'a due time lies between 1970 and 9999';
     END IF;
-    IF place.clash NOT IN ('refuse', 'keep', 'replace') THEN
+    IF coalesce(place.clash, '') NOT IN ('refuse', 'keep', 'replace') THEN
         RAISE EXCEPTION 'clash is refuse, keep or replace';
     END IF;
     IF octet_length(place.in_group) NOT BETWEEN 1 AND 512 THEN
