@@ -15,6 +15,12 @@ fn l14_nodes_behind_a_pooler_in_transaction_mode_share_jobs() {
     let Some(server) = Server::shared() else { return };
     let Some(pooler) = Pooler::new(server) else { return };
     let (schema, log) = (new_schema(), Log::default());
+    let on_it = |sql: &str| {
+        let output = std::process::Command::new("psql").args(["-XqAt", &pooler.address(), "-c", sql]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    // What another program has left there.
+    on_it("CREATE TEMP TABLE jobs (); CREATE TEMP TABLE members (); CREATE TEMP TABLE store ()");
     let pooled = PostgresOptions::new().schema(&schema).pooled().safety_look(Duration::from_millis(300));
     let node = || logging(pooled.connect(Runtime::global(), &pooler.address()).unwrap(), &log);
     let nodes = [node(), node()];
@@ -36,8 +42,7 @@ fn l14_nodes_behind_a_pooler_in_transaction_mode_share_jobs() {
     // The one connection of the server has nothing of a session.
     let left = "SELECT (SELECT count(*) FROM pg_prepared_statements), (SELECT count(*) FROM pg_listening_channels()), \
                 current_setting('search_path'), current_setting('enable_seqscan')";
-    let text = std::process::Command::new("psql").args(["-XAt", &pooler.address(), "-c", left]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&text.stdout).trim(), "0|0|\"$user\", public|on");
+    assert_eq!(on_it(left), "0|0|\"$user\", public|on");
 }
 
 #[test]
