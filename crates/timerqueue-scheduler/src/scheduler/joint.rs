@@ -174,11 +174,13 @@ impl<'a> Put<'a> {
     ///
     /// On a server the answer is a future. A recurring job waits for its first occurrence from the
     /// first look on, which follows the commit. The key of the job is locked until the transaction
-    /// ends: an operation that names it waits. From `REPEATABLE READ` on, the answer is that of the
-    /// snapshot of the transaction: a job that has left since has its key, and a key that a job
-    /// keeps which is done since ([`unique_for`](Self::unique_for)) is free. A key that was taken
-    /// since fails the transaction, which is to be run again. A two-phase commit is refused by the
-    /// server at its `PREPARE TRANSACTION` if a node is to be told.
+    /// ends: an operation that names it waits. Another job that stays ([`Placed::Kept`],
+    /// [`Placed::Refused`]) is not held: it may run and leave before the transaction ends, and does
+    /// not see what that writes. From `REPEATABLE READ` on, the answer is that of the snapshot of
+    /// the transaction: a job that has left since has its key, and a key that a job keeps which is
+    /// done since ([`unique_for`](Self::unique_for)) is free. A key that was taken since fails the
+    /// transaction, which is to be run again. A two-phase commit is refused by the server at its
+    /// `PREPARE TRANSACTION` if a node is to be told.
     ///
     /// # Errors
     ///
