@@ -551,3 +551,19 @@ fn l21_temporary_tables_of_a_session_hide_none_of_the_schema() {
     assert_eq!(server.psql(&format!("SELECT string_agg(key, ' ' ORDER BY key) FROM {schema}.jobs")), "moved put");
     assert_eq!(server.psql(&format!("SELECT count(*) FROM {schema}.heads WHERE head IS NOT NULL")), "1");
 }
+
+/// By a policy for rows or a trigger of the user's.
+#[test]
+fn l21_a_put_ends_where_the_server_takes_no_row() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let _store = connect(server, &options(&schema));
+    server.psql(&format!(
+        "CREATE FUNCTION {schema}.keeps_out() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; \
+         CREATE TRIGGER keeps_out BEFORE INSERT ON {schema}.jobs FOR EACH ROW EXECUTE FUNCTION {schema}.keeps_out()"
+    ));
+    let put = format!("PERFORM {schema}.put('h', 'key')");
+    server.psql(&format!(
+        "SET statement_timeout = '100s'; DO $$ BEGIN {put}; RAISE division_by_zero; EXCEPTION WHEN raise_exception THEN RETURN; END $$"
+    ));
+}

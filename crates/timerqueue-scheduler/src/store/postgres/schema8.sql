@@ -401,7 +401,7 @@ BEGIN
         RETURN 'overdue';
     END IF;
     SELECT h.id INTO kind FROM handlers h WHERE h.name = place.handler;
-    LOOP
+    FOR try IN 1..50 LOOP
         IF place.clash = 'replace' THEN -- rows before groups, as in all transactions
             SELECT * INTO old FROM jobs j WHERE j.key = place.key AND j.holds_key FOR UPDATE;
         ELSE
@@ -446,6 +446,9 @@ BEGIN
         RETURNING id INTO new_id;
         EXIT WHEN new_id IS NOT NULL; -- else another transaction was first
     END LOOP;
+    IF new_id IS NULL THEN
+        RAISE EXCEPTION 'the key is that of a row that this session may not see, or a trigger keeps the row out';
+    END IF;
     -- The key of a done job may still be taken. After the insert, which waits for the end of a run that had the key.
     SELECT f.id INTO done FROM finished f WHERE f.key = place.key AND f.key_until > now AND f.key_until > f.ended AND place.clash <> 'replace' ORDER BY f.key_until DESC LIMIT 1;
     IF done IS NOT NULL THEN
