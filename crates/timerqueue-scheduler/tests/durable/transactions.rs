@@ -144,3 +144,23 @@ fn k6_a_run_that_is_not_held_any_more_is_refused() {
     until(|| scheduler.stats().wait().unwrap().done == 1);
     assert_eq!(scheduler.stats().wait().unwrap().lost, 0, "settled by the handler itself");
 }
+
+#[test]
+fn k7_a_foreign_key_of_the_users_keeps_no_job_from_its_end() {
+    let folder = Folder::new();
+    let log = Log::default();
+    let scheduler = folder.scheduler(&log);
+    let mut shop = Connection::open(folder.file()).unwrap();
+    // The key is no parent that a foreign key may have: each removal of a job would be an error.
+    let tables = "CREATE TABLE orders (job INTEGER NOT NULL REFERENCES timerqueue_jobs (id));
+                  CREATE TABLE notes (job TEXT REFERENCES timerqueue_jobs (key))";
+    shop.execute_batch(tables).unwrap();
+    let sale = shop.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    let placed = scheduler.put_to("log", &()).key("a").send_in(&sale).unwrap();
+    let id = i64::try_from(placed.added().unwrap().0).unwrap();
+    sale.execute("INSERT INTO orders VALUES (?1)", [id]).unwrap();
+    sale.commit().unwrap();
+    until(|| scheduler.get("a").wait().unwrap().is_none());
+    let order: i64 = shop.query_row("SELECT job FROM orders", [], |row| row.get(0)).unwrap();
+    assert_eq!((order, log.all()), (id, vec![("a".to_owned(), 1)]));
+}

@@ -68,7 +68,9 @@ const BUSY: Duration = Duration::from_secs(5);
 /// the file and not its folder) there would be a second log, so such a file is refused.
 ///
 /// **Your own tables** may stand in the same file. The names of the tables here begin with
-/// `timerqueue`. The view `timerqueue` is for people: `sqlite3 jobs.db 'SELECT * FROM timerqueue'`.
+/// `timerqueue`. The threads of a store enforce no foreign key: a row of yours that names a job
+/// keeps its number, which no other job gets, after the job has left. The view `timerqueue` is for
+/// people: `sqlite3 jobs.db 'SELECT * FROM timerqueue'`.
 ///
 /// # Examples
 ///

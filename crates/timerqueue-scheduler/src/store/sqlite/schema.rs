@@ -44,6 +44,9 @@ pub(super) fn open_writer(path: &Path, busy: Duration, most_bytes: Option<u64>) 
     db.busy_timeout(busy)?;
     db.set_prepared_statement_cache_capacity(STATEMENTS);
     keep_plans(&db)?;
+    // A row of the user's that names a job would keep the job from its end, and its run would go on
+    // for ever.
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, false)?;
     // SQLite has opened it for reading alone.
     if place::is_read_only(path) {
         return Err(Failure::new(Fault::ReadOnly, "the file is read-only"));
