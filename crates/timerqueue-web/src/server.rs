@@ -4,25 +4,30 @@
 //! bounded in number, and a request's head in time and size.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use timerqueue::CancellationToken;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+use tokio::time::Sleep;
 
 use crate::{Body, Page, Peer};
 
 /// Connections at a time; further ones wait.
 const CONNECTIONS: usize = 256;
 /// The longest time for the head of a request, also of the next one on a connection; and for its
-/// form and answer.
+/// form and answer; and for the client to take a part of the answer.
 const HEAD: Duration = Duration::from_secs(20);
 /// How long answers under way may take, once the server was asked to end.
 const LAST: Duration = Duration::from_secs(2);
@@ -99,7 +104,7 @@ async fn accept(page: &Page, listener: &tokio::net::TcpListener, places: &Arc<Se
             Ok((stream, peer)) => {
                 let (page, stop) = (page.clone(), stop.clone());
                 tokio::spawn(async move {
-                    connection(page, stream, peer, stop).await;
+                    connection(page, stream, peer, stop, HEAD).await;
                     drop(place);
                 });
             }
@@ -108,12 +113,12 @@ async fn accept(page: &Page, listener: &tokio::net::TcpListener, places: &Arc<Se
     }
 }
 
-async fn connection(page: Page, stream: TcpStream, peer: SocketAddr, stop: CancellationToken) {
+async fn connection(page: Page, stream: TcpStream, peer: SocketAddr, stop: CancellationToken, limit: Duration) {
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         let page = page.clone();
         request.extensions_mut().insert(Peer(peer));
         async move {
-            let answer = tokio::time::timeout(HEAD, page.respond(request)).await;
+            let answer = tokio::time::timeout(limit, page.respond(request)).await;
             Ok::<_, Infallible>(answer.unwrap_or_else(|_| {
                 let mut late = hyper::Response::new(Body::default());
                 *late.status_mut() = hyper::StatusCode::REQUEST_TIMEOUT;
@@ -122,12 +127,105 @@ async fn connection(page: Page, stream: TcpStream, peer: SocketAddr, stop: Cance
         }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(64 * 1024);
-    let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
+    http.timer(TokioTimer::new()).header_read_timeout(limit).max_buf_size(64 * 1024);
+    let socket = Socket { io: TokioIo::new(stream), limit, stuck: None };
+    let mut connection = std::pin::pin!(http.serve_connection(socket, service));
     tokio::select! {
         _ = connection.as_mut() => return,
         _ = stop.cancelled() => {}
     }
     connection.as_mut().graceful_shutdown();
     let _ = connection.await;
+}
+
+/// The socket of a connection, whose client has to take what is written: one that reads nothing
+/// would keep its place for ever.
+struct Socket {
+    io: TokioIo<TcpStream>,
+    limit: Duration,
+    /// Since when there is no room for a write.
+    stuck: Option<Pin<Box<Sleep>>>,
+}
+
+impl Socket {
+    fn in_time(
+        &mut self,
+        context: &mut Context<'_>,
+        write: impl FnOnce(Pin<&mut TokioIo<TcpStream>>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let written = write(Pin::new(&mut self.io), context);
+        if written.is_ready() {
+            self.stuck = None;
+            return written;
+        }
+        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.limit)));
+        stuck.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl Read for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(context, bytes)
+    }
+}
+
+impl Write for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.in_time(context, |io, context| io.poll_write(context, bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.in_time(context, |io, context| io.poll_write_vectored(context, parts))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use timerqueue::CancellationTokenSource;
+    use timerqueue_scheduler::Scheduler;
+
+    use super::*;
+
+    #[test]
+    fn a_client_that_takes_no_answer_loses_its_place() {
+        let scheduler = Scheduler::builder().handler("mail", |_: String, _| {}).start().unwrap();
+        let page = Page::builder(&scheduler).build().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let host = listener.local_addr().unwrap();
+        let mut client = std::net::TcpStream::connect(host).unwrap();
+        // Some 20 MB of answers: more than the system keeps for a client that reads nothing.
+        client.write_all(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").repeat(1_000).as_bytes()).unwrap();
+        let (stream, peer) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let stop = CancellationTokenSource::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let stream = TcpStream::from_std(stream).unwrap();
+            let ended = connection(page, stream, peer, stop.token(), Duration::from_secs(1));
+            assert!(tokio::time::timeout(Duration::from_secs(60), ended).await.is_ok(), "it has its place for ever");
+        });
+        drop(client);
+    }
 }
