@@ -183,11 +183,8 @@ impl Filter {
     /// `None`: a field is none of its kind. What cannot be read must not widen the list, whose jobs
     /// may be changed.
     fn read(query: &Fields) -> Option<Self> {
-        let instant = |name: &str| match query.text(name) {
-            Some(text) => text::read_instant(&text).map(Some),
-            None => Some(None),
-        };
-        let tab = query.get("state").and_then(Tab::of).unwrap_or(Tab::Waiting);
+        let instant = |name: &str| query.word(name, text::read_instant);
+        let tab = query.word("state", Tab::of)?.unwrap_or(Tab::Waiting);
         Some(Self {
             tab,
             handler: query.text("handler"),
@@ -195,8 +192,8 @@ impl Filter {
             find: query.text("find"),
             since: instant("since")?,
             until: instant("until")?,
-            sort: query.get("sort").and_then(Sort::of).unwrap_or(tab.sort()),
-            after: query.after(),
+            sort: query.word("sort", Sort::of)?.unwrap_or(tab.sort()),
+            after: query.word("after", After::read)?,
         })
     }
 
@@ -377,8 +374,12 @@ impl Fields {
         self.get(name).filter(|value| !value.is_empty()).map(str::to_owned)
     }
 
-    fn after(&self) -> Option<After> {
-        After::read(self.get("after")?)
+    /// `None`: it is none of its kind.
+    fn word<R>(&self, name: &str, read: impl FnOnce(&str) -> Option<R>) -> Option<Option<R>> {
+        match self.value(name) {
+            "" => Some(None),
+            word => read(word).map(Some),
+        }
     }
 }
 
@@ -408,9 +409,9 @@ impl Route {
             [Some("done"), None, ..] => Self::Done(Past {
                 handler: query.text("handler"),
                 key: query.text("key"),
-                after: query.get("after").and_then(|after| after.parse().ok()),
+                after: query.word("after", |after| after.parse().ok())?,
             }),
-            [Some("schedules"), None, ..] => Self::Schedules { after: query.after() },
+            [Some("schedules"), None, ..] => Self::Schedules { after: query.word("after", After::read)? },
             [Some("nodes"), None, ..] => Self::Nodes,
             [Some("icon.svg"), None, ..] => Self::Icon,
             [Some("login"), None, ..] => Self::Login,
