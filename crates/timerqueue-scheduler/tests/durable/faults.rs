@@ -522,3 +522,35 @@ fn k7_a_full_disk_is_an_error_and_the_scheduler_goes_on() {
     until(|| log.keys() == ["accepted", "after"]);
     drop(scheduler);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn k7_a_disk_that_is_full_of_the_log_takes_what_needs_no_room() {
+    let Some(disk) = Disk::of(1_000) else { return };
+    let log = Log::default();
+    let rounds = |scheduler: &Scheduler, rounds: usize| {
+        let runs = log.keys().len() + rounds;
+        // Each commit writes some pages into the log.
+        for n in 0..rounds {
+            let put = |key| scheduler.put_to("log", &()).key(key);
+            let _ = put("waits").due(Duration::from_secs(3_600)).send().wait().unwrap();
+            assert_eq!(scheduler.cancel("waits").wait(), Ok(Cancel::Cancelled), "{n}");
+            let _ = put(&format!("runs {n}")).send().wait().unwrap();
+        }
+        until(|| log.keys().len() == runs);
+    };
+    // The file gets pages for all of this, and the log is empty.
+    rounds(&scheduler(&disk.folder, &SqliteOptions::new(), &log), 3);
+    let other = Connection::open(disk.folder.file()).unwrap();
+    until(|| other.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)) == Ok(0));
+    let scheduler = scheduler(&disk.folder, &SqliteOptions::new(), &log);
+    rounds(&scheduler, 300);
+    // The other connection keeps the log, as the end of a process by a signal does. Then nothing
+    // has room.
+    drop(scheduler);
+    let filler = std::fs::File::create(disk.path().join("filler"));
+    assert!(filler.and_then(|mut file| file.write_all(&vec![1; 1 << 20])).is_err());
+    let scheduler = self::scheduler(&disk.folder, &SqliteOptions::new(), &log);
+    rounds(&scheduler, 1);
+    until(|| std::fs::read_dir(disk.path().join("jobs.db-processes")).unwrap().count() == 1);
+}

@@ -86,6 +86,7 @@ impl Alive {
     /// sees the number without its lock.
     pub(super) fn register(&mut self, db: &Connection, now: Micros) -> Result<(), Failure> {
         let sql = "INSERT INTO timerqueue_processes (pid, opened) VALUES (?1, ?2) RETURNING id";
+        self.lock = None; // that of an attempt whose commit has failed: its number comes again
         loop {
             let number = db.query_row(sql, (std::process::id(), now.as_i64()), |row| row.get(0))?;
             let path = self.file_of(number);

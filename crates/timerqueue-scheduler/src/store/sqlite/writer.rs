@@ -140,6 +140,16 @@ impl Writer {
     /// Takes part: this process gets a number, and runs of processes that are gone wait again.
     fn register(&mut self) -> Result<(), Failure> {
         self.is_in_doubt = true;
+        match self.try_register() {
+            Err(failure) if failure.fault == Fault::Full => self.try_register()?, // as in `attempt`
+            done => done?,
+        }
+        self.is_in_doubt = false; // the row of this process was written and flushed
+        self.alive.ring();
+        Ok(())
+    }
+
+    fn try_register(&mut self) -> Result<(), Failure> {
         self.in_commit(Flush::Now, |work, alive, _, now| {
             alive.register(work.db(), now)?;
             work.facts.process = alive.number();
@@ -151,8 +161,6 @@ impl Writer {
             work.sweep();
             Ok(())
         })?;
-        self.is_in_doubt = false; // the row of this process was written and flushed
-        self.alive.ring();
         Ok(())
     }
 
@@ -314,8 +322,16 @@ impl Writer {
         }
     }
 
-    /// Waits for the lock of writers until the patience of the first one is over.
+    /// Once more if the disk was full: the log may have room by now.
     fn attempt(&mut self, batch: &[(Write, Instant)]) -> Result<(Vec<Answer>, Effects), Failure> {
+        match self.attempt_once(batch) {
+            Err(failure) if failure.fault == Fault::Full => self.attempt_once(batch),
+            done => done,
+        }
+    }
+
+    /// Waits for the lock of writers until the patience of the first one is over.
+    fn attempt_once(&mut self, batch: &[(Write, Instant)]) -> Result<(Vec<Answer>, Effects), Failure> {
         let entries = self.entries.clone();
         let is_lazy = batch.iter().all(|(write, _)| write.is_lazy(&entries));
         if is_lazy {
@@ -384,23 +400,40 @@ impl Writer {
     ) -> Result<(R, Effects), Failure> {
         self.set_flush(flush)?;
         self.begin(patience)?;
-        let done =
-            self.mend_log(flush).and_then(|()| self.in_transaction(inside)).and_then(|(done, effects, wrote)| {
-                self.db.prepare_cached("COMMIT")?.execute([])?;
-                self.note_flush(flush, wrote);
-                Ok((done, effects))
-            });
+        let mended = self.mend_log(flush);
+        let is_sound = mended.is_ok() && (flush == Flush::Now || !self.is_in_doubt);
+        let done = mended.and_then(|()| self.in_transaction(inside)).and_then(|(done, effects, wrote)| {
+            self.db.prepare_cached("COMMIT")?.execute([])?;
+            self.note_flush(flush, wrote);
+            Ok((done, effects))
+        });
         if let Err(failure) = &done {
             self.memory = None;
             if !self.db.is_autocommit() {
                 let _ = self.db.execute_batch("ROLLBACK");
             }
-            if failure.fault == Fault::Io {
-                self.is_in_doubt = true;
-                self.flush_soon();
+            match failure.fault {
+                Fault::Io => self.doubt(),
+                Fault::Full if is_sound => self.empty_log(),
+                _ => {}
             }
         }
         done
+    }
+
+    fn doubt(&mut self) {
+        self.is_in_doubt = true;
+        self.flush_soon();
+    }
+
+    /// The log may be what the disk is full of, and no commit is made that a checkpoint would
+    /// follow. After this one the next commit begins the log anew, in the room that it has. It
+    /// flushes the log first, so a log in doubt was written again before.
+    fn empty_log(&mut self) {
+        let emptied = self.db.query_row("PRAGMA wal_checkpoint", [], |_| Ok(()));
+        if emptied.is_err_and(|error| Failure::from(error).fault == Fault::Io) {
+            self.doubt();
+        }
     }
 
     fn mend_log(&self, flush: Flush) -> Result<(), Failure> {
