@@ -222,7 +222,6 @@ pub(crate) fn work(place: &Place, worker: args::Worker, out: &mut Out) -> Result
         program: program.clone(),
         arguments: arguments.to_vec(),
         environment: place.environment(),
-        limit: worker.limit,
         again: worker.again,
         grace: worker.grace,
         raw: worker.raw,

@@ -37,7 +37,6 @@ pub(super) struct Exec {
     pub(super) arguments: Vec<OsString>,
     /// Where further jobs are put.
     pub(super) environment: Vec<(&'static str, OsString)>,
-    pub(super) limit: Option<Duration>,
     pub(super) again: Duration,
     pub(super) grace: Duration,
     pub(super) raw: bool,
@@ -78,7 +77,7 @@ impl Exec {
             End::Exit(DEAD) => Ok(Outcome::Dead(with_output("exit code 65".to_owned()))),
             // The worker has ended it.
             _ if reason == Some(CancelReason::Timeout) => {
-                let limit = text::rough(self.limit.unwrap_or_default());
+                let limit = text::rough(run.limit().unwrap_or_default());
                 Err(with_output(format!("ended at the limit of {limit}")))
             }
             _ if reason.is_some() && run.closing().is_cancelled() => Ok(stopped(self)),

@@ -105,10 +105,11 @@ fn the_end_of_the_output_is_kept_up_to_a_limit(folder: Folder) {
 /// On a busy machine the limit may pass before the command has said anything: then another one has
 /// its turn.
 fn a_run_is_ended_at_its_limit(folder: Folder) {
-    let worker = folder.worker(&["h", "--attempts", "1", "--limit", "2s"], "echo begun; touch said; sleep 1000");
+    let worker = folder.worker(&["h", "--attempts", "1", "--limit", "1h"], "echo begun; touch said; sleep 1000");
     let has_said = |key: &str| {
         let begin = Instant::now();
-        folder.ok(["put", "h", "--key", key]);
+        // The limit of a job counts, and not that of the worker.
+        folder.ok(["put", "h", "--key", key, "--limit", "2s"]);
         until(|| folder.job(key)["state"] == "dead");
         assert!(begin.elapsed() >= Duration::from_secs(2));
         folder.path("said").exists()

@@ -210,6 +210,12 @@ pub(crate) struct RunInner {
     pub(crate) settled: AtomicBool,
 }
 
+impl RunInner {
+    pub(super) fn limit(&self) -> Option<Duration> {
+        self.job.terms.limit.or(self.core.settings.handlers[self.handler].limit)
+    }
+}
+
 impl Run {
     /// The number of the job. A run of a recurring job has its own.
     #[must_use]
@@ -345,6 +351,13 @@ impl Run {
     #[must_use]
     pub fn token(&self) -> &CancellationToken {
         &self.token
+    }
+
+    /// How long this attempt may take: by its [put](crate::Put::limit), or else by its
+    /// [handler](Handler::limit). `None`: without a limit.
+    #[must_use]
+    pub fn limit(&self) -> Option<Duration> {
+        self.inner.limit()
     }
 
     /// Cancelled when the scheduler begins to close. The run may finish within the limit of the

@@ -167,9 +167,10 @@ impl Core {
     pub(super) fn run(self: &Arc<Self>, begun: Begun, here: bool) {
         let Begun { job, handler, source } = begun;
         let registered = &self.settings.handlers[handler];
-        let (held, limit, grace) = (job.held, job.terms.limit.or(registered.limit), registered.grace);
+        let (held, grace) = (job.held, registered.grace);
         let refused = refusal(&job);
         let inner = Arc::new(RunInner { core: Arc::clone(self), job, handler, settled: AtomicBool::new(false) });
+        let limit = inner.limit();
         let guard = Guard { run: Arc::clone(&inner), claimed: self.store_now(), begun: None, finished: false };
         if let Some((end, error)) = refused {
             // The end of a run may call a hook of the user's.

@@ -109,7 +109,10 @@ fn j25_a_job_has_its_own_limit_of_time() {
     let executor = Arc::new(smol::Executor::new());
     let tasks = Arc::clone(&executor);
     let bench = Bench::with(|builder, _, _| {
-        let call = |_: (), run: Run| async move { _ = run.token().cancelled().await };
+        let call = |_: (), run: Run| async move {
+            assert_eq!(run.limit(), Some(if run.key() == "short" { secs(5) } else { HOUR }));
+            run.token().cancelled().await;
+        };
         let handler = Handler::new_async("call", call).limit(HOUR);
         builder.register(handler).spawner(move |future| tasks.spawn(future).detach())
     });
