@@ -70,7 +70,8 @@ fn command_and_input(text: &str) -> (String, Option<String>) {
             c => parts.last_mut().into_iter().for_each(|part| part.push(c)),
         }
     }
-    let input = (parts.len() > 1).then(|| parts[1..].join("\n") + "\n");
+    // A `%` with nothing behind it is an end of the command alone.
+    let input = (parts.len() > 1 && parts[1..] != [""]).then(|| parts[1..].join("\n") + "\n");
     (parts.swap_remove(0), input)
 }
 
@@ -287,6 +288,8 @@ mod tests {
                         @daily mail -s hi ann%Dear Ann,%100\\% done\nSHELL=/bin/bash\nCRON_TZ=\n-@reboot [[ -e x ]] && it's\n",
         );
         assert_eq!(found.told, []);
+        assert_eq!(command_and_input("a%"), ("a".to_owned(), None));
+        assert_eq!(command_and_input("a%%"), ("a".to_owned(), Some("\n\n".to_owned())));
         let [backup, mail, boot] = &found.entries[..] else { panic!("{found:?}") };
         assert_eq!((backup.line, &*backup.time, backup.zone.as_deref()), (5, "30 2 * * *", Some("Europe/Berlin")));
         let begin = "export PATH='/opt/bin:/bin'\n";
