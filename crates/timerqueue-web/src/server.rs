@@ -4,23 +4,19 @@
 //! bounded in number, and a request's head in time and size.
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use timerqueue::CancellationToken;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use tokio::time::Sleep;
+use tokio_io_timeout::TimeoutStream;
 
 use crate::{Body, Page, Peer};
 
@@ -128,75 +124,16 @@ async fn connection(page: Page, stream: TcpStream, peer: SocketAddr, stop: Cance
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limit).max_buf_size(64 * 1024);
-    let socket = Socket { io: TokioIo::new(stream), limit, stuck: None };
-    let mut connection = std::pin::pin!(http.serve_connection(socket, service));
+    // A client that reads nothing would keep its place for ever.
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(limit));
+    let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(Box::pin(stream)), service));
     tokio::select! {
         _ = connection.as_mut() => return,
         _ = stop.cancelled() => {}
     }
     connection.as_mut().graceful_shutdown();
     let _ = connection.await;
-}
-
-/// The socket of a connection, whose client has to take what is written: one that reads nothing
-/// would keep its place for ever.
-struct Socket {
-    io: TokioIo<TcpStream>,
-    limit: Duration,
-    /// Since when there is no room for a write.
-    stuck: Option<Pin<Box<Sleep>>>,
-}
-
-impl Socket {
-    fn in_time(
-        &mut self,
-        context: &mut Context<'_>,
-        write: impl FnOnce(Pin<&mut TokioIo<TcpStream>>, &mut Context<'_>) -> Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
-        let written = write(Pin::new(&mut self.io), context);
-        if written.is_ready() {
-            self.stuck = None;
-            return written;
-        }
-        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.limit)));
-        stuck.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
-    }
-}
-
-impl Read for Socket {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(context, bytes)
-    }
-}
-
-impl Write for Socket {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.in_time(context, |io, context| io.poll_write(context, bytes))
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.in_time(context, |io, context| io.poll_write_vectored(context, parts))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(context)
-    }
 }
 
 #[cfg(test)]
