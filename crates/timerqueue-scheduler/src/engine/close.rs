@@ -2,8 +2,8 @@
 //!
 //! Ground rules. A close forbids further runs at once, and is complete when no run is left, or at
 //! its limit. No close waits for a run whose code has called close: so runs that close do not wait
-//! for each other. The timer of the limit owns a [`Limit`]; an ended runtime drops the timer, and
-//! so completes the close.
+//! for each other. The timer of the limit owns what completes the close, and does so when it is
+//! dropped too, as by a runtime that ends.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -247,33 +247,22 @@ impl Core {
     /// A store tells. False: no more notices, please.
     pub(super) fn notice(self: &Arc<Self>, notice: Notice) -> bool {
         match notice {
-            Notice::Ended(Some(id)) => {
-                self.may_have_ended(id);
-                true
-            }
-            Notice::Ended(None) => {
-                self.any_may_have_ended();
-                true
-            }
+            Notice::Ended(Some(id)) => self.may_have_ended(id),
+            Notice::Ended(None) => self.any_may_have_ended(),
             Notice::Wake { at } => {
                 if at == Micros::FIRST {
                     self.any_may_have_ended(); // a notice may have been lost
                 }
                 let mut state = self.state.lock();
                 self.arm(&mut state, at);
-                !state.handshake.closing || !state.runs.is_empty() || state.handshake.claiming
+                return !state.handshake.closing || !state.runs.is_empty() || state.handshake.claiming;
             }
             Notice::Day => {
                 self.knows_zones.store(false, Ordering::Relaxed);
                 self.arm(&mut self.state.lock(), Micros::FIRST); // the end of a claim asks
-                true
             }
-            Notice::Joined(owner) => {
-                if owner == self.settings.owner {
-                    self.has_share.store(false, Ordering::Relaxed);
-                }
-                true
-            }
+            Notice::Joined(owner) if owner == self.settings.owner => self.has_share.store(false, Ordering::Relaxed),
+            Notice::Joined(_) => {}
             Notice::Cancelled(id) => {
                 let sources: Vec<_> = {
                     let mut state = self.state.lock();
@@ -283,9 +272,9 @@ impl Core {
                 for source in sources {
                     self.aside(move |_| quietly(|| _ = source.cancel()));
                 }
-                true
             }
         }
+        true
     }
 
     /// Sets the timer, if this instant is earlier.

@@ -203,16 +203,9 @@ impl Default for Retry {
     }
 }
 
-impl fmt::Debug for Retry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Retry")
-            .field("waits", &self.waits)
-            .field("longest", &self.longest)
-            .field("jitter", &self.jitter)
-            .field("has_rule", &self.rule.is_some())
-            .finish()
-    }
-}
+debug_of!(Retry, |retry|
+    waits: retry.waits, longest: retry.longest, jitter: retry.jitter, has_rule: retry.rule.is_some()
+);
 
 /// A failed attempt, as a rule of [`Retry::adjust`] sees it.
 pub struct Failed<'a> {
@@ -372,6 +365,7 @@ thread_local! {
 /// assert_eq!((stats.retried, stats.died), (1, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Debug)]
 pub struct Permanent(Box<dyn Error + Send + Sync>);
 
 impl Permanent {
@@ -391,12 +385,6 @@ impl fmt::Display for Permanent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let _ = SHOWN.try_with(|shown| shown.set(true));
         fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl fmt::Debug for Permanent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Permanent").field(&self.0).finish()
     }
 }
 

@@ -4,18 +4,18 @@
 //! limit. One look of a wait is under way at a time; a notice meanwhile asks for another one. So a
 //! notice that comes after a look has begun is not lost. A notice that names no job is one question
 //! for all jobs that are awaited, and a look for those that have ended. No thread polls. The timer
-//! of the limit owns a [`Limit`]; an ended runtime drops the timer, and so ends the wait. Waits are
-//! completed with no lock held.
+//! of the limit owns what ends the wait, and does so when it is dropped too, as by a runtime that
+//! ends. Waits are completed with no lock held.
 
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use timerqueue::OnceTimer;
 
-use super::core::{Core, LONGEST, if_alive};
+use super::core::{Core, LONGEST, if_alive, surely};
 use super::operations::wrong_answer;
 use super::pending::{Completer, Pending};
 use crate::store::{Error, FinishedJob, JobId, JobInfo, Reply, Scan, Scanned, State};
@@ -62,18 +62,6 @@ struct Wait {
     is_over: bool,
 }
 
-/// Ends a wait when dropped: by the timer, after its callback, or with the runtime.
-struct Limit {
-    core: Weak<Core>,
-    wait: (JobId, u64),
-}
-
-impl Drop for Limit {
-    fn drop(&mut self) {
-        if_alive(&self.core, |core| core.look_for(self.wait, true));
-    }
-}
-
 impl Core {
     pub(crate) fn wait_for(self: &Arc<Self>, id: JobId, limit: Duration) -> Pending<JobEnd> {
         let (completer, pending) = Pending::new(&self.runtime);
@@ -85,8 +73,9 @@ impl Core {
             return pending;
         }
         self.look_for(key, false);
-        let guard = Limit { core: Arc::downgrade(self), wait: key };
-        let timer = OnceTimer::on(&self.runtime, limit.min(LONGEST), move |_| drop(guard));
+        let core = Arc::downgrade(self);
+        let passes = surely(move || if_alive(&core, |core| core.look_for(key, true)));
+        let timer = OnceTimer::on(&self.runtime, limit.min(LONGEST), move |_| passes());
         let unused = match self.waits.lock().one.get_mut(&key) {
             Some(wait) => wait.limit.replace(timer),
             None => Some(timer), // complete already

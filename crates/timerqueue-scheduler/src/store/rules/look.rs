@@ -19,13 +19,12 @@ const MICRO: Duration = Duration::from_micros(1);
 /// The look at `row`. `back`: how far the clock was set back since the last claim, as far as the
 /// caller knows.
 pub(crate) fn look(row: &ClaimedSchedule, now: Micros, back: Duration) -> Advance {
-    let (id, version) = (row.id, row.version);
-    let looked = caught(|| Look { schedule: &row.recurrence.schedule, now, back }.look(row));
-    let (step, last, runs, missed) = match looked {
-        Ok(found) => (found.step, found.last, found.runs, found.missed),
-        Err(panic) => (Step::Failed(format!("the rule failed: {panic}").into()), None, Vec::new(), 0),
-    };
-    Advance { id, version, step, last, runs, missed }
+    caught(|| Look { schedule: &row.recurrence.schedule, now, back }.look(row))
+        .unwrap_or_else(|panic| nothing_to_run(row, Step::Failed(format!("the rule failed: {panic}").into()), None))
+}
+
+fn nothing_to_run(row: &ClaimedSchedule, step: Step, last: Option<Micros>) -> Advance {
+    Advance { id: row.id, version: row.version, step, last, runs: Vec::new(), missed: 0 }
 }
 
 /// The first occurrence of a recurring job that is put now, and its span. `None`: there is none, or
@@ -44,42 +43,29 @@ struct Look<'a> {
     back: Duration,
 }
 
-struct Found {
-    step: Step,
-    last: Option<Micros>,
-    runs: Vec<Occurrence>,
-    missed: u64,
-}
-
-impl Found {
-    fn nothing_to_run(step: Step, last: Option<Micros>) -> Self {
-        Self { step, last, runs: Vec::new(), missed: 0 }
-    }
-}
-
 impl Look<'_> {
-    fn look(&self, row: &ClaimedSchedule) -> Found {
+    fn look(&self, row: &ClaimedSchedule) -> Advance {
         match row.next {
             Some(next) if next.due <= self.now => match self.schedule.is_fixed_delay() {
                 true => self.run_fixed_delay(row, next),
                 false => self.run_due(row, next),
             },
-            Some(next) if self.period().is_some() => Found::nothing_to_run(self.set_back(next, row.last), row.last),
+            Some(next) if self.period().is_some() => nothing_to_run(row, self.set_back(next, row.last), row.last),
             Some(next) => self.again(row, next),
             None => {
                 let (step, last) = self.first(row);
-                Found::nothing_to_run(step, last)
+                nothing_to_run(row, step, last)
             }
         }
     }
 
     /// The occurrence is not due, and is computed again: there may be new zone data, or the clock
     /// was set back.
-    fn again(&self, row: &ClaimedSchedule, next: Occurrence) -> Found {
+    fn again(&self, row: &ClaimedSchedule, next: Occurrence) -> Advance {
         // Without an instant to search from, the occurrence stays.
-        let Some(last) = row.last else { return Found::nothing_to_run(Step::At { next, span: None }, None) };
+        let Some(last) = row.last else { return nothing_to_run(row, Step::At { next, span: None }, None) };
         let after = self.trusted(last);
-        Found::nothing_to_run(self.step(self.schedule.next_after(after.to_system()), Some(after)), Some(after))
+        nothing_to_run(row, self.step(self.schedule.next_after(after.to_system()), Some(after)), Some(after))
     }
 
     /// The last nominal instant; or now, if the clock of that time was wrong.
@@ -117,13 +103,13 @@ impl Look<'_> {
     }
 
     /// The occurrence that the job waits for is due.
-    fn run_due(&self, row: &ClaimedSchedule, next: Occurrence) -> Found {
+    fn run_due(&self, row: &ClaimedSchedule, next: Occurrence) -> Advance {
         let (now, mut before) = (self.now.to_system(), next.nominal.to_system() - MICRO);
         let latest = self.schedule.latest_due(now).filter(|latest| latest.nominal() > before).map(Occurrence::of);
         // After a step back an interval runs before its nominal instant.
         let Some(Ok(latest)) = latest else {
             let step = self.step(self.schedule.next_after(next.nominal.to_system()), Some(next.nominal));
-            return Found { step, last: Some(next.nominal), runs: vec![next], missed: 0 };
+            return Advance { runs: vec![next], ..nothing_to_run(row, step, Some(next.nominal)) };
         };
         let (at_most, grace) = match row.recurrence.catchup {
             Catchup::RunLast => (1, None),
@@ -147,18 +133,19 @@ impl Look<'_> {
         let is_lone = latest.nominal == next.nominal && latest.nominal.to_system() > before;
         let due = if is_lone { 1 } else { self.schedule.count_missed(before, now, MOST_COUNTED) };
         let step = self.step(self.schedule.next_after(latest.nominal.to_system()), Some(latest.nominal));
-        Found { step, last: Some(latest.nominal), missed: due.saturating_sub(runs.len() as u64), runs }
+        let missed = due.saturating_sub(runs.len() as u64);
+        Advance { runs, missed, ..nothing_to_run(row, step, Some(latest.nominal)) }
     }
 
-    fn run_fixed_delay(&self, row: &ClaimedSchedule, next: Occurrence) -> Found {
+    fn run_fixed_delay(&self, row: &ClaimedSchedule, next: Occurrence) -> Advance {
         let grace = row.recurrence.grace.unwrap_or(Duration::MAX);
         let skips = row.recurrence.catchup == Catchup::Skip && row.recurrence.grace.is_none();
         let grace = if skips { Catchup::SKIP_GRACE } else { grace };
         if self.now.since(next.due) > grace {
             let step = self.after_run(next.nominal, self.now, row.runs);
-            return Found { step, last: Some(next.nominal), runs: Vec::new(), missed: 1 };
+            return Advance { missed: 1, ..nothing_to_run(row, step, Some(next.nominal)) };
         }
-        Found { step: Step::AfterRun, last: Some(next.nominal), runs: vec![next], missed: 0 }
+        Advance { runs: vec![next], ..nothing_to_run(row, Step::AfterRun, Some(next.nominal)) }
     }
 
     /// The clock was set back, and the occurrence is further ahead than its span: it comes when as
