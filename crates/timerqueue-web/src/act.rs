@@ -171,7 +171,7 @@ pub(crate) fn version(job: &JobInfo) -> String {
 /// The payload that a form has: JSON without its lines.
 fn payload(form: &Fields) -> Result<Box<RawValue>, String> {
     let text = form.value("payload");
-    let text = if text.trim().is_empty() { "null".to_owned() } else { text::compact(text) };
+    let text = if text.trim().is_empty() { "null".to_owned() } else { text::compact(text).map(|(c, _)| c).collect() };
     RawValue::from_string(text).map_err(|error| format!("The payload is no JSON: {error}."))
 }
 

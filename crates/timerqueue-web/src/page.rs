@@ -385,15 +385,14 @@ impl Inner {
             Err(Refusal::Login) => return self.login(parts, body, &nonce).await,
             Err(refusal) => return self.refuse(refusal),
         };
-        let Some(path) = below else {
-            return self.finish(Answer::Html(StatusCode::NOT_FOUND, self.missing(&nonce)), &nonce);
-        };
         if let Some(path) = data {
             return self.finish(self.data(parts, path).await, &nonce);
         }
         let query = Fields::of(parts.uri.query().unwrap_or_default().as_bytes());
-        let Some(route) = Route::of(path, &query) else {
-            return self.finish(Answer::Html(StatusCode::NOT_FOUND, self.missing(&nonce)), &nonce);
+        let Some((path, route)) = below.and_then(|path| Some((path, Route::of(path, &query)?))) else {
+            let words = "There is no such page, or the job is there no more.";
+            let missing = view::bare(self, &nonce, "Not found", words);
+            return self.finish(Answer::Html(StatusCode::NOT_FOUND, missing), &nonce);
         };
         let allowed = if route.is_change() { [Method::POST, Method::POST] } else { [Method::GET, Method::HEAD] };
         // A session that has begun meanwhile, in another tab.
@@ -487,10 +486,6 @@ impl Inner {
         *self.counted() = Some(Counted { counts: Arc::clone(&counts), at: Instant::now(), took });
         let now = counts.now.unwrap_or_else(SystemTime::now);
         Ok((counts, now))
-    }
-
-    fn missing(&self, nonce: &str) -> Markup {
-        view::bare(self, nonce, "Not found", "There is no such page, or the job is there no more.")
     }
 
     /// A link to a path of the page.

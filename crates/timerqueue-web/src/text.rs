@@ -77,19 +77,16 @@ pub(crate) fn read_instant(text: &str) -> Option<SystemTime> {
     (instant >= Timestamp::UNIX_EPOCH).then(|| instant.into())
 }
 
-/// JSON without white space outside of its texts.
-pub(crate) fn compact(json: &str) -> String {
+/// The characters of JSON without white space outside of its texts, and whether each is inside of
+/// one.
+pub(crate) fn compact(json: &str) -> impl Iterator<Item = (char, bool)> {
     let (mut in_text, mut escaped) = (false, false);
-    let is_kept = |c: &char| {
-        if in_text {
-            in_text = escaped || *c != '"';
-            escaped = *c == '\\' && !escaped;
-            return true;
-        }
-        in_text = *c == '"';
-        !matches!(c, ' ' | '\n' | '\r' | '\t')
-    };
-    json.chars().filter(is_kept).collect()
+    json.chars().filter_map(move |c| {
+        let was_in_text = in_text;
+        in_text = if in_text { escaped || c != '"' } else { c == '"' };
+        escaped = was_in_text && c == '\\' && !escaped;
+        (was_in_text || !matches!(c, ' ' | '\n' | '\r' | '\t')).then_some((c, was_in_text))
+    })
 }
 
 /// Date and time of day, in UTC.
@@ -230,6 +227,7 @@ mod tests {
 
     #[test]
     fn json_loses_its_lines_and_nothing_else() {
+        let compact = |json: &str| compact(json).map(|(c, _)| c).collect::<String>();
         let lines = "{\r\n  \"a b\": [ 1.50,\t\"x \\\" y\" ],\n \"c\\\\\": { }\n}";
         assert_eq!(compact(lines), r#"{"a b":[1.50,"x \" y"],"c\\":{}}"#);
         assert_eq!(compact("\"open \\\""), "\"open \\\"");

@@ -26,7 +26,7 @@ pub(super) async fn show(frame: &Frame<'_>, past: &Past) -> Result<Markup, Error
         h1 { "Done" }
         (form(frame, past))
         (table(frame, &jobs, past))
-        (frame.pager(past.after.map(|_| base(past)), next.map(|next| format!("{}&after={next}", base(past)))))
+        (frame.pager(past.after.map(|_| base(past)), next.map(|next| format!("{}&after={next}", base(past))), None))
     };
     Ok(frame.document(Place::Done, "Done", &main))
 }

@@ -267,34 +267,26 @@ pub(super) fn pretty(payload: &str) -> String {
     if serde_json::from_str::<serde_json::Value>(payload).is_err() {
         return payload.to_owned();
     }
-    let (mut lines, mut depth, mut in_text, mut escaped) = (String::with_capacity(payload.len() * 2), 0, false, false);
+    let (mut lines, mut depth) = (String::with_capacity(payload.len() * 2), 0);
     let newline = |lines: &mut String, depth: usize| {
         lines.push('\n');
         lines.extend(std::iter::repeat_n("  ", depth));
     };
-    let mut characters = payload.chars().peekable();
-    while let Some(c) = characters.next() {
+    let mut characters = text::compact(payload).peekable();
+    while let Some((c, in_text)) = characters.next() {
         if lines.len() > LONGEST {
             return payload.to_owned();
         }
-        if in_text {
-            lines.push(c);
-            in_text = escaped || c != '"';
-            escaped = c == '\\' && !escaped;
-            continue;
-        }
         match c {
-            ' ' | '\n' | '\r' | '\t' => {}
+            c if in_text => lines.push(c),
             '{' | '[' => {
                 lines.push(c);
-                while characters.peek().is_some_and(|c| c.is_ascii_whitespace()) {
-                    characters.next();
-                }
-                if characters.peek().is_some_and(|&next| next == '}' || next == ']') {
-                    lines.extend(characters.next());
-                } else {
-                    depth += 1;
-                    newline(&mut lines, depth);
+                match characters.next_if(|&(next, _)| next == '}' || next == ']') {
+                    Some((end, _)) => lines.push(end),
+                    None => {
+                        depth += 1;
+                        newline(&mut lines, depth);
+                    }
                 }
             }
             '}' | ']' => {
@@ -307,10 +299,7 @@ pub(super) fn pretty(payload: &str) -> String {
                 newline(&mut lines, depth);
             }
             ':' => lines.push_str(": "),
-            c => {
-                in_text = c == '"';
-                lines.push(c);
-            }
+            c => lines.push(c),
         }
     }
     lines

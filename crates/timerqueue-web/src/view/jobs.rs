@@ -94,13 +94,13 @@ fn query(filter: &Filter) -> Query {
 
 pub(super) async fn show(frame: &Frame<'_>, filter: &Filter) -> Result<Markup, Error> {
     let part = find(frame.page, filter).await?;
-    let title = filter.tab.title();
+    let (title, next) = (filter.tab.title(), part.next.map(|next| format!("{}&after={next}", base(filter))));
     let main = html! {
         h1 { (title) }
         (form(frame, filter))
         (many(frame, filter, &part))
         (table(frame, &part.jobs, filter.tab, Some(filter)))
-        (pager(frame, filter, &part))
+        (frame.pager(filter.after.map(|_| base(filter)), next, (part.jobs.len() < PAGE).then_some(part.looked)))
     };
     Ok(frame.document(Place::Jobs(filter.tab), title, &main))
 }
@@ -123,23 +123,6 @@ fn many(frame: &Frame<'_>, filter: &Filter, part: &Part) -> Markup {
                 }
             }
             @if !frame.page.read_only { a.more href=(frame.link("/new")) { "New job" } }
-        }
-    }
-}
-
-fn pager(frame: &Frame<'_>, filter: &Filter, part: &Part) -> Markup {
-    let first = filter.after.map(|_| frame.link(&base(filter)));
-    let next = part.next.map(|next| frame.link(&format!("{}&after={next}", base(filter))));
-    let label = if part.jobs.len() < PAGE { "Look further" } else { "Next part" };
-    html! {
-        @if first.is_some() || next.is_some() {
-            nav.pager #pager data-live aria-label="Parts of the list" {
-                @if let Some(first) = first { a href=(first) { "First part" } }
-                @if next.is_some() && part.jobs.len() < PAGE {
-                    span.dim { (text::number(part.looked as u64)) " jobs were looked at." }
-                }
-                @if let Some(next) = next { a rel="next" href=(next) { (label) } }
-            }
         }
     }
 }

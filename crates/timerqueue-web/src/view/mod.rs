@@ -150,13 +150,17 @@ impl Frame<'_> {
         }
     }
 
-    /// The links to the first and to the next part of a list.
-    fn pager(&self, first: Option<String>, next: Option<String>) -> Markup {
+    /// The links to the first and to the next part of a list. `looked`: of a short part, how many
+    /// jobs were looked at.
+    fn pager(&self, first: Option<String>, next: Option<String>, looked: Option<usize>) -> Markup {
         html! {
             @if first.is_some() || next.is_some() {
                 nav.pager #pager data-live aria-label="Parts of the list" {
                     @if let Some(first) = first { a href=(self.link(&first)) { "First part" } }
-                    @if let Some(next) = next { a rel="next" href=(self.link(&next)) { "Next part" } }
+                    @if let Some(next) = next {
+                        @if let Some(looked) = looked { span.dim { (text::number(looked as u64)) " jobs were looked at." } }
+                        a rel="next" href=(self.link(&next)) { (if looked.is_some() { "Look further" } else { "Next part" }) }
+                    }
                 }
             }
         }

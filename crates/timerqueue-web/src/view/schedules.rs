@@ -18,7 +18,7 @@ pub(super) async fn show(frame: &Frame<'_>, after: Option<After>) -> Result<Mark
     let main = html! {
         h1 { "Schedules" }
         (table(frame, &jobs))
-        (frame.pager(after.map(|_| "/schedules".to_owned()), next.map(|next| format!("/schedules?after={next}"))))
+        (frame.pager(after.map(|_| "/schedules".to_owned()), next.map(|next| format!("/schedules?after={next}")), None))
     };
     Ok(frame.document(Place::Schedules, "Schedules", &main))
 }
