@@ -28,7 +28,7 @@ const WATCHED: usize = 2_000;
 /// many numbers are looked at again.
 const AGAIN: u64 = 2_000;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct Event {
     at: String,
     event: String,
@@ -50,28 +50,21 @@ struct Event {
 
 impl Event {
     fn bare(event: impl Display) -> Self {
-        let (at, event) = (text::rfc3339(SystemTime::now()), event.to_string());
-        Self { at, event, id: None, key: None, handler: None, attempt: None, due: None, error: None, jobs: None }
+        Self { at: text::rfc3339(SystemTime::now()), event: event.to_string(), ..Self::default() }
+    }
+
+    fn about(event: impl Display, JobId(id): JobId, key: &str, handler: &str, attempt: Option<u32>) -> Self {
+        let (id, key, handler) = (Some(id), Some(key.to_owned()), Some(handler.to_owned()));
+        Self { id, key, handler, attempt, ..Self::bare(event) }
     }
 
     fn of(event: impl Display, job: &JobInfo) -> Self {
-        Self {
-            id: Some(job.id.0),
-            key: Some((*job.key).to_owned()),
-            handler: Some((*job.name).to_owned()),
-            attempt: (job.attempt > 0).then_some(job.attempt),
-            ..Self::bare(event)
-        }
+        Self::about(event, job.id, &job.key, &job.name, (job.attempt > 0).then_some(job.attempt))
     }
 
     fn of_done(event: &'static str, job: &FinishedJob) -> Self {
-        Self {
-            id: Some(job.id.0),
-            key: Some((*job.key).to_owned()),
-            handler: Some((*job.name).to_owned()),
-            attempt: job.last.as_deref().map(|run| run.attempt).filter(|_| event != "put"),
-            ..Self::bare(event)
-        }
+        let attempt = job.last.as_deref().map(|run| run.attempt).filter(|_| event != "put");
+        Self::about(event, job.id, &job.key, &job.name, attempt)
     }
 
     fn due(self, job: &JobInfo) -> Self {
