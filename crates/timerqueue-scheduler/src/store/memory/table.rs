@@ -92,54 +92,52 @@ pub(super) struct Table {
     pub(super) effects: Effects,
 }
 
-/// Puts a row into the indexes. Returns its wake instant, if its handler is not paused.
-fn add(kinds: &mut [Kind], groups: &mut Groups, spans: &mut BTreeSet<(i64, JobId)>, row: &Row) -> Option<Micros> {
-    let kind = &mut kinds[row.kind];
-    groups.add(row);
-    kind.states[row.state.index()] += 1;
-    kind.failing += u64::from(row.is_failing());
-    if row.state == State::Running {
-        kind.runs(row.owner, true);
-        kind.counted += u64::from(row.counted);
-    }
-    spans.extend(row.earliest().map(|earliest| (earliest, row.id)));
-    let wake = row.wake()?;
-    match row.lane() {
-        Lane::Priority(_) if row.state == State::Recurring => kind.schedules.insert((wake, row.id)),
-        Lane::Priority(0) => kind.jobs.insert((wake, row.id)),
-        Lane::Priority(priority) => kind.others.entry(priority).or_default().insert((wake, row.id)),
-        Lane::Group(_) => return None, // told when the group is settled
-    };
-    (!kind.paused).then_some(wake)
+/// Adds one to a count, or takes one away.
+pub(super) fn count(number: &mut u64, comes: bool) {
+    if comes { *number += 1 } else { *number -= 1 }
 }
 
-/// Takes a row out of the indexes.
-fn take(kinds: &mut [Kind], groups: &mut Groups, spans: &mut BTreeSet<(i64, JobId)>, row: &Row) {
+/// Puts a place into an index, or takes it out. True: the index has changed.
+pub(super) fn place<T: Ord>(index: &mut BTreeSet<T>, place: T, comes: bool) -> bool {
+    if comes { index.insert(place) } else { index.remove(&place) }
+}
+
+/// Puts a row into the indexes, or takes it out of them. Returns its wake instant, if its handler
+/// is not paused.
+fn index(
+    kinds: &mut [Kind],
+    groups: &mut Groups,
+    spans: &mut BTreeSet<(i64, JobId)>,
+    row: &Row,
+    comes: bool,
+) -> Option<Micros> {
     let kind = &mut kinds[row.kind];
-    groups.take(row);
-    kind.states[row.state.index()] -= 1;
-    kind.failing -= u64::from(row.is_failing());
+    groups.index(row, comes);
+    count(&mut kind.states[row.state.index()], comes);
+    if row.is_failing() {
+        count(&mut kind.failing, comes);
+    }
     if row.state == State::Running {
-        kind.runs(row.owner, false);
-        kind.counted -= u64::from(row.counted);
+        kind.runs(row.owner, comes);
+        if row.counted {
+            count(&mut kind.counted, comes);
+        }
     }
     if let Some(earliest) = row.earliest() {
-        spans.remove(&(earliest, row.id));
+        place(spans, (earliest, row.id), comes);
     }
-    if let Some(wake) = row.wake() {
-        let place = (wake, row.id);
-        let was_there = match row.lane() {
-            Lane::Priority(_) if row.state == State::Recurring => kind.schedules.remove(&place),
-            Lane::Priority(0) => kind.jobs.remove(&place),
-            Lane::Priority(priority) => {
-                let was_there = kind.others.get_mut(&priority).is_some_and(|others| others.remove(&place));
-                kind.others.retain(|_, others| !others.is_empty());
-                was_there
-            }
-            Lane::Group(_) => return,
-        };
-        assert!(was_there, "a row with a wake instant is in the index");
+    let wake = row.wake()?;
+    let of_kind = match row.lane() {
+        Lane::Priority(_) if row.state == State::Recurring => &mut kind.schedules,
+        Lane::Priority(0) => &mut kind.jobs,
+        Lane::Priority(priority) => kind.others.entry(priority).or_default(),
+        Lane::Group(_) => return None, // told when the group is settled
+    };
+    assert!(place(of_kind, (wake, row.id), comes), "a row with a wake instant is in the index");
+    if of_kind.is_empty() {
+        kind.others.retain(|_, others| !others.is_empty());
     }
+    (!kind.paused).then_some(wake)
 }
 
 impl Table {
@@ -209,7 +207,7 @@ impl Table {
             kinds.push(Kind { name: Arc::clone(&kind.name), paused: kind.paused, ..Kind::default() });
         }
         for row in self.rows.values() {
-            add(&mut kinds, &mut groups, &mut spans, row);
+            index(&mut kinds, &mut groups, &mut spans, row, true);
             if let Some(recurring) = &row.recurring {
                 for run in recurring.live.iter().chain(&recurring.queued) {
                     let run = &self.rows[run];
@@ -255,7 +253,7 @@ impl Rows for Table {
     }
 
     fn insert(&mut self, row: Box<Row>) {
-        let wake = add(&mut self.kinds, &mut self.groups, &mut self.spans, &row);
+        let wake = index(&mut self.kinds, &mut self.groups, &mut self.spans, &row, true);
         self.effects.wake(wake);
         self.effects.notice_step(&row, self.up);
         if row.holds_key {
@@ -268,10 +266,10 @@ impl Rows for Table {
 
     fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R> {
         let row = self.rows.get_mut(&id)?;
-        take(&mut self.kinds, &mut self.groups, &mut self.spans, row);
+        index(&mut self.kinds, &mut self.groups, &mut self.spans, row, false);
         let (held, dead, died) = (row.holds_key, row.state == State::Dead, row.died);
         let result = change(row);
-        let wake = add(&mut self.kinds, &mut self.groups, &mut self.spans, row);
+        let wake = index(&mut self.kinds, &mut self.groups, &mut self.spans, row, true);
         self.effects.wake(wake);
         self.effects.notice_step(row, self.up);
         let (holds, dies, death) = (row.holds_key, row.state == State::Dead, row.died);
@@ -309,7 +307,7 @@ impl Rows for Table {
 
     fn take_out(&mut self, id: JobId) {
         let Some(row) = self.rows.remove(&id) else { return };
-        take(&mut self.kinds, &mut self.groups, &mut self.spans, &row);
+        index(&mut self.kinds, &mut self.groups, &mut self.spans, &row, false);
         if row.holds_key {
             self.free_key(&row.key, id);
         }

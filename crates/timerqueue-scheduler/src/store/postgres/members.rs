@@ -14,15 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cursor::Walk;
-use super::error::{Failure, Remedy};
 use super::micros;
 use super::rows::{self, with_columns};
 use super::schema::VERSION;
-use super::work::{LOCKED_AGAIN, Work};
+use super::work::{Server, Work};
 use crate::store::columns::Read;
 use crate::store::rules::{GroupRows, Rows, Runs};
-use crate::store::sql::{Answer, Claimable, SERVER, group_of, values};
-use crate::store::{Entry, Fault, Held, Micros, Op, Settle, Verdict, limits, text};
+use crate::store::sql::{Claimable, Dialect, group_of};
+use crate::store::{Entry, Held, Micros, Op, Settle, Verdict, limits, text};
 
 /// What there is beside the rows of handlers: the member with the end of its lease, whether a
 /// member is dead or leaving, whether there is a group, and whether a member that has ended has
@@ -75,7 +74,7 @@ impl Outlook {
 }
 
 /// The numbers and the begins of the first runs that were counted.
-fn runs(row: &tokio_postgres::Row, column: usize) -> (Vec<i64>, Vec<i64>) {
+pub(super) fn runs(row: &tokio_postgres::Row, column: usize) -> (Vec<i64>, Vec<i64>) {
     let list = |column| row.get::<_, Option<Vec<i64>>>(column).unwrap_or_default();
     (list(column), list(column + 1))
 }
@@ -157,91 +156,16 @@ impl Work<'_> {
         }
     }
 
-    /// Locks groups whose jobs have changed.
-    pub(super) fn lock(&mut self, ids: &[i64]) {
-        let sql = "SELECT id FROM affinities WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE";
-        let locked = self.ask(sql, values![ids]);
-        let is_there = |id: u64| locked.iter().any(|row| row.count(0) == id);
-        if !self.has_failed() && self.groups.found.values().any(|&id| ids.contains(&(id as i64)) && !is_there(id)) {
-            // Idle for long, and forgotten since this transaction has found it.
-            self.fail(Failure { fault: Fault::Locked, reason: "a group has gone".into(), remedy: Remedy::Again });
-        }
-    }
-
-    /// Due groups. Those of a member are locked, with their due jobs.
-    pub(super) fn find_due(
-        &mut self,
-        kinds: &[usize],
-        member: u64,
-        now: Micros,
-        at_most: usize,
-    ) -> Vec<(Micros, u64, usize)> {
-        if !self.dialect.outlook.any_group {
-            return Vec::new();
-        }
-        self.flush();
-        let (kinds, of, now) = (kinds.iter().map(|&kind| kind as i64).collect::<Vec<_>>(), member as i64, now.as_i64());
-        let limit = i64::try_from(at_most).unwrap_or(i64::MAX);
-        let lows: Vec<i64> = kinds.iter().map(|&kind| self.low(&Walk::Heads(kind, of))).collect();
-        let seen = "SELECT due.head, due.id, walk.handler FROM unnest($1::bigint[], $5::bigint[]) AS walk (handler, low) CROSS JOIN LATERAL \
-                    ((SELECT head, id FROM heads WHERE handler = walk.handler AND member = $2 AND head BETWEEN walk.low AND $3 \
-                    ORDER BY head, id LIMIT $4) UNION ALL (SELECT head, id FROM heads WHERE early AND handler = walk.handler \
-                    AND member = $2 AND head + 0 < least(walk.low, $3 + 1) ORDER BY head + 0, id LIMIT $4)) AS due ORDER BY 1, 2 LIMIT $4";
-        let due = self.query(seen, &[&kinds, &of, &now, &limit, &lows]);
-        let mut due: Vec<(i64, i64, i64)> = due.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
-        if member != 0 && !due.is_empty() {
-            // While this transaction lasts, no other node marks the member dead.
-            if self.query("SELECT id FROM members WHERE id = $1 AND NOT dead FOR KEY SHARE", &[&of]).is_empty() {
-                self.dialect.is_locked = true;
-                return Vec::new();
-            }
-            let ids: Vec<i64> = due.iter().map(|&(_, id, _)| id).collect();
-            let locked = "SELECT id FROM affinities WHERE id = ANY($1::bigint[]) AND member = $2 ORDER BY id FOR UPDATE SKIP LOCKED";
-            let locked: Vec<i64> = self.query(locked, &[&ids, &of]).iter().map(|row| row.get(0)).collect();
-            let seen = due.len();
-            due.retain(|(_, id, _)| locked.contains(id));
-            self.lock_jobs(&mut due, now, limit);
-            self.dialect.is_locked |= due.len() < seen;
-        }
-        due.into_iter().map(|(head, id, kind)| (Micros::new(head), id as u64, kind as usize)).collect()
-    }
-
     /// Where a walk begins.
-    fn low(&self, walk: &Walk) -> i64 {
+    pub(super) fn low(&self, walk: &Walk) -> i64 {
         self.dialect.link.cursors.borrow().low(walk).unwrap_or(i64::MIN)
-    }
-
-    /// The runs of a handler among those of all members.
-    pub(super) fn count_runs(&mut self, kind: i64) -> u64 {
-        let (walk, sql) = (Walk::Counted(kind), SERVER.counted);
-        let long = self.dialect.link.cursors.borrow().long(&walk).to_vec();
-        let found = self.query(sql, &[&kind, &self.low(&walk), &long]);
-        let Some(row) = found.first() else { return 0 };
-        self.dialect.link.cursors.borrow_mut().found_runs(walk, runs(row, 1), row.get(3));
-        row.get::<_, i64>(0) as u64
-    }
-
-    /// What groups are settled by.
-    pub(super) fn find_facts(&mut self, ids: &[i64]) -> Vec<tokio_postgres::Row> {
-        let lows: Vec<i64> = ids.iter().map(|&id| self.low(&Walk::Group(id))).collect();
-        let ran: Vec<i64> = ids.iter().map(|&id| self.low(&Walk::Runs(id))).collect();
-        let (ties, long) = self.dialect.link.cursors.borrow().long_of(ids);
-        let rows = self.query(SERVER.facts, &[&ids, &lows, &ran, &ties, &long]);
-        let mut cursors = self.dialect.link.cursors.borrow_mut();
-        for row in &rows {
-            let (id, under_way) = (row.get(0), row.get(17));
-            cursors.found_runs(Walk::Runs(id), runs(row, 14), under_way);
-            cursors.found(&Walk::Group(id), row.get::<_, Option<i64>>(16).unwrap_or(i64::MAX), under_way);
-        }
-        drop(cursors);
-        rows
     }
 
     /// The due jobs of these groups, which are locked: those that are not due any more are left
     /// out.
-    fn lock_jobs(&mut self, due: &mut Vec<(i64, i64, i64)>, now: i64, limit: i64) {
+    pub(super) fn lock_jobs(&mut self, due: &mut Vec<(i64, i64, i64)>, now: i64, limit: i64) {
         let ids: Vec<i64> = due.iter().map(|&(_, id, _)| id).collect();
-        let facts = self.find_facts(&ids);
+        let facts = Server::facts(self, &ids);
         let head = |row: &tokio_postgres::Row| row.get::<_, Option<i64>>(7).filter(|&head| head <= now);
         let heads: HashMap<i64, i64> = facts.iter().filter_map(|row| Some((row.get(0), head(row)?))).collect();
         *due = due.iter().filter_map(|&(_, id, kind)| Some((*heads.get(&id)?, id, kind))).collect();
@@ -282,7 +206,7 @@ impl Work<'_> {
     }
 
     /// The first head of all members, those that are gone included.
-    fn find_first(&mut self, kinds: &[i64]) -> Option<Micros> {
+    pub(super) fn find_first(&mut self, kinds: &[i64]) -> Option<Micros> {
         let (of, members, lows) = self.dialect.link.cursors.borrow().heads();
         let sql = "SELECT kind, m.id, (SELECT head FROM heads WHERE handler = kind AND member = m.id AND head >= coalesce(low, 0) \
                    ORDER BY head LIMIT 1), (SELECT head FROM heads WHERE early AND handler = kind AND member = m.id AND head + 0 < low \
@@ -298,32 +222,5 @@ impl Work<'_> {
         }
         let head = |row: &tokio_postgres::Row| [row.get::<_, Option<i64>>(2), row.get(3)].into_iter().flatten().min();
         found.iter().filter_map(head).min().map(Micros::new)
-    }
-
-    pub(super) fn find_next(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
-        let again = self.dialect.is_locked.then(|| Micros::new(self.up.as_i64() + LOCKED_AGAIN));
-        if of.is_some() && !self.dialect.outlook.any_group {
-            return again;
-        }
-        self.flush();
-        let kinds: Vec<i64> = kinds.iter().map(|&kind| kind as i64).collect();
-        let Some((member, now)) = of else { return self.find_first(&kinds) };
-        let walks = kinds.iter().flat_map(|&kind| [0, member as i64].map(|member| (kind, member)));
-        let (kinds, members): (Vec<i64>, Vec<i64>) = walks.unzip();
-        let walks: Vec<Walk> = kinds.iter().zip(&members).map(|(&kind, &member)| Walk::Heads(kind, member)).collect();
-        let lows: Vec<i64> = walks.iter().map(|walk| self.low(walk)).collect();
-        let sql = "SELECT (SELECT head FROM heads WHERE handler = walk.handler AND member = walk.member AND head >= walk.low ORDER BY head LIMIT 1), \
-                   (SELECT head FROM heads WHERE handler = walk.handler AND member = walk.member AND head > $4 ORDER BY head LIMIT 1), \
-                   pg_snapshot_xmin(pg_current_snapshot())::text::bigint \
-                   FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS walk (handler, member, low, place) ORDER BY place";
-        let found = self.query(sql, &[&kinds, &members, &lows, &now.as_i64()]);
-        let mut cursors = self.dialect.link.cursors.borrow_mut();
-        for (walk, row) in walks.iter().zip(&found) {
-            cursors.found(walk, row.get::<_, Option<i64>>(0).unwrap_or(i64::MAX), row.get(2));
-        }
-        drop(cursors);
-        let first = found.iter().filter_map(|row| row.get::<_, Option<i64>>(1)).min().map(Micros::new);
-        self.dialect.next_bound = [first, again].into_iter().flatten().min();
-        self.dialect.next_bound
     }
 }

@@ -58,17 +58,11 @@ pub(super) fn migrate(link: &Link, settings: &Settings) -> Result<u64, Failure> 
     if encoding.first().is_none_or(|row| row.get::<_, &str>(0) != "UTF8") {
         return Err(Failure::new(Fault::Other, "the database must have the encoding UTF8"));
     }
-    let alone = |sql, params: &[Param<'_>]| link.ask(sql, params);
-    if find(settings, alone)?.version < VERSION {
+    if find(settings, |sql, params| link.ask(sql, params))?.version < VERSION {
         let limit = link.limit.replace(LONGEST_STEP);
         let done = upgrade_at_last(link, settings);
         link.limit.set(limit);
         done?;
-    }
-    let found = find(settings, alone)?;
-    if found.least > VERSION {
-        let fault = Fault::TooNew { found: found.version, known: VERSION };
-        return Err(Failure::new(fault, fault.to_string()));
     }
     let seed = link.ask("SELECT seed FROM store", &[])?;
     Ok(seed.first().map_or(0, |row| row.get::<_, i64>(0)) as u64)
@@ -116,6 +110,7 @@ fn upgrade(link: &Link, settings: &Settings) -> Result<(), Failure> {
     link.batch("COMMIT")
 }
 
+/// The version of the tables. Fails if this crate's nodes may not use them.
 pub(super) fn find(
     settings: &Settings,
     ask: impl Fn(&'static str, &[Param<'_>]) -> Result<Vec<tokio_postgres::Row>, Failure>,
@@ -131,5 +126,10 @@ pub(super) fn find(
         number.ok_or_else(|| Failure::new(Fault::Other, "the schema has a table `store` that is not of a scheduler"))
     };
     let version = |column: usize| number(column).map(|number| u32::try_from(number).unwrap_or(u32::MAX));
-    Ok(Found { version: version(0)?, least: version(1)? })
+    let found = Found { version: version(0)?, least: version(1)? };
+    if found.least > VERSION {
+        let fault = Fault::TooNew { found: found.version, known: VERSION };
+        return Err(Failure::new(fault, fault.to_string()));
+    }
+    Ok(found)
 }

@@ -70,10 +70,6 @@ impl PostgresReader {
         if found.version == 0 {
             return Err(Failure::new(Fault::Other, "the database has no tables of a scheduler"));
         }
-        if found.least > schema::VERSION {
-            let fault = Fault::TooNew { found: found.version, known: schema::VERSION };
-            return Err(Failure::new(fault, fault.to_string()));
-        }
         if found.version < schema::VERSION {
             let reason = "the tables are of an older version: a node of this version brings them up to date";
             return Err(Failure::new(Fault::Other, reason));

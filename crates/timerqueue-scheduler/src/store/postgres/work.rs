@@ -16,9 +16,10 @@ use std::time::Duration;
 use tokio_postgres::types::{ToSql, Type};
 
 pub(super) use self::trips::{Asked, Committed};
-use super::error::Failure;
+use super::cursor::Walk;
+use super::error::{Failure, Remedy};
 use super::link::Link;
-use super::members::Outlook;
+use super::members::{Outlook, runs};
 use super::params::{Param, Typed};
 use super::reader;
 use super::rows::{self, with_columns};
@@ -26,8 +27,8 @@ use super::sleepers::Woken;
 use crate::store::columns::Read;
 use crate::store::rules::{Claims, Row};
 use crate::store::sql::looks::Look;
-use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Index, Texts, Value, Which, values};
-use crate::store::{Claim, ClaimedJob, Entry, Finished, JobId, JobInfo, Micros, Query, State};
+use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Index, SERVER, Texts, Value, values};
+use crate::store::{Claim, ClaimedJob, Entry, Fault, Finished, JobId, JobInfo, Micros, Query, State};
 
 /// How soon to look again for a due row that another transaction has locked.
 pub(super) const LOCKED_AGAIN: i64 = 20_000;
@@ -150,6 +151,8 @@ impl Dialect for Server<'_> {
     type Before = ();
 
     const TEXTS: Texts = sql::SERVER;
+    const BY_ID: &'static str = with_columns!("SELECT ", " FROM jobs WHERE id = $1 FOR UPDATE");
+    const BY_KEY: &'static str = with_columns!("SELECT ", " FROM jobs WHERE key = $1 AND holds_key FOR UPDATE");
     const LOCKS: bool = true;
 
     fn ask(&mut self, sql: &'static str, values: &[Value<'_>]) -> Result<Vec<tokio_postgres::Row>, Failure> {
@@ -157,14 +160,8 @@ impl Dialect for Server<'_> {
         self.link.query(sql, &params(values))
     }
 
-    fn read(&mut self, which: Which<'_>) -> Result<Vec<Read>, Failure> {
-        let found = match which {
-            Which::Id(id) => self.ask(with_columns!("SELECT ", " FROM jobs WHERE id = $1 FOR UPDATE"), values![id]),
-            Which::Key(key) => {
-                self.ask(with_columns!("SELECT ", " FROM jobs WHERE key = $1 AND holds_key FOR UPDATE"), values![key])
-            }
-        };
-        Ok(found?.iter().map(rows::read).collect())
+    fn read(&mut self, sql: &'static str, of: Value<'_>) -> Result<Vec<Read>, Failure> {
+        Ok(self.ask(sql, &[of])?.iter().map(rows::read).collect())
     }
 
     fn write(&mut self, changed: &Changed<'_, ()>) -> Result<(), Failure> {
@@ -226,18 +223,45 @@ impl Dialect for Server<'_> {
         work.dialect.outlook.member.map(|member| member as u64)
     }
 
+    /// Locks groups whose jobs have changed.
     fn lock_groups(work: &mut Work<'_>, ids: &[i64]) {
-        work.lock(ids);
+        let sql = "SELECT id FROM affinities WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE";
+        let locked = work.ask(sql, values![ids]);
+        let is_there = |id: u64| locked.iter().any(|row| row.count(0) == id);
+        if !work.has_failed() && work.groups.found.values().any(|&id| ids.contains(&(id as i64)) && !is_there(id)) {
+            // Idle for long, and forgotten since this transaction has found it.
+            work.fail(Failure { fault: Fault::Locked, reason: "a group has gone".into(), remedy: Remedy::Again });
+        }
     }
 
+    /// The runs of a handler among those of all members.
     fn counted(work: &mut Work<'_>, kind: usize) -> u64 {
-        work.count_runs(kind as i64)
+        let kind = kind as i64;
+        let (walk, sql) = (Walk::Counted(kind), SERVER.counted);
+        let long = work.dialect.link.cursors.borrow().long(&walk).to_vec();
+        let found = work.query(sql, &[&kind, &work.low(&walk), &long]);
+        let Some(row) = found.first() else { return 0 };
+        work.dialect.link.cursors.borrow_mut().found_runs(walk, runs(row, 1), row.get(3));
+        row.get::<_, i64>(0) as u64
     }
 
+    /// What groups are settled by.
     fn facts(work: &mut Work<'_>, ids: &[i64]) -> Vec<tokio_postgres::Row> {
-        work.find_facts(ids)
+        let lows: Vec<i64> = ids.iter().map(|&id| work.low(&Walk::Group(id))).collect();
+        let ran: Vec<i64> = ids.iter().map(|&id| work.low(&Walk::Runs(id))).collect();
+        let (ties, long) = work.dialect.link.cursors.borrow().long_of(ids);
+        let rows = work.query(SERVER.facts, &[&ids, &lows, &ran, &ties, &long]);
+        let mut cursors = work.dialect.link.cursors.borrow_mut();
+        for row in &rows {
+            let (id, under_way) = (row.get(0), row.get(17));
+            cursors.found_runs(Walk::Runs(id), runs(row, 14), under_way);
+            cursors.found(&Walk::Group(id), row.get::<_, Option<i64>>(16).unwrap_or(i64::MAX), under_way);
+        }
+        drop(cursors);
+        rows
     }
 
+    /// Due groups. Those of a member are locked, with their due jobs.
     fn due_groups(
         work: &mut Work<'_>,
         kinds: &[usize],
@@ -245,11 +269,61 @@ impl Dialect for Server<'_> {
         now: Micros,
         at_most: usize,
     ) -> Vec<(Micros, u64, usize)> {
-        work.find_due(kinds, member, now, at_most)
+        if !work.dialect.outlook.any_group {
+            return Vec::new();
+        }
+        work.flush();
+        let (kinds, of, now) = (kinds.iter().map(|&kind| kind as i64).collect::<Vec<_>>(), member as i64, now.as_i64());
+        let limit = i64::try_from(at_most).unwrap_or(i64::MAX);
+        let lows: Vec<i64> = kinds.iter().map(|&kind| work.low(&Walk::Heads(kind, of))).collect();
+        let seen = "SELECT due.head, due.id, walk.handler FROM unnest($1::bigint[], $5::bigint[]) AS walk (handler, low) CROSS JOIN LATERAL \
+                    ((SELECT head, id FROM heads WHERE handler = walk.handler AND member = $2 AND head BETWEEN walk.low AND $3 \
+                    ORDER BY head, id LIMIT $4) UNION ALL (SELECT head, id FROM heads WHERE early AND handler = walk.handler \
+                    AND member = $2 AND head + 0 < least(walk.low, $3 + 1) ORDER BY head + 0, id LIMIT $4)) AS due ORDER BY 1, 2 LIMIT $4";
+        let due = work.query(seen, &[&kinds, &of, &now, &limit, &lows]);
+        let mut due: Vec<(i64, i64, i64)> = due.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
+        if member != 0 && !due.is_empty() {
+            // While this transaction lasts, no other node marks the member dead.
+            if work.query("SELECT id FROM members WHERE id = $1 AND NOT dead FOR KEY SHARE", &[&of]).is_empty() {
+                work.dialect.is_locked = true;
+                return Vec::new();
+            }
+            let ids: Vec<i64> = due.iter().map(|&(_, id, _)| id).collect();
+            let locked = "SELECT id FROM affinities WHERE id = ANY($1::bigint[]) AND member = $2 ORDER BY id FOR UPDATE SKIP LOCKED";
+            let locked: Vec<i64> = work.query(locked, &[&ids, &of]).iter().map(|row| row.get(0)).collect();
+            let seen = due.len();
+            due.retain(|(_, id, _)| locked.contains(id));
+            work.lock_jobs(&mut due, now, limit);
+            work.dialect.is_locked |= due.len() < seen;
+        }
+        due.into_iter().map(|(head, id, kind)| (Micros::new(head), id as u64, kind as usize)).collect()
     }
 
     fn next_group(work: &mut Work<'_>, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
-        work.find_next(kinds, of)
+        let again = work.dialect.is_locked.then(|| Micros::new(work.up.as_i64() + LOCKED_AGAIN));
+        if of.is_some() && !work.dialect.outlook.any_group {
+            return again;
+        }
+        work.flush();
+        let kinds: Vec<i64> = kinds.iter().map(|&kind| kind as i64).collect();
+        let Some((member, now)) = of else { return work.find_first(&kinds) };
+        let walks = kinds.iter().flat_map(|&kind| [0, member as i64].map(|member| (kind, member)));
+        let (kinds, members): (Vec<i64>, Vec<i64>) = walks.unzip();
+        let walks: Vec<Walk> = kinds.iter().zip(&members).map(|(&kind, &member)| Walk::Heads(kind, member)).collect();
+        let lows: Vec<i64> = walks.iter().map(|walk| work.low(walk)).collect();
+        let sql = "SELECT (SELECT head FROM heads WHERE handler = walk.handler AND member = walk.member AND head >= walk.low ORDER BY head LIMIT 1), \
+                   (SELECT head FROM heads WHERE handler = walk.handler AND member = walk.member AND head > $4 ORDER BY head LIMIT 1), \
+                   pg_snapshot_xmin(pg_current_snapshot())::text::bigint \
+                   FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS walk (handler, member, low, place) ORDER BY place";
+        let found = work.query(sql, &[&kinds, &members, &lows, &now.as_i64()]);
+        let mut cursors = work.dialect.link.cursors.borrow_mut();
+        for (walk, row) in walks.iter().zip(&found) {
+            cursors.found(walk, row.get::<_, Option<i64>>(0).unwrap_or(i64::MAX), row.get(2));
+        }
+        drop(cursors);
+        let first = found.iter().filter_map(|row| row.get::<_, Option<i64>>(1)).min().map(Micros::new);
+        work.dialect.next_bound = [first, again].into_iter().flatten().min();
+        work.dialect.next_bound
     }
 
     fn any_gone(work: &mut Work<'_>) -> bool {

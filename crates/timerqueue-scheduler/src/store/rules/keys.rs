@@ -150,7 +150,7 @@ pub(crate) trait Changes: Rows + Sized {
             let recurring = row.recurring.as_deref().filter(|recurring| !recurring.ending)?;
             let is_same = row.kind == kind && row.payload == new.payload && tie(row) == new.group;
             let is_same = is_same && (row.priority, row.expires, row.terms) == (priority, expires, terms);
-            Some((is_same, *recurring.recurrence == *recurrence))
+            Some((is_same, recurring.recurrence == *recurrence))
         });
         let Some((is_same, recurs_same)) = compared.filter(|same| new.clash == Clash::Update || *same == (true, true))
         else {
@@ -380,7 +380,7 @@ impl Recurring {
         let awaited = next.filter(|_| !recurrence.schedule.is_fixed_delay());
         let last_nominal = awaited.map(|next| Micros::new(next.nominal.min(now).as_i64() - 1));
         Box::new(Self {
-            recurrence,
+            recurrence: *recurrence,
             version: 0,
             next,
             look: next.is_none().then_some(now),

@@ -287,8 +287,8 @@ pub(crate) struct Failures {
 /// Its form is stored, in the order of the fields.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Recurring {
-    #[serde(flatten, with = "stored::recurrence")]
-    pub(crate) recurrence: Box<Recurrence>,
+    #[serde(flatten, with = "stored::StoredRecurrence")]
+    pub(crate) recurrence: Recurrence,
     /// Counts the changes of `next`.
     pub(crate) version: u64,
     /// The awaited occurrence.
@@ -461,7 +461,7 @@ impl Row {
             error: self.error.clone(),
             last: self.last.clone(),
             failures: self.failures.as_ref().map(|failures| failures.attempts.clone()).unwrap_or_default(),
-            recurrence: recurring.map(|recurring| recurring.recurrence.clone()),
+            recurrence: recurring.map(|recurring| Box::new(recurring.recurrence.clone())),
             looks: recurring.is_some_and(|recurring| recurring.look.is_some() && !recurring.ending),
             after: recurring.and_then(|recurring| recurring.last_nominal).map(Micros::to_system),
             tally: recurring.map(|recurring| recurring.tally).unwrap_or_default(),

@@ -84,7 +84,7 @@ pub(crate) trait Runs: Rows + Sized {
             Some(ClaimedSchedule {
                 id,
                 version: recurring.version,
-                recurrence: recurring.recurrence.clone(),
+                recurrence: Box::new(recurring.recurrence.clone()),
                 next: recurring.next,
                 last: recurring.last_nominal,
                 reached: recurring.reached,

@@ -35,19 +35,3 @@ pub(crate) struct StoredRecurrence {
     grace: Option<Duration>,
     overlap: Overlap,
 }
-
-/// The boxed form of it.
-pub(crate) mod recurrence {
-    use serde::{Deserializer, Serializer};
-
-    use crate::store::Recurrence;
-    use crate::store::rules::stored::StoredRecurrence;
-
-    pub(crate) fn serialize<S: Serializer>(recurrence: &Recurrence, to: S) -> Result<S::Ok, S::Error> {
-        StoredRecurrence::serialize(recurrence, to)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Box<Recurrence>, D::Error> {
-        StoredRecurrence::deserialize(from).map(Box::new)
-    }
-}

@@ -182,14 +182,6 @@ impl Handlers {
     }
 }
 
-/// Which rows of jobs are read.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Which<'w> {
-    Id(JobId),
-    /// The one that holds the key.
-    Key(&'w str),
-}
-
 /// In what the databases differ.
 pub(super) trait Dialect: Sized {
     type Failure;
@@ -198,13 +190,16 @@ pub(super) trait Dialect: Sized {
     type Before;
 
     const TEXTS: Texts;
+    /// The row with a number, and the one that holds a key.
+    const BY_ID: &'static str;
+    const BY_KEY: &'static str;
     /// Other transactions are under way at the same time.
     const LOCKS: bool;
 
     /// Runs a statement.
     fn ask(&mut self, sql: &'static str, values: &[Value<'_>]) -> Result<Vec<Self::Answer>, Self::Failure>;
-    /// Reads rows of jobs, and locks them.
-    fn read(&mut self, which: Which<'_>) -> Result<Vec<Read>, Self::Failure>;
+    /// Reads rows of jobs, and locks them: by one of these statements.
+    fn read(&mut self, sql: &'static str, of: Value<'_>) -> Result<Vec<Read>, Self::Failure>;
     /// Writes rows of jobs, in the order of [`Changed`].
     fn write(&mut self, changed: &Changed<'_, Self::Before>) -> Result<(), Self::Failure>;
     fn before(row: &Row) -> Self::Before;

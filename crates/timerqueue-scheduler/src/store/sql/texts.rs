@@ -84,20 +84,6 @@ spellings! { $
     minutes: "timerqueue_minutes" | "minutes",
     finished: "timerqueue_finished" | "finished",
     links: "timerqueue_links" | "links",
-    finished_over: "DELETE FROM timerqueue_finished WHERE id IN (SELECT id FROM timerqueue_finished WHERE keep_until <= $1 \
-         ORDER BY keep_until LIMIT $2)" |
-        "WITH gone AS (DELETE FROM finished WHERE id = ANY(ARRAY(SELECT id FROM finished WHERE keep_until BETWEEN $3 AND $1 \
-         ORDER BY keep_until LIMIT $2 FOR UPDATE SKIP LOCKED))) \
-         SELECT (SELECT keep_until FROM finished WHERE keep_until BETWEEN $3 AND $1 ORDER BY keep_until LIMIT 1), \
-         pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
-    finished_surplus: "DELETE FROM timerqueue_finished WHERE id IN (SELECT id FROM timerqueue_finished WHERE handler = $1 AND seq <= \
-         (SELECT seq FROM timerqueue_finished WHERE handler = $1 ORDER BY seq DESC LIMIT 1 OFFSET $2) ORDER BY seq LIMIT $3) \
-         AND key_until <= $4" |
-        "WITH gone AS (DELETE FROM finished WHERE key_until <= $4 AND id = ANY(ARRAY(SELECT id FROM finished WHERE handler = $1 \
-         AND seq BETWEEN $5 AND (SELECT seq FROM finished WHERE handler = $1 ORDER BY seq DESC LIMIT 1 OFFSET $2) \
-         ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED))) \
-         SELECT seq, pg_snapshot_xmin(pg_current_snapshot())::text::bigint, clock() FROM finished WHERE handler = $1 AND seq >= $5 \
-         ORDER BY seq LIMIT 1",
     put_finished: "INSERT OR REPLACE INTO timerqueue_finished" | "INSERT INTO finished",
     // A number that a past has given which a copy has taken the place of.
     once: "" | " ON CONFLICT (id) DO NOTHING",
@@ -110,43 +96,6 @@ spellings! { $
     key_begins: "substr(one.key, 1, length($2)) = $2" | "starts_with(one.key, $2)",
     // A file has no locks of rows: its writers come one after another.
     lock: "" | " FOR UPDATE",
-    // On a server walks have begins. Of runs, the first ones come along: one more than the cursor
-    // passes by (`LONG`). Those below it are found by their numbers first: with the other
-    // conditions, the server would read the index of all jobs of groups.
-    counted: "SELECT count(*) FROM timerqueue_jobs WHERE handler = $1 AND state = 2 AND counted = 1" |
-        "SELECT count(*), (array_agg(id ORDER BY begun, id))[:17], (array_agg(begun ORDER BY begun, id))[:17], \
-         pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM ( \
-         (SELECT id, begun FROM jobs WHERE handler = $1 AND state + 0 = 2 AND counted AND begun >= $2 ORDER BY begun) UNION ALL \
-         SELECT id, begun FROM (SELECT * FROM jobs WHERE id = ANY($3::bigint[]) OFFSET 0) AS long \
-         WHERE handler = $1 AND state = 2 AND counted AND begun < $2) AS run",
-    // On a server heads and idle times stand in a table of their own, and a walk has a begin.
-    settle: "UPDATE timerqueue_affinities SET head = $1, idle = CASE WHEN $2 THEN NULL ELSE coalesce(idle, $3) END WHERE id = $4" |
-        "SELECT set_head($4, $1, $2, $3)",
-    facts: "SELECT a.id, handler, affinity, member, next, version, most, head, \
-         (SELECT count(*) FROM timerqueue_jobs j WHERE j.affinity_id = a.id AND j.state = 2), \
-         (SELECT min(j.apart) FROM timerqueue_jobs j WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart IS NOT NULL), \
-         EXISTS (SELECT 1 FROM timerqueue_jobs j WHERE j.affinity_id = a.id), \
-         EXISTS (SELECT 1 FROM timerqueue_members m WHERE m.id = a.member AND m.dead = 0), \
-         EXISTS (SELECT 1 FROM timerqueue_members m WHERE m.id = a.next AND m.dead = 0), idle IS NOT NULL \
-         FROM timerqueue_affinities a WHERE a.id IN (SELECT value FROM json_each($1))" |
-        "SELECT a.id, a.handler, a.affinity, a.member, a.next, a.version, a.most, filed.head, runs.number, waiting.first, \
-         CASE WHEN waiting.first IS NOT NULL OR runs.number > 0 THEN true ELSE EXISTS (SELECT FROM jobs j \
-         WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart IS NULL) OR EXISTS (SELECT FROM jobs j \
-         WHERE j.affinity_id = a.id AND j.state = 1) OR EXISTS (SELECT FROM jobs j WHERE j.affinity_id = a.id AND j.state > 2) END, \
-         EXISTS (SELECT FROM members m WHERE m.id = a.member AND NOT (m.dead OR m.leaving)), \
-         EXISTS (SELECT FROM members m WHERE m.id = a.next AND NOT (m.dead OR m.leaving)), filed.idle IS NOT NULL, \
-         runs.ids, runs.begins, waiting.later, pg_snapshot_xmin(pg_current_snapshot())::text::bigint \
-         FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS walk (id, low, ran) JOIN affinities a ON a.id = walk.id \
-         LEFT JOIN LATERAL (SELECT head, idle FROM heads h WHERE h.id = walk.id ORDER BY h.stamp DESC LIMIT 1) AS filed ON true \
-         CROSS JOIN LATERAL (SELECT count(*) AS number, (array_agg(id ORDER BY begun, id))[:17] AS ids, \
-         (array_agg(begun ORDER BY begun, id))[:17] AS begins FROM ((SELECT j.id, j.begun FROM jobs j \
-         WHERE j.affinity_id = walk.id AND j.state + 0 = 2 AND j.begun >= walk.ran ORDER BY j.begun) UNION ALL \
-         SELECT j.id, j.begun FROM (SELECT * FROM jobs WHERE id = ANY(ARRAY(SELECT long.run FROM unnest($4::bigint[], $5::bigint[]) \
-         AS long (tie, run) WHERE long.tie = walk.id)) OFFSET 0) AS j WHERE j.affinity_id = walk.id AND j.state = 2 AND j.begun < walk.ran) AS run) AS runs \
-         CROSS JOIN LATERAL (SELECT least(later, early) AS first, later FROM (SELECT \
-         (SELECT apart FROM jobs j WHERE j.affinity_id = walk.id AND j.state = 0 AND j.apart >= walk.low ORDER BY j.apart LIMIT 1) AS later, \
-         (SELECT apart FROM jobs j WHERE j.early AND j.affinity_id = walk.id AND j.apart < walk.low \
-         ORDER BY j.apart LIMIT 1) AS early) AS two) AS waiting",
     lock_but_for_references: "" | " FOR NO KEY UPDATE",
     skip: "" | " FOR UPDATE SKIP LOCKED",
     // Transactions meet in the same order.
@@ -164,41 +113,6 @@ spellings! { $
     gone: "dead" | "(dead OR leaving)",
     is_there: "dead = 0" | "NOT (dead OR leaving)",
     until: "NULL" | "until",
-    counts: "SELECT handler.name, handler.paused, (SELECT min(first) FROM (SELECT min(wake) AS first FROM timerqueue_jobs AS job \
-         WHERE job.handler = handler.id AND job.recurs = 0 AND job.wake IS NOT NULL UNION ALL SELECT min(head) FROM timerqueue_affinities AS one \
-         WHERE one.handler = handler.id AND head IS NOT NULL UNION ALL SELECT (SELECT min(apart) FROM timerqueue_jobs AS job \
-         WHERE job.handler = handler.id AND job.priority = one.value AND job.priority <> 0 AND job.state = 0 AND job.affinity_id IS NULL \
-         AND job.apart IS NOT NULL) FROM json_each('[-9,-8,-7,-6,-5,-4,-3,-2,-1,1,2,3,4,5,6,7,8,9]') AS one WHERE handler.priorities <> 0)), waiting, queued, running, dead, recurring, (SELECT count(*) FROM (SELECT 1 FROM timerqueue_jobs AS job \
-         WHERE job.handler = handler.id AND job.state = 0 AND job.error IS NOT NULL LIMIT $1)), NULL, 0, 0, $1, NULL FROM timerqueue_handlers AS handler ORDER BY handler.name" |
-        "WITH few AS (SELECT handler, count(*) FILTER (WHERE state = 1) AS queued, count(*) FILTER (WHERE state = 3) AS dead, \
-         count(*) FILTER (WHERE state = 4) AS recurring, count(*) FILTER (WHERE state = 0) AS failing FROM ( \
-         (SELECT handler, state FROM jobs WHERE state = 1 LIMIT $1) UNION ALL (SELECT handler, state FROM jobs WHERE state = 3 LIMIT $1) \
-         UNION ALL (SELECT handler, state FROM jobs WHERE state = 4 LIMIT $1) \
-         UNION ALL (SELECT handler, state FROM jobs WHERE state = 0 AND error IS NOT NULL LIMIT $1)) AS part GROUP BY handler), \
-         running AS (SELECT handler, count(*) AS n FROM (SELECT handler FROM jobs WHERE state = 2 LIMIT $1) AS part GROUP BY handler), \
-         apart AS (SELECT handler, count(*) AS n FROM (SELECT handler FROM jobs WHERE state = 0 AND apart IS NOT NULL LIMIT $1) AS part \
-         GROUP BY handler), \
-         rest AS (SELECT handler, count(*) AS walked, count(*) FILTER (WHERE wake IS NULL AND apart IS NULL) AS n FROM (SELECT handler, wake, apart \
-         FROM jobs WHERE state = 0 AND coalesce(wake, apart) IS DISTINCT FROM due LIMIT $1) AS part GROUP BY handler), \
-         most AS (SELECT greatest($1 / greatest((SELECT count(*) FROM handlers), 1), least($1, 1000)) AS n) \
-         SELECT h.name, h.paused, least((SELECT min(wake) FROM jobs WHERE handler = h.id AND NOT recurs AND state = 0), \
-         (SELECT min(head) FROM heads AS one WHERE one.handler = h.id AND head IS NOT NULL), \
-         (SELECT min(first.apart) FROM priorities_of(h.id) AS p (priority) CROSS JOIN LATERAL (SELECT j.apart FROM jobs j \
-         WHERE j.handler = h.id AND j.priority = p.priority AND j.priority <> 0 AND j.state = 0 AND j.affinity_id IS NULL \
-         AND j.apart IS NOT NULL ORDER BY j.apart LIMIT 1) AS first)), \
-         plain.n + coalesce(apart.n, 0) + coalesce(rest.n, 0), coalesce(few.queued, 0), coalesce(running.n, 0), coalesce(few.dead, 0), \
-         coalesce(few.recurring, 0), coalesce(few.failing, 0), clock(), \
-         plain.n, greatest(coalesce(apart.n, 0), coalesce(rest.walked, 0)), most.n, CASE WHEN plain.n >= most.n THEN about(h.id) END \
-         FROM handlers AS h CROSS JOIN most \
-         CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM jobs WHERE handler = h.id AND NOT recurs AND wake IS NOT NULL \
-         LIMIT most.n) AS part) AS plain LEFT JOIN few ON few.handler = h.id \
-         LEFT JOIN running ON running.handler = h.id LEFT JOIN apart ON apart.handler = h.id \
-         LEFT JOIN rest ON rest.handler = h.id ORDER BY h.name",
-    ahead: "SELECT count(*) FROM timerqueue_jobs WHERE earliest > $1 AND state = 4 AND json_valid(recurring) \
-         AND coalesce(json_extract(recurring, '$.schedule.every'), json_extract(recurring, '$.schedule.fixed_delay')) IS NULL \
-         AND json_extract(recurring, '$.last_nominal') > $2" |
-        "SELECT count(*) FROM jobs WHERE earliest > $1 AND state = 4 AND recurring !~ '\"schedule\": ?[{]\"(every|fixed_delay)\"' \
-         AND substring(recurring FROM '\"last_nominal\": ?([0-9]{1,18})')::bigint > $2",
     // A job for people: its columns, the node that runs it, and its handler.
     infos: (joined!([
         "SELECT ",
@@ -226,39 +140,7 @@ spellings! { $
          ORDER BY job.id LIMIT $3" |
         "job.id = ANY(ARRAY(SELECT j.id FROM jobs j WHERE j.handler = (SELECT id FROM handlers WHERE name = $1) AND j.recurs \
          AND j.wake IS NOT NULL AND j.id > $2 AND j.recurring ~ '\"zone\": ?\"' ORDER BY j.id + 0 LIMIT $3)) ORDER BY job.id",
-    soonest: (places!(file "due", "job.wake", "job.handler = $1 AND job.recurs = 0 AND job.state = 0 AND job.wake = job.due")) |
-        "SELECT near.wake, near.id FROM handlers AS h CROSS JOIN LATERAL (SELECT job.wake, job.id \
-         FROM jobs AS job WHERE job.handler = h.id AND NOT job.recurs AND job.wake IS NOT NULL AND job.state = 0 \
-         AND job.wake = job.due AND ($2::text IS NULL OR starts_with(job.key, $2)) \
-         AND (job.wake, job.id) > ($3::bigint, $4::bigint) ORDER BY job.wake, job.id LIMIT $5) AS near \
-         WHERE $1::text IS NULL OR h.name = $1 ORDER BY 1, 2 LIMIT $5",
-    soonest_apart:
-        (places!(file "apart_due", "job.apart", "job.state = 0 AND job.apart IS NOT NULL AND job.apart = job.due")) |
-        (places!(server "job.apart", "job.state = 0 AND job.apart IS NOT NULL AND job.apart = job.due")),
-    soonest_rest: (places!(file "unlooked", "job.due", "job.state = 0 AND coalesce(job.wake, job.apart) IS NOT job.due")) |
-        (places!(server "job.due", "job.state = 0 AND coalesce(job.wake, job.apart) IS DISTINCT FROM job.due")),
-    soonest_failing: (places!(file "failing_list", "job.due", "job.state = 0 AND job.error IS NOT NULL")) |
-        (places!(server "job.due", "job.state = 0 AND job.error IS NOT NULL")),
-    soonest_queued: (places!(file "queued_list", "job.due", "job.state = 1")) | (places!(server "job.due", "job.state = 1")),
-    soonest_running: (places!(file "held", "job.due", "job.process IS NOT NULL AND job.state = 2")) |
-        (places!(server "job.due", "job.state = 2")),
-    // Each place is a number of a row, so an index of a constant has its rows in their order.
-    soonest_dead: "SELECT 9223372036854775807, job.id FROM timerqueue_jobs AS job INDEXED BY timerqueue_dead_list WHERE job.state = 3 \
-         AND ($1 IS NULL OR job.handler = $1) AND ($2 IS NULL OR substr(job.key, 1, length($2)) = $2) \
-         AND ($3 < 9223372036854775807 OR job.id > $4) AND ?6 = 9223372036854775807 ORDER BY job.id LIMIT ?5" |
-        (places!(server "9223372036854775807", "job.state = 3")),
-    // A text that is no JSON has no occurrence.
-    soonest_recurring: (places!(
-        file "recurring",
-        "coalesce(CASE WHEN json_valid(job.recurring) THEN json_extract(job.recurring, '$.next[1]') END, 9223372036854775807)",
-        "job.state = 4"
-    )) | (places!(
-        server next_due!(),
-        "job.state = 4"
-    )),
     waiting: "waiting" | "1",
-    is_held: "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'timerqueue_hold'" |
-        "SELECT 1 WHERE to_regclass('hold') IS NOT NULL",
     hold: "timerqueue_hold" | "hold",
     last_id: "last_id FROM timerqueue_store" | "CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM ids",
     // Each writer of a server adds to rows under its name: no node waits for another's commit.
@@ -270,17 +152,24 @@ spellings! { $
     as_number: "" | "::bigint",
 }
 
+/// A statement: of pieces, or what file and server have each.
+macro_rules! text {
+    ($of:tt [$($piece:tt)+]) => { joined!([$(spelled!($of $piece)),+]) };
+    (file $file:tt | $server:tt) => { $file };
+    (server $file:tt | $server:tt) => { $server };
+}
+
 macro_rules! texts {
-    ($($(#[$doc:meta])* $name:ident: [$($piece:tt)+],)+) => {
+    ($($(#[$doc:meta])* $name:ident: $file:tt $(| $server:tt)?,)+) => {
         /// Statements, by their names.
         pub(in crate::store) struct Texts {
             $($(#[$doc])* pub(in crate::store) $name: &'static str,)+
         }
 
         #[cfg(feature = "sqlite")]
-        pub(in crate::store) const FILE: Texts = Texts { $($name: joined!([$(spelled!(file $piece)),+]),)+ };
+        pub(in crate::store) const FILE: Texts = Texts { $($name: text!(file $file $(| $server)?),)+ };
         #[cfg(feature = "postgres")]
-        pub(in crate::store) const SERVER: Texts = Texts { $($name: joined!([$(spelled!(server $piece)),+]),)+ };
+        pub(in crate::store) const SERVER: Texts = Texts { $($name: text!(server $file $(| $server)?),)+ };
     };
 }
 
@@ -308,9 +197,21 @@ texts! {
     ],
     /// Removes done jobs whose time is over. On a server a walk has a begin, and the answer is what
     /// sets the cursor; so with those of the next one.
-    finished_over: [finished_over],
+    finished_over: "DELETE FROM timerqueue_finished WHERE id IN (SELECT id FROM timerqueue_finished WHERE keep_until <= $1 \
+         ORDER BY keep_until LIMIT $2)" |
+        "WITH gone AS (DELETE FROM finished WHERE id = ANY(ARRAY(SELECT id FROM finished WHERE keep_until BETWEEN $3 AND $1 \
+         ORDER BY keep_until LIMIT $2 FOR UPDATE SKIP LOCKED))) \
+         SELECT (SELECT keep_until FROM finished WHERE keep_until BETWEEN $3 AND $1 ORDER BY keep_until LIMIT 1), \
+         pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
     /// Removes done jobs of a handler beyond the most, from among the oldest ones.
-    finished_surplus: [finished_surplus],
+    finished_surplus: "DELETE FROM timerqueue_finished WHERE id IN (SELECT id FROM timerqueue_finished WHERE handler = $1 AND seq <= \
+         (SELECT seq FROM timerqueue_finished WHERE handler = $1 ORDER BY seq DESC LIMIT 1 OFFSET $2) ORDER BY seq LIMIT $3) \
+         AND key_until <= $4" |
+        "WITH gone AS (DELETE FROM finished WHERE key_until <= $4 AND id = ANY(ARRAY(SELECT id FROM finished WHERE handler = $1 \
+         AND seq BETWEEN $5 AND (SELECT seq FROM finished WHERE handler = $1 ORDER BY seq DESC LIMIT 1 OFFSET $2) \
+         ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED))) \
+         SELECT seq, pg_snapshot_xmin(pg_current_snapshot())::text::bigint, clock() FROM finished WHERE handler = $1 AND seq >= $5 \
+         ORDER BY seq LIMIT 1",
     /// Done jobs behind a number, the last ones first, and the first ones first.
     done_last: [done " one.seq < $1 AND (" any_key " OR " key_begins ") ORDER BY one.seq DESC LIMIT $3"],
     done_first: [done " one.seq > $1 AND (" any_key " OR " key_begins ") ORDER BY one.seq LIMIT $3"],
@@ -334,7 +235,15 @@ texts! {
     /// How many links a predecessor has, and the links of a follower.
     followers: ["SELECT count(*) FROM " links " WHERE predecessor = $1"],
     predecessors: ["SELECT predecessor, key, ended FROM " links " WHERE follower = $1 ORDER BY predecessor"],
-    counted: [counted],
+    // On a server walks have begins. Of runs, the first ones come along: one more than the cursor
+    // passes by (`LONG`). Those below it are found by their numbers first: with the other
+    // conditions, the server would read the index of all jobs of groups.
+    counted: "SELECT count(*) FROM timerqueue_jobs WHERE handler = $1 AND state = 2 AND counted = 1" |
+        "SELECT count(*), (array_agg(id ORDER BY begun, id))[:17], (array_agg(begun ORDER BY begun, id))[:17], \
+         pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM ( \
+         (SELECT id, begun FROM jobs WHERE handler = $1 AND state + 0 = 2 AND counted AND begun >= $2 ORDER BY begun) UNION ALL \
+         SELECT id, begun FROM (SELECT * FROM jobs WHERE id = ANY($3::bigint[]) OFFSET 0) AS long \
+         WHERE handler = $1 AND state = 2 AND counted AND begun < $2) AS run",
     handler: ["INSERT INTO " handlers " (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id, paused"],
     pause: ["UPDATE " handlers " SET paused = $1 WHERE id = $2"],
     /// Claims of a limited handler come one after another.
@@ -352,9 +261,35 @@ texts! {
     /// What a group is settled by: its head as it stands, its runs, its first wake instant, whether
     /// it has a job, whether its member and the next one live, and whether it has stood without
     /// jobs.
-    facts: [facts],
+    facts: "SELECT a.id, handler, affinity, member, next, version, most, head, \
+         (SELECT count(*) FROM timerqueue_jobs j WHERE j.affinity_id = a.id AND j.state = 2), \
+         (SELECT min(j.apart) FROM timerqueue_jobs j WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart IS NOT NULL), \
+         EXISTS (SELECT 1 FROM timerqueue_jobs j WHERE j.affinity_id = a.id), \
+         EXISTS (SELECT 1 FROM timerqueue_members m WHERE m.id = a.member AND m.dead = 0), \
+         EXISTS (SELECT 1 FROM timerqueue_members m WHERE m.id = a.next AND m.dead = 0), idle IS NOT NULL \
+         FROM timerqueue_affinities a WHERE a.id IN (SELECT value FROM json_each($1))" |
+        "SELECT a.id, a.handler, a.affinity, a.member, a.next, a.version, a.most, filed.head, runs.number, waiting.first, \
+         CASE WHEN waiting.first IS NOT NULL OR runs.number > 0 THEN true ELSE EXISTS (SELECT FROM jobs j \
+         WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart IS NULL) OR EXISTS (SELECT FROM jobs j \
+         WHERE j.affinity_id = a.id AND j.state = 1) OR EXISTS (SELECT FROM jobs j WHERE j.affinity_id = a.id AND j.state > 2) END, \
+         EXISTS (SELECT FROM members m WHERE m.id = a.member AND NOT (m.dead OR m.leaving)), \
+         EXISTS (SELECT FROM members m WHERE m.id = a.next AND NOT (m.dead OR m.leaving)), filed.idle IS NOT NULL, \
+         runs.ids, runs.begins, waiting.later, pg_snapshot_xmin(pg_current_snapshot())::text::bigint \
+         FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS walk (id, low, ran) JOIN affinities a ON a.id = walk.id \
+         LEFT JOIN LATERAL (SELECT head, idle FROM heads h WHERE h.id = walk.id ORDER BY h.stamp DESC LIMIT 1) AS filed ON true \
+         CROSS JOIN LATERAL (SELECT count(*) AS number, (array_agg(id ORDER BY begun, id))[:17] AS ids, \
+         (array_agg(begun ORDER BY begun, id))[:17] AS begins FROM ((SELECT j.id, j.begun FROM jobs j \
+         WHERE j.affinity_id = walk.id AND j.state + 0 = 2 AND j.begun >= walk.ran ORDER BY j.begun) UNION ALL \
+         SELECT j.id, j.begun FROM (SELECT * FROM jobs WHERE id = ANY(ARRAY(SELECT long.run FROM unnest($4::bigint[], $5::bigint[]) \
+         AS long (tie, run) WHERE long.tie = walk.id)) OFFSET 0) AS j WHERE j.affinity_id = walk.id AND j.state = 2 AND j.begun < walk.ran) AS run) AS runs \
+         CROSS JOIN LATERAL (SELECT least(later, early) AS first, later FROM (SELECT \
+         (SELECT apart FROM jobs j WHERE j.affinity_id = walk.id AND j.state = 0 AND j.apart >= walk.low ORDER BY j.apart LIMIT 1) AS later, \
+         (SELECT apart FROM jobs j WHERE j.early AND j.affinity_id = walk.id AND j.apart < walk.low \
+         ORDER BY j.apart LIMIT 1) AS early) AS two) AS waiting",
     /// Writes the head of a group, and whether it has a job.
-    settle: [settle],
+    // On a server heads and idle times stand in a table of their own, and a walk has a begin.
+    settle: "UPDATE timerqueue_affinities SET head = $1, idle = CASE WHEN $2 THEN NULL ELSE coalesce(idle, $3) END WHERE id = $4" |
+        "SELECT set_head($4, $1, $2, $3)",
     /// Groups of members that are gone, without runs.
     unbound: [
         "SELECT id FROM " groups " AS one WHERE member IN (SELECT id FROM " members " WHERE " gone ") AND NOT EXISTS \
@@ -391,18 +326,41 @@ texts! {
     list_recurring_back: [infos by_recurring with_handler "job.state = 4 AND job.id < $1" asked " DESC LIMIT $5"],
     /// Places and numbers in the order of due times: of waiting jobs those of a handler (on a
     /// server of all handlers), those with a group or a priority, and the rest.
-    soonest: [soonest],
-    soonest_apart: [soonest_apart],
-    soonest_rest: [soonest_rest],
-    soonest_failing: [soonest_failing],
-    soonest_queued: [soonest_queued],
-    soonest_running: [soonest_running],
-    soonest_dead: [soonest_dead],
-    soonest_recurring: [soonest_recurring],
+    soonest: (places!(file "due", "job.wake", "job.handler = $1 AND job.recurs = 0 AND job.state = 0 AND job.wake = job.due")) |
+        "SELECT near.wake, near.id FROM handlers AS h CROSS JOIN LATERAL (SELECT job.wake, job.id \
+         FROM jobs AS job WHERE job.handler = h.id AND NOT job.recurs AND job.wake IS NOT NULL AND job.state = 0 \
+         AND job.wake = job.due AND ($2::text IS NULL OR starts_with(job.key, $2)) \
+         AND (job.wake, job.id) > ($3::bigint, $4::bigint) ORDER BY job.wake, job.id LIMIT $5) AS near \
+         WHERE $1::text IS NULL OR h.name = $1 ORDER BY 1, 2 LIMIT $5",
+    soonest_apart:
+        (places!(file "apart_due", "job.apart", "job.state = 0 AND job.apart IS NOT NULL AND job.apart = job.due")) |
+        (places!(server "job.apart", "job.state = 0 AND job.apart IS NOT NULL AND job.apart = job.due")),
+    soonest_rest: (places!(file "unlooked", "job.due", "job.state = 0 AND coalesce(job.wake, job.apart) IS NOT job.due")) |
+        (places!(server "job.due", "job.state = 0 AND coalesce(job.wake, job.apart) IS DISTINCT FROM job.due")),
+    soonest_failing: (places!(file "failing_list", "job.due", "job.state = 0 AND job.error IS NOT NULL")) |
+        (places!(server "job.due", "job.state = 0 AND job.error IS NOT NULL")),
+    soonest_queued: (places!(file "queued_list", "job.due", "job.state = 1")) | (places!(server "job.due", "job.state = 1")),
+    soonest_running: (places!(file "held", "job.due", "job.process IS NOT NULL AND job.state = 2")) |
+        (places!(server "job.due", "job.state = 2")),
+    // Each place is a number of a row, so an index of a constant has its rows in their order.
+    soonest_dead: "SELECT 9223372036854775807, job.id FROM timerqueue_jobs AS job INDEXED BY timerqueue_dead_list WHERE job.state = 3 \
+         AND ($1 IS NULL OR job.handler = $1) AND ($2 IS NULL OR substr(job.key, 1, length($2)) = $2) \
+         AND ($3 < 9223372036854775807 OR job.id > $4) AND ?6 = 9223372036854775807 ORDER BY job.id LIMIT ?5" |
+        (places!(server "9223372036854775807", "job.state = 3")),
+    // A text that is no JSON has no occurrence.
+    soonest_recurring: (places!(
+        file "recurring",
+        "coalesce(CASE WHEN json_valid(job.recurring) THEN json_extract(job.recurring, '$.next[1]') END, 9223372036854775807)",
+        "job.state = 4"
+    )) | (places!(
+        server next_due!(),
+        "job.state = 4"
+    )),
     last_id: ["SELECT " last_id],
     /// Handlers by their numbers, with their jobs that wait, where they are counted.
     some_handlers: ["SELECT id, " waiting " FROM " handlers " WHERE $1 IS NULL OR name = $1"],
-    is_held: [is_held],
+    is_held: "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'timerqueue_hold'" |
+        "SELECT 1 WHERE to_regclass('hold') IS NOT NULL",
     /// The instant of a hold, of handler 0, and the last number of a job then, of handler -1.
     hold: ["SELECT handler, since FROM " hold " WHERE handler <= 0"],
     held: [
@@ -441,8 +399,41 @@ texts! {
     /// counted in their indexes: those of a handler with a wake instant wait. What is walked ends
     /// at a bound. Then the numbers that tell whether it has: what was walked of the handler's own
     /// index, of the indexes of all handlers, and the bound of the handler.
-    counts: [counts],
+    counts: "SELECT handler.name, handler.paused, (SELECT min(first) FROM (SELECT min(wake) AS first FROM timerqueue_jobs AS job \
+         WHERE job.handler = handler.id AND job.recurs = 0 AND job.wake IS NOT NULL UNION ALL SELECT min(head) FROM timerqueue_affinities AS one \
+         WHERE one.handler = handler.id AND head IS NOT NULL UNION ALL SELECT (SELECT min(apart) FROM timerqueue_jobs AS job \
+         WHERE job.handler = handler.id AND job.priority = one.value AND job.priority <> 0 AND job.state = 0 AND job.affinity_id IS NULL \
+         AND job.apart IS NOT NULL) FROM json_each('[-9,-8,-7,-6,-5,-4,-3,-2,-1,1,2,3,4,5,6,7,8,9]') AS one WHERE handler.priorities <> 0)), waiting, queued, running, dead, recurring, (SELECT count(*) FROM (SELECT 1 FROM timerqueue_jobs AS job \
+         WHERE job.handler = handler.id AND job.state = 0 AND job.error IS NOT NULL LIMIT $1)), NULL, 0, 0, $1, NULL FROM timerqueue_handlers AS handler ORDER BY handler.name" |
+        "WITH few AS (SELECT handler, count(*) FILTER (WHERE state = 1) AS queued, count(*) FILTER (WHERE state = 3) AS dead, \
+         count(*) FILTER (WHERE state = 4) AS recurring, count(*) FILTER (WHERE state = 0) AS failing FROM ( \
+         (SELECT handler, state FROM jobs WHERE state = 1 LIMIT $1) UNION ALL (SELECT handler, state FROM jobs WHERE state = 3 LIMIT $1) \
+         UNION ALL (SELECT handler, state FROM jobs WHERE state = 4 LIMIT $1) \
+         UNION ALL (SELECT handler, state FROM jobs WHERE state = 0 AND error IS NOT NULL LIMIT $1)) AS part GROUP BY handler), \
+         running AS (SELECT handler, count(*) AS n FROM (SELECT handler FROM jobs WHERE state = 2 LIMIT $1) AS part GROUP BY handler), \
+         apart AS (SELECT handler, count(*) AS n FROM (SELECT handler FROM jobs WHERE state = 0 AND apart IS NOT NULL LIMIT $1) AS part \
+         GROUP BY handler), \
+         rest AS (SELECT handler, count(*) AS walked, count(*) FILTER (WHERE wake IS NULL AND apart IS NULL) AS n FROM (SELECT handler, wake, apart \
+         FROM jobs WHERE state = 0 AND coalesce(wake, apart) IS DISTINCT FROM due LIMIT $1) AS part GROUP BY handler), \
+         most AS (SELECT greatest($1 / greatest((SELECT count(*) FROM handlers), 1), least($1, 1000)) AS n) \
+         SELECT h.name, h.paused, least((SELECT min(wake) FROM jobs WHERE handler = h.id AND NOT recurs AND state = 0), \
+         (SELECT min(head) FROM heads AS one WHERE one.handler = h.id AND head IS NOT NULL), \
+         (SELECT min(first.apart) FROM priorities_of(h.id) AS p (priority) CROSS JOIN LATERAL (SELECT j.apart FROM jobs j \
+         WHERE j.handler = h.id AND j.priority = p.priority AND j.priority <> 0 AND j.state = 0 AND j.affinity_id IS NULL \
+         AND j.apart IS NOT NULL ORDER BY j.apart LIMIT 1) AS first)), \
+         plain.n + coalesce(apart.n, 0) + coalesce(rest.n, 0), coalesce(few.queued, 0), coalesce(running.n, 0), coalesce(few.dead, 0), \
+         coalesce(few.recurring, 0), coalesce(few.failing, 0), clock(), \
+         plain.n, greatest(coalesce(apart.n, 0), coalesce(rest.walked, 0)), most.n, CASE WHEN plain.n >= most.n THEN about(h.id) END \
+         FROM handlers AS h CROSS JOIN most \
+         CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM jobs WHERE handler = h.id AND NOT recurs AND wake IS NOT NULL \
+         LIMIT most.n) AS part) AS plain LEFT JOIN few ON few.handler = h.id \
+         LEFT JOIN running ON running.handler = h.id LEFT JOIN apart ON apart.handler = h.id \
+         LEFT JOIN rest ON rest.handler = h.id ORDER BY h.name",
     /// Recurring jobs that wait behind a clock that was ahead: those with a span that ends near now
     /// or later. A text that is no JSON has no cursor.
-    ahead: [ahead],
+    ahead: "SELECT count(*) FROM timerqueue_jobs WHERE earliest > $1 AND state = 4 AND json_valid(recurring) \
+         AND coalesce(json_extract(recurring, '$.schedule.every'), json_extract(recurring, '$.schedule.fixed_delay')) IS NULL \
+         AND json_extract(recurring, '$.last_nominal') > $2" |
+        "SELECT count(*) FROM jobs WHERE earliest > $1 AND state = 4 AND recurring !~ '\"schedule\": ?[{]\"(every|fixed_delay)\"' \
+         AND substring(recurring FROM '\"last_nominal\": ?([0-9]{1,18})')::bigint > $2",
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::groups::Groups;
 use super::links::Links;
-use super::{Answer, Counted, Dialect, Value, Which, values};
+use super::{Answer, Counted, Dialect, Value, values};
 use crate::store::columns::Read;
 use crate::store::rules::{Effects, Lane, MOST_DEAD, Row, Rows, Runs, StoreFacts, Tie};
 use crate::store::{Finished, JobId, LastRun, Micros, NewJob, Predecessor, State};
@@ -221,7 +221,7 @@ impl<D: Dialect> Work<D> {
         match self.dialect.remembered_run(id) {
             Some(row) => _ = self.cache.insert(id, Cached { row: Some(row), change: None }),
             None => {
-                let read = self.kept(|dialect| dialect.read(Which::Id(id)));
+                let read = self.kept(|dialect| dialect.read(D::BY_ID, id.into()));
                 self.take_in(read);
             }
         }
@@ -349,7 +349,7 @@ impl<D: Dialect> Rows for Work<D> {
             if let Some(holder) = self.keys.get(key) {
                 return *holder;
             }
-            let read = self.kept(|dialect| dialect.read(Which::Key(key)));
+            let read = self.kept(|dialect| dialect.read(D::BY_KEY, key.into()));
             let found = read.first().map(|read| read.row.id);
             self.take_in(read);
             let holder = found.and_then(|id| self.cached(id)).filter(|row| row.holds_key && *row.key == *key);

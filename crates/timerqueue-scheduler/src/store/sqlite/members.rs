@@ -4,16 +4,16 @@
 //! member has no lease. The commit that takes the runs of a process back ends its members.
 
 use super::text;
-use super::work::{File, Work};
-use crate::store::rules::Bindings as _;
-use crate::store::sql::{Answer, Dialect, values};
+use super::work::Work;
+use crate::store::rules::{Bindings as _, GroupRows as _};
+use crate::store::sql::{Answer, values};
 use crate::store::{Entry, JobId, Micros};
 
 /// Members.
 impl Work<'_> {
     /// Makes a scheduler a member, if it is none.
     pub(super) fn enter(&mut self, entry: &Entry, now: Micros) {
-        if self.find_member(entry.owner).is_none() {
+        if self.member_of(entry.owner).is_none() {
             let sql =
                 "INSERT INTO timerqueue_members (owner, process, name, since, handlers) VALUES ($1, $2, $3, $4, $5)";
             let (process, handlers) = (self.facts.process, text::write_handlers(&entry.handlers));
@@ -37,10 +37,6 @@ impl Work<'_> {
             self.dialect.memory.all_live = false;
             self.effects.wake(Some(now));
         }
-    }
-
-    pub(super) fn find_member(&mut self, owner: u64) -> Option<u64> {
-        self.number(File::TEXTS.member, values![owner]).map(|id| id as u64)
     }
 }
 

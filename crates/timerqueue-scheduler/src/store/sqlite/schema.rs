@@ -113,18 +113,22 @@ pub(super) fn open_reader(path: &Path, busy: Duration) -> Result<Connection, Fai
     Ok(db)
 }
 
-/// The version of the tables; zero without tables.
+/// The version of the tables; zero without tables. Fails for one that this crate does not know.
 pub(super) fn version(db: &Connection) -> Result<u32, Failure> {
     let exists = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'timerqueue_store'";
     if db.query_row(exists, [], |_| Ok(())).optional()?.is_none() {
         return Ok(0);
     }
-    Ok(db.query_row("SELECT version FROM timerqueue_store", [], |row| row.get(0))?)
+    let found = db.query_row("SELECT version FROM timerqueue_store", [], |row| row.get(0))?;
+    if found > VERSION {
+        let fault = Fault::TooNew { found, known: VERSION };
+        return Err(Failure::new(fault, fault.to_string()));
+    }
+    Ok(found)
 }
 
 /// Brings the tables to this crate's version.
 pub(super) fn migrate(db: &mut Connection) -> Result<(), Failure> {
-    check_version(version(db)?)?;
     if version(db)? == VERSION {
         return Ok(());
     }
@@ -132,7 +136,6 @@ pub(super) fn migrate(db: &mut Connection) -> Result<(), Failure> {
     let commit = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Another process may have been first.
     let found = version(&commit)?;
-    check_version(found)?;
     for step in &STEPS[found as usize..] {
         commit.execute_batch(step)?;
     }
@@ -144,14 +147,6 @@ pub(super) fn migrate(db: &mut Connection) -> Result<(), Failure> {
         commit.execute("UPDATE timerqueue_store SET version = ?1", [VERSION])?;
     }
     Ok(commit.commit()?)
-}
-
-pub(super) fn check_version(found: u32) -> Result<(), Failure> {
-    if found <= VERSION {
-        return Ok(());
-    }
-    let fault = Fault::TooNew { found, known: VERSION };
-    Err(Failure::new(fault, fault.to_string()))
 }
 
 #[cfg(test)]

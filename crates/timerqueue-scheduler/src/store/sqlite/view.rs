@@ -76,7 +76,6 @@ impl SqliteReader {
         // into the file.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         let version = schema::version(&db)?;
-        schema::check_version(version)?;
         if version == 0 {
             return Err(Failure::new(Fault::Other, "the file has no tables of a scheduler"));
         }

@@ -20,7 +20,7 @@ use crate::store::minutes::minute_of;
 use crate::store::rules::{Effects, Follows as _, KEPT_MICROS, Row, Rows as _, StoreFacts};
 use crate::store::sql::history::{self, Texted};
 use crate::store::sql::looks::Look;
-use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Texts, Which, bit, priorities_in, values};
+use crate::store::sql::{self, Answer, Changed, Dialect, Handlers, Heads, Texts, bit, priorities_in, values};
 use crate::store::{Claim, Finished, History, JobId, JobInfo, LinkEnds, Micros, NewJob, State, Terms};
 
 /// What a connection remembers from one commit to the next, as long as no other connection writes.
@@ -182,6 +182,8 @@ impl Dialect for File<'_> {
     type Before = Option<rows::Settled>;
 
     const TEXTS: Texts = sql::FILE;
+    const BY_ID: &'static str = rows::LOAD;
+    const BY_KEY: &'static str = rows::HELD;
     const LOCKS: bool = false;
 
     fn ask(&mut self, sql: &'static str, values: &[sql::Value<'_>]) -> Result<Vec<Found>, Failure> {
@@ -190,11 +192,8 @@ impl Dialect for File<'_> {
         found(statement, values)
     }
 
-    fn read(&mut self, which: Which<'_>) -> Result<Vec<Read>, Failure> {
-        let read = match which {
-            Which::Id(id) => rows::load(&mut self.statements, rows::LOAD, [id.0 as i64])?,
-            Which::Key(key) => rows::load(&mut self.statements, rows::HELD, [key])?,
-        };
+    fn read(&mut self, sql: &'static str, of: sql::Value<'_>) -> Result<Vec<Read>, Failure> {
+        let read = rows::load(&mut self.statements, sql, [of])?;
         // The row is changed now, perhaps, and not remembered again where there are too many.
         read.iter().for_each(|read| _ = self.memory.runs.remove(&read.row.id));
         Ok(read)
@@ -343,7 +342,7 @@ impl Dialect for File<'_> {
     }
 
     fn member_of(work: &mut Work<'_>, owner: u64) -> Option<u64> {
-        work.find_member(owner)
+        work.number(File::TEXTS.member, values![owner]).map(|id| id as u64)
     }
 
     /// More go than come, until none is left whose time is over.

@@ -150,7 +150,7 @@ impl Writer {
     }
 
     fn try_register(&mut self) -> Result<(), Failure> {
-        self.in_commit(Flush::Now, |work, alive, _, now| {
+        self.in_commit(|work, alive, _, now| {
             alive.register(work.db(), now)?;
             work.facts.process = alive.number();
             for gone in alive.gone(work.db())? {
@@ -225,7 +225,7 @@ impl Writer {
     fn end_day(&mut self) {
         self.day_ends = Instant::now() + DAY;
         if self.damaged.is_none() {
-            let swept = self.in_commit(Flush::Now, |work, _, _, _| {
+            let swept = self.in_commit(|work, _, _, _| {
                 work.sweep();
                 Ok(())
             });
@@ -244,7 +244,7 @@ impl Writer {
         if self.damaged.is_some() {
             return;
         }
-        let flushed = self.in_commit(Flush::Now, |work, _, _, _| {
+        let flushed = self.in_commit(|work, _, _, _| {
             work.count_flush();
             Ok(())
         });
@@ -300,7 +300,7 @@ impl Writer {
     /// The transaction has ended once this thread gets the lock of writers.
     fn await_joined(&mut self) {
         let begun = Instant::now();
-        match self.in_commit(Flush::Now, |_, _, _, _| Ok(())) {
+        match self.in_commit(|_, _, _, _| Ok(())) {
             Ok(_) => {
                 self.joined = false;
                 self.alive.ring();
@@ -382,16 +382,15 @@ impl Writer {
         })
     }
 
-    /// Runs `inside` in a transaction, under the lock of writers.
+    /// Runs `inside` in a transaction, under the lock of writers, and flushes it.
     fn in_commit<R>(
         &mut self,
-        flush: Flush,
         inside: impl FnOnce(&mut Work<'_>, &mut Alive, &Shared, Micros) -> Result<R, Failure>,
     ) -> Result<(R, Effects), Failure> {
-        self.in_commit_within(self.busy, flush, inside)
+        self.in_commit_within(self.busy, Flush::Now, inside)
     }
 
-    /// As [`in_commit`](Self::in_commit), with this patience for the lock.
+    /// As [`in_commit`](Self::in_commit), with this patience for the lock, and flushed as said.
     fn in_commit_within<R>(
         &mut self,
         patience: Duration,
@@ -534,7 +533,7 @@ impl Writer {
         }
         if self.db.prepare_cached(NEW_ENDS)?.exists([])? {
             // By a process with an older version of this library.
-            let ((), effects) = self.in_commit(Flush::Now, |work, _, _, _| {
+            let ((), effects) = self.in_commit(|work, _, _, _| {
                 work.has_new_ends = true;
                 Ok(())
             })?;
@@ -573,7 +572,7 @@ impl Writer {
             return Ok(Effects::default());
         }
         self.is_in_doubt = true;
-        let taken = self.in_commit(Flush::Now, |work, alive, _, now| {
+        let taken = self.in_commit(|work, alive, _, now| {
             work.count_flush(); // as in `flush`
             for gone in alive.gone(work.db())? {
                 work.end_process(gone, true, now);
@@ -588,7 +587,7 @@ impl Writer {
     fn leave(mut self) {
         if self.damaged.is_none() {
             // If this fails, another process finds that the lock is free.
-            let left = self.in_commit(Flush::Now, |work, alive, _, now| {
+            let left = self.in_commit(|work, alive, _, now| {
                 work.end_process(alive.number(), false, now);
                 alive.forget(work.db(), alive.number())
             });
