@@ -42,61 +42,50 @@ pub struct FigureKind {
     pub is_counter: bool,
 }
 
-const fn gauge(name: &'static str, help: &'static str) -> FigureKind {
-    FigureKind { name, help, is_counter: false }
+/// The names of the figures, and what they count.
+macro_rules! kinds {
+    (gauges { $($gauge:ident: $gauge_name:literal, $gauge_help:literal;)+ }
+     counters { $($counter:ident: $counter_name:literal, $counter_help:literal;)+ }) => {
+        $(const $gauge: &str = $gauge_name;)+
+        $(const $counter: &str = $counter_name;)+
+
+        impl Figure {
+            /// All kinds of figures.
+            pub const KINDS: &'static [FigureKind] = &[
+                $(FigureKind { name: $gauge, help: $gauge_help, is_counter: false },)+
+                $(FigureKind { name: $counter, help: $counter_help, is_counter: true },)+
+            ];
+        }
+    };
 }
 
-const fn counter(name: &'static str, help: &'static str) -> FigureKind {
-    FigureKind { name, help, is_counter: true }
+kinds! {
+    gauges {
+        JOBS: "timerqueue_jobs", "Jobs of the store, by handler and state";
+        ESTIMATED: "timerqueue_jobs_estimated", "1 for a handler with too many waiting jobs to be counted each time: their number is an estimate";
+        FAILING: "timerqueue_jobs_failing", "Jobs that wait after a failed attempt, by handler";
+        PAUSED: "timerqueue_handler_paused", "1 for a handler that is paused";
+        PLACES: "timerqueue_places", "Runs that all nodes allow at a time, by handler";
+        OVERDUE: "timerqueue_oldest_overdue_seconds", "For how long the job that waits longest has been due";
+        AHEAD: "timerqueue_schedules_ahead", "Schedules that wait behind a clock that was ahead";
+        NODES: "timerqueue_nodes", "Schedulers that are alive on the store";
+        STORE: "timerqueue_store_seconds", "How long the store took to answer for these figures";
+    }
+    counters {
+        RUNS: "timerqueue_runs_total", "Runs on the store that ended, by handler and end; `dead` are those cut off and blocked, too";
+        LATE_BUCKET: "timerqueue_run_lateness_seconds_bucket", "Runs on the store that began late by less than `le` seconds, by handler";
+        LATE_COUNT: "timerqueue_run_lateness_seconds_count", "Runs on the store whose lateness is known, by handler";
+        OWN_RUNS: "timerqueue_scheduler_runs_total", "Runs of this scheduler that ended, by end";
+        OWN_PANICS: "timerqueue_scheduler_panics_total", "Panics of handlers of this scheduler";
+        OWN_LOST: "timerqueue_scheduler_lost_total", "Ends of runs of this scheduler that were refused, since the run was another's by then";
+        OWN_BUCKET: "timerqueue_scheduler_run_seconds_bucket", "Runs of this scheduler that took less than `le` seconds";
+        OWN_COUNT: "timerqueue_scheduler_run_seconds_count", "Runs of this scheduler whose duration is known";
+        CALL_BUCKET: "timerqueue_scheduler_store_seconds_bucket", "Calls of this scheduler that the store answered in less than `le` seconds, by call";
+        CALL_COUNT: "timerqueue_scheduler_store_seconds_count", "Calls of this scheduler that the store answered, by call";
+    }
 }
-
-const JOBS: &str = "timerqueue_jobs";
-const ESTIMATED: &str = "timerqueue_jobs_estimated";
-const FAILING: &str = "timerqueue_jobs_failing";
-const PAUSED: &str = "timerqueue_handler_paused";
-const PLACES: &str = "timerqueue_places";
-const OVERDUE: &str = "timerqueue_oldest_overdue_seconds";
-const AHEAD: &str = "timerqueue_schedules_ahead";
-const NODES: &str = "timerqueue_nodes";
-const STORE: &str = "timerqueue_store_seconds";
-const RUNS: &str = "timerqueue_runs_total";
-const LATE_BUCKET: &str = "timerqueue_run_lateness_seconds_bucket";
-const LATE_COUNT: &str = "timerqueue_run_lateness_seconds_count";
-const OWN_RUNS: &str = "timerqueue_scheduler_runs_total";
-const OWN_PANICS: &str = "timerqueue_scheduler_panics_total";
-const OWN_LOST: &str = "timerqueue_scheduler_lost_total";
-const OWN_BUCKET: &str = "timerqueue_scheduler_run_seconds_bucket";
-const OWN_COUNT: &str = "timerqueue_scheduler_run_seconds_count";
-const CALL_BUCKET: &str = "timerqueue_scheduler_store_seconds_bucket";
-const CALL_COUNT: &str = "timerqueue_scheduler_store_seconds_count";
 
 impl Figure {
-    /// All kinds of figures.
-    pub const KINDS: &'static [FigureKind] = &[
-        gauge(JOBS, "Jobs of the store, by handler and state"),
-        gauge(
-            ESTIMATED,
-            "1 for a handler with too many waiting jobs to be counted each time: their number is an estimate",
-        ),
-        gauge(FAILING, "Jobs that wait after a failed attempt, by handler"),
-        gauge(PAUSED, "1 for a handler that is paused"),
-        gauge(PLACES, "Runs that all nodes allow at a time, by handler"),
-        gauge(OVERDUE, "For how long the job that waits longest has been due"),
-        gauge(AHEAD, "Schedules that wait behind a clock that was ahead"),
-        gauge(NODES, "Schedulers that are alive on the store"),
-        gauge(STORE, "How long the store took to answer for these figures"),
-        counter(RUNS, "Runs on the store that ended, by handler and end; `dead` are those cut off and blocked, too"),
-        counter(LATE_BUCKET, "Runs on the store that began late by less than `le` seconds, by handler"),
-        counter(LATE_COUNT, "Runs on the store whose lateness is known, by handler"),
-        counter(OWN_RUNS, "Runs of this scheduler that ended, by end"),
-        counter(OWN_PANICS, "Panics of handlers of this scheduler"),
-        counter(OWN_LOST, "Ends of runs of this scheduler that were refused, since the run was another's by then"),
-        counter(OWN_BUCKET, "Runs of this scheduler that took less than `le` seconds"),
-        counter(OWN_COUNT, "Runs of this scheduler whose duration is known"),
-        counter(CALL_BUCKET, "Calls of this scheduler that the store answered in less than `le` seconds, by call"),
-        counter(CALL_COUNT, "Calls of this scheduler that the store answered, by call"),
-    ];
-
     /// Figures as a page of Prometheus' text format, with a help and a type for each name.
     ///
     /// # Examples

@@ -139,10 +139,8 @@ fn check_mutation(mutation: &Mutation) -> Result<(), Invalid> {
 }
 
 fn check_priority(priority: i8) -> Result<(), Invalid> {
-    match priority.unsigned_abs() > MAX_PRIORITY.unsigned_abs() {
-        true => Err(Invalid::PriorityOutOfRange { priority }),
-        false => Ok(()),
-    }
+    let is_in_range = (-MAX_PRIORITY..=MAX_PRIORITY).contains(&priority);
+    if is_in_range { Ok(()) } else { Err(Invalid::PriorityOutOfRange { priority }) }
 }
 
 fn check_when(when: When) -> Result<(), Invalid> {
