@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::core::Core;
-use super::job::{Answer, BoxFuture, IntoOutcome, Outcome, Run, contained};
+use super::job::{Answer, BoxFuture, IntoOutcome, Outcome, Run, dropped, polled};
 use super::retry::HandlerError;
 use crate::debug::debug_of;
 use crate::unwind::quietly;
@@ -81,18 +81,9 @@ impl Future for Next {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ended> {
         let this = &mut *self;
         let Some(rest) = &mut this.rest else { return Poll::Pending };
-        let mut answer = match contained(|| Ok(rest.as_mut().poll(context))) {
-            Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(answer)) => answer,
-            Err(panic) => Err(panic),
-        };
-        if let Err(panic) = contained(|| {
-            drop(this.rest.take());
-            Ok(())
-        }) {
-            answer = answer.and(Err(panic));
-        }
-        Poll::Ready(this.run.inner.core.ended(&this.run, answer))
+        let Poll::Ready(answer) = polled(rest, context) else { return Poll::Pending };
+        let dropped = dropped(this.rest.take());
+        Poll::Ready(this.run.inner.core.ended(&this.run, answer.and_then(|outcome| dropped.map(|()| outcome))))
     }
 }
 

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -171,10 +172,7 @@ impl IntoOutcome for Outcome {
 
 impl<T: IntoOutcome, E: fmt::Display + 'static> IntoOutcome for Result<T, E> {
     fn into_outcome(self) -> Result<Outcome, HandlerError> {
-        match self {
-            Ok(value) => value.into_outcome(),
-            Err(error) => Err(HandlerError::new(error)),
-        }
+        self.map_err(HandlerError::new)?.into_outcome()
     }
 }
 
@@ -700,6 +698,19 @@ impl Handler {
 debug_of!(Handler, |handler|
     name: handler.name, parallel: handler.parallel, limit: handler.limit, retry: handler.retry
 );
+
+/// Drops a value of the user's. A panic is a failure.
+pub(super) fn dropped<T>(value: T) -> Result<(), HandlerError> {
+    contained(|| {
+        drop(value);
+        Ok(())
+    })
+}
+
+/// Polls code of the user's. A panic is a failure.
+pub(super) fn polled(code: &mut BoxFuture<Answer>, context: &mut Context<'_>) -> Poll<Answer> {
+    contained(|| Ok(code.as_mut().poll(context))).unwrap_or_else(|panic| Poll::Ready(Err(panic)))
+}
 
 /// Runs code of the user's. A panic is a failure.
 pub(super) fn contained<T>(code: impl FnOnce() -> Result<T, HandlerError>) -> Result<T, HandlerError> {

@@ -15,7 +15,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use timerqueue::{CancellationTokenSource, Delay, Due, Timestamp};
 
 use super::core::{Core, RunKey, run_key};
-use super::job::{Answer, Async, BoxFuture, Call, Failure, Handler, Outcome, Run, RunInner, Spawner, contained};
+use super::job::{
+    Answer, Async, BoxFuture, Call, Failure, Handler, Outcome, Run, RunInner, Spawner, contained, dropped, polled,
+};
 use super::pending::block_on;
 use super::retry::{Failed, HandlerError, mixed};
 use crate::store::gate::MOST_CRASHES;
@@ -171,10 +173,10 @@ impl Core {
         let refused = refusal(&job);
         let inner = Arc::new(RunInner { core: Arc::clone(self), job, handler, settled: AtomicBool::new(false) });
         let limit = inner.limit();
-        let guard = Guard { run: Arc::clone(&inner), claimed: self.store_now(), begun: None, finished: false };
+        let mut guard = Guard { run: Arc::clone(&inner), claimed: self.store_now(), begun: None, finished: false };
         if let Some((end, error)) = refused {
             // The end of a run may call a hook of the user's.
-            return self.runtime.execute(move || guard.finish(Err(Failure::Refused(end, error))));
+            return self.runtime.execute(move || guard.settle(Err(Failure::Refused(end, error))));
         }
         let run = Run { inner, token: source.token() };
         match (&registered.call, &registered.spawner) {
@@ -202,7 +204,6 @@ impl Core {
             (Call::Blocking(call), spawner) => {
                 let (call, spawner) = (Arc::clone(call), spawner.clone());
                 let run = move || {
-                    let mut guard = guard;
                     guard.begin(&source, limit);
                     let inside = Inside::enter(&guard.run.core, held);
                     #[cfg(feature = "tracing")]
@@ -223,7 +224,7 @@ impl Core {
                     #[cfg(feature = "tracing")]
                     drop(span);
                     drop(inside);
-                    guard.finish(ended.map_err(Failure::Error));
+                    guard.settle(ended.map_err(Failure::Error));
                 };
                 // A runtime that has ended drops its jobs on the thread that ends it.
                 match here && !self.runtime.is_shut_down() {
@@ -246,11 +247,7 @@ impl Guard {
         }
     }
 
-    /// The handler has run.
-    fn finish(mut self, ended: Result<Outcome, Failure>) {
-        self.settle(ended);
-    }
-
+    /// The handler has run, or will not.
     fn settle(&mut self, ended: Result<Outcome, Failure>) {
         if std::mem::replace(&mut self.finished, true) {
             return;
@@ -427,10 +424,7 @@ impl Running {
                 false => {
                     let inner = run.clone();
                     let code = Box::pin(async move {
-                        let code = match call(inner) {
-                            Ok(code) => code,
-                            Err(error) => return Err(error),
-                        };
+                        let code = call(inner)?; // apart, since an error is not `Send`
                         code.await
                     });
                     Ok(core.wrapped(&run, code))
@@ -441,11 +435,7 @@ impl Running {
                 Err(failure) => return Poll::Ready(Err(failure)),
             }
         }
-        let Some(future) = &mut self.future else { return Poll::Pending };
-        match contained(|| Ok(future.as_mut().poll(context))) {
-            Ok(poll) => poll,
-            Err(panic) => Poll::Ready(Err(panic)),
-        }
+        self.future.as_mut().map_or(Poll::Pending, |future| polled(future, context))
     }
 
     fn poll_overdue(&mut self, context: &mut Context<'_>) -> Poll<()> {
@@ -484,16 +474,12 @@ impl Future for Running {
         };
         // The values of the future are dropped before the run counts as ended, and while the thread
         // is inside the run.
-        let dropped = contained(|| {
-            drop(this.future.take());
-            Ok(())
-        });
-        if let Err(panic) = dropped {
+        if let Err(panic) = dropped(this.future.take()) {
             ended = ended.and(Err(Failure::Error(panic)));
         }
         drop(inside);
-        if let Some(guard) = this.guard.take() {
-            guard.finish(ended);
+        if let Some(mut guard) = this.guard.take() {
+            guard.settle(ended);
         }
         Poll::Ready(())
     }

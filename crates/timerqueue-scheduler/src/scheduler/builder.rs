@@ -406,20 +406,14 @@ impl Builder {
             None => Runtime::try_current().map_err(StartError::Runtime)?,
         };
         #[cfg(feature = "sqlite")]
-        let own = match (&self.store, &self.file) {
-            (None, Some(path)) => {
-                let store = SqliteStore::open(&runtime, path).map_err(StartError::Store)?;
-                Some(Arc::new(store) as Arc<dyn Store>)
-            }
-            _ => None,
-        };
-        #[cfg(not(feature = "sqlite"))]
-        let own: Option<Arc<dyn Store>> = None;
+        if let (None, Some(path)) = (&self.store, &self.file) {
+            self.store = Some(Arc::new(SqliteStore::open(&runtime, path).map_err(StartError::Store)?));
+        }
         for handler in &mut self.settings.handlers {
             handler.spawner = handler.spawner.take().or_else(|| self.spawner.clone());
             handler.history.get_or_insert(self.history);
         }
-        let store = self.store.or(own).unwrap_or_else(|| Arc::new(MemoryStore::own(&runtime)));
+        let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::own(&runtime)));
         let core = Core::start(runtime, store, self.settings);
         #[cfg(feature = "tokio")]
         if let Some(Spawner::Tokio(handle)) = &self.spawner {
