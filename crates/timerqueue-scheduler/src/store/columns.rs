@@ -50,29 +50,10 @@ const COLUMNS: &[Column] = &[
         Ok(recurring) => read.row.recurring = Some(recurring),
         Err(reason) => read.unreadable = Some(reason),
     }),
-    number(
-        "affinity_id",
-        Once,
-        |row| Some(row.tie.as_ref()?.group as i64),
-        |read, id| {
-            read.row.tie = Some(Box::new(Tie { group: id as u64, text: Arc::default() }));
-        },
-    ),
-    text(
-        "affinity",
-        Once,
-        |row| borrowed(&row.tie.as_ref()?.text),
-        |read, text| {
-            read.row.tie.iter_mut().for_each(|tie| tie.text = text.into());
-        },
-    ),
+    number("affinity_id", Once, |row| Some(row.tie.as_ref()?.group as i64), |read, id| read.row.tie = tie(id)),
+    text("affinity", Once, |row| borrowed(&row.tie.as_ref()?.text), tie_to),
     flag("counted", Begin, |row| row.counted, |read, is| read.row.counted = is),
-    number(
-        "priority",
-        Change,
-        |row| Some(row.priority.into()),
-        |read, n| read.row.priority = n.clamp(i8::MIN.into(), i8::MAX.into()) as i8,
-    ),
+    number("priority", Change, |row| Some(row.priority.into()), |read, n| read.row.priority = clamped(n)),
     number("expires", Change, |row| row.expires, |read, last| read.row.expires = Some(last)),
     number("keep", Change, |row| row.terms.kept_for.map(span_of), |read, n| read.row.terms.kept_for = time(n)),
     text("progress", Change, |row| borrowed(&row.progress), |read, json| read.row.progress = Some(json.into())),
@@ -135,6 +116,18 @@ fn count(number: i64) -> u64 {
 
 fn small(number: i64) -> u32 {
     count(number).try_into().unwrap_or(u32::MAX)
+}
+
+fn clamped(priority: i64) -> i8 {
+    priority.clamp(i8::MIN.into(), i8::MAX.into()) as i8
+}
+
+fn tie(group: i64) -> Option<Box<Tie>> {
+    Some(Box::new(Tie { group: group as u64, text: Arc::default() }))
+}
+
+fn tie_to(read: &mut Read, text: &str) {
+    read.row.tie.iter_mut().for_each(|tie| tie.text = text.into());
 }
 
 fn time(micros: i64) -> Option<Duration> {

@@ -161,12 +161,8 @@ const ONE: &str = "SELECT woken.at, ' ' || woken.kind || ' ' || node.owner \
 const ALL: &str = "SELECT $1::bigint, '' WHERE EXISTS (SELECT FROM nodes WHERE owner <> ALL($2::bigint[]) AND wakes > $1 \
      AND (safety IS NULL OR $1 <= clock() + safety * 3))";
 
-/// Another node stops the runs.
-const CANCELLED: &str = "SELECT NULL::bigint, 'c' || id FROM unnest($1::bigint[]) AS cancelled (id) \
-     WHERE EXISTS (SELECT FROM nodes WHERE owner <> ALL($2::bigint[]))";
-
-/// Another node may wait for the ends of these jobs.
-const ENDED: &str = "SELECT NULL::bigint, 'e' || id FROM unnest($1::bigint[]) AS ended (id) \
+/// Another node stops a run that was cancelled, or waits for the end of a job.
+const OF_JOBS: &str = "SELECT NULL::bigint, what FROM unnest($1::text[]) AS told (what) \
      WHERE EXISTS (SELECT FROM nodes WHERE owner <> ALL($2::bigint[]))";
 
 /// The nodes that a commit concerns: of a cancelled run, and of rows that are due earlier than what
@@ -177,11 +173,11 @@ pub(super) fn concerned(
     mut woken: Woken,
 ) -> Vec<Step<'static>> {
     let owners = shared.owners();
-    let (mut cancelled, mut ended, mut for_all) = (Vec::new(), Vec::new(), woken.get(&ALL_NODES).copied());
+    let (mut of_jobs, mut for_all) = (Vec::new(), woken.get(&ALL_NODES).copied());
     for notice in notices {
         match notice {
-            Notice::Cancelled(id) => cancelled.push(id.0 as i64),
-            Notice::Ended(id) => ended.extend(id.map(|id| id.0 as i64)),
+            Notice::Cancelled(id) => of_jobs.push(format!("c{}", id.0)),
+            Notice::Ended(id) => of_jobs.extend(id.map(|id| format!("e{}", id.0))),
             Notice::Wake { at, .. } if woken.values().all(|&woken| woken > at.as_i64()) => {
                 for_all = for_all.into_iter().chain([at.as_i64()]).min();
             }
@@ -189,11 +185,8 @@ pub(super) fn concerned(
         }
     }
     let mut steps = Vec::new();
-    if !cancelled.is_empty() {
-        steps.push(run!(CANCELLED, cancelled, owners.clone()));
-    }
-    if !ended.is_empty() {
-        steps.push(run!(ENDED, ended, owners.clone()));
+    if !of_jobs.is_empty() {
+        steps.push(run!(OF_JOBS, of_jobs, owners.clone()));
     }
     if let Some(at) = for_all {
         steps.push(run!(ALL, at, owners.clone()));
