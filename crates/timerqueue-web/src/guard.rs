@@ -145,26 +145,19 @@ impl Guard {
     /// Whether a request comes from a page of this site, as far as the browser says so. Each
     /// browser sends the origin with a form. Without a token, other programs must send it too.
     pub(crate) fn admit_origin(&self, parts: &Parts) -> Result<(), Refusal> {
-        if let Some(site) = parts.headers.get("sec-fetch-site") {
-            if site != "same-origin" && site != "none" {
-                return Err(Refusal::Origin);
+        let site = parts.headers.get("sec-fetch-site");
+        let is_own = match parts.headers.get(ORIGIN) {
+            None => self.token.is_some() || self.open,
+            Some(origin) => {
+                let origin = origin.to_str().ok().and_then(|origin| {
+                    origin.strip_prefix("http://").filter(|_| !self.https).or_else(|| origin.strip_prefix("https://"))
+                });
+                let both = origin.zip(authority(parts));
+                both.is_some_and(|(origin, own)| origin.eq_ignore_ascii_case(own.as_str()))
             }
-        }
-        let origin = parts.headers.get(ORIGIN);
-        if origin.is_none() && self.token.is_none() && !self.open {
-            return Err(Refusal::Origin);
-        }
-        if let Some(origin) = origin {
-            let own = authority(parts);
-            let origin = origin.to_str().ok().and_then(|origin| {
-                origin.strip_prefix("http://").filter(|_| !self.https).or_else(|| origin.strip_prefix("https://"))
-            });
-            let same = |own: &Authority| origin.is_some_and(|origin| origin.eq_ignore_ascii_case(own.as_str()));
-            if !own.as_ref().is_some_and(same) {
-                return Err(Refusal::Origin);
-            }
-        }
-        Ok(())
+        };
+        let is_asked_here = site.is_none_or(|site| site == "same-origin" || site == "none");
+        if is_asked_here && is_own { Ok(()) } else { Err(Refusal::Origin) }
     }
 
     /// Whether a request may change something: `form` is what stands in its form.
