@@ -43,7 +43,7 @@ pub(crate) fn with_progress<T>(wanted: bool, begin: Instant, work: impl FnOnce(S
             loop {
                 match shown.recv_timeout(TICK) {
                     Ok(step) => now = step,
-                    Err(RecvTimeoutError::Timeout) if progress.is_terminal() && progress.on => {}
+                    Err(RecvTimeoutError::Timeout) if progress.terminal && progress.on => {}
                     Err(RecvTimeoutError::Timeout) => continue,
                     Err(RecvTimeoutError::Disconnected) => return,
                 }

@@ -72,23 +72,6 @@ pub(crate) fn pages(
     }
 }
 
-/// The parts of a history, up to a number of jobs.
-fn done_pages(
-    reader: &Reader,
-    mut query: HistoryQuery,
-    mut left: usize,
-    mut each: impl FnMut(&FinishedJob) -> Result<(), Fail>,
-) -> Result<(), Fail> {
-    while left > 0 {
-        let page = reader.history(&query.clone().limit(left))?;
-        let Some(last) = page.last() else { break };
-        query = query.after(last.seq);
-        left -= page.len();
-        page.iter().try_for_each(&mut each)?;
-    }
-    Ok(())
-}
-
 fn done_row(job: &FinishedJob) -> String {
     let run = job.last.as_deref();
     let took = run.map_or_else(String::new, |run| format!("{:.3} s", run.duration.as_secs_f64()));
@@ -109,7 +92,15 @@ fn ls_done(reader: &Reader, ls: &args::Ls, out: &mut Out) -> Result<(), Fail> {
         let (took, node) = ("TOOK", "NODE");
         out.line(&format!("{number:>8}  {handler:<16} {key:<24} {ended:<30} {took:>12} ATT  {node:<20} RESULT"))?;
     }
-    done_pages(reader, query, ls.limit.unwrap_or(usize::MAX), |job| out.thing(job, done_row))
+    let (mut query, mut left) = (query, ls.limit.unwrap_or(usize::MAX));
+    while left > 0 {
+        let page = reader.history(&query.clone().limit(left))?;
+        let Some(last) = page.last() else { break };
+        query = query.after(last.seq);
+        left -= page.len();
+        page.iter().try_for_each(|job| out.thing(job, done_row))?;
+    }
+    Ok(())
 }
 
 pub(crate) fn ls(place: &Place, ls: &args::Ls, out: &mut Out) -> Result<(), Fail> {
@@ -255,11 +246,6 @@ fn finished_text(job: &FinishedJob) -> String {
     )
 }
 
-fn is_served(reader: &Reader, name: &str) -> Result<bool, Fail> {
-    let nodes = reader.nodes()?;
-    Ok(nodes.iter().flat_map(|node| &node.handlers).any(|handler| &*handler.name == name))
-}
-
 pub(crate) fn show(place: &Place, show: &args::Show, out: &mut Out) -> Result<(), Fail> {
     let reader = Reader::open(place)?;
     let found = match (&show.key, show.id) {
@@ -267,7 +253,8 @@ pub(crate) fn show(place: &Place, show: &args::Show, out: &mut Out) -> Result<()
         (None, id) => reader.get_by_id(JobId(id.unwrap_or_default()))?,
     };
     if let Some(job) = found {
-        let is_served = out.is_json() || is_served(&reader, &job.name)?;
+        let nodes = if out.is_json() { Vec::new() } else { reader.nodes()? };
+        let is_served = nodes.iter().flat_map(|node| &node.handlers).any(|handler| handler.name == job.name);
         return out.thing(&job.shown(SystemTime::now()), |_| described(&job, is_served));
     }
     let kept = match (&show.key, show.id) {

@@ -53,7 +53,7 @@ impl Out {
 pub(crate) struct Progress {
     shown: bool,
     pub(crate) on: bool,
-    terminal: bool,
+    pub(crate) terminal: bool,
 }
 
 impl Progress {
@@ -61,10 +61,6 @@ impl Progress {
     pub(crate) fn new(wanted: bool) -> Self {
         let terminal = io::stderr().is_terminal();
         Self { shown: false, on: wanted || terminal, terminal }
-    }
-
-    pub(crate) fn is_terminal(&self) -> bool {
-        self.terminal
     }
 
     pub(crate) fn show(&mut self, text: &str) {
