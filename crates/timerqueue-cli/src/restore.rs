@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use serde::Serialize;
 use timerqueue_scheduler::store::{Hold, SqliteReader, SqliteStore};
-use timerqueue_scheduler::{Cancel, Change, Counts, JobInfo, Pending, Query, Scheduler, State};
+use timerqueue_scheduler::{Cancel, Change, Counts, JobInfo, Pending, Query, State};
 
 use crate::args;
 use crate::check::with_progress;
@@ -208,39 +208,22 @@ struct Skipped {
     left: u64,
 }
 
-/// A change whose commit is under way.
-enum Skipping {
-    Cancels(Pending<Cancel>),
-    MovesOn(Pending<Change>),
-}
-
 impl Skipped {
     /// Waits for these commits.
-    fn count(&mut self, skipping: &mut Vec<Skipping>) -> Result<(), Fail> {
-        for one in skipping.drain(..) {
-            let number = match one {
-                Skipping::Cancels(pending) => match pending.wait()? {
-                    Cancel::Cancelled | Cancel::Running => &mut self.cancelled,
-                    _ => &mut self.left,
-                },
-                Skipping::MovesOn(pending) => match pending.wait()? {
-                    Change::Changed => &mut self.moved_on,
-                    _ => &mut self.left,
-                },
-            };
-            *number += 1;
+    fn count(&mut self, cancels: &mut Vec<Pending<Cancel>>, moves: &mut Vec<Pending<Change>>) -> Result<(), Fail> {
+        for cancel in cancels.drain(..) {
+            match cancel.wait()? {
+                Cancel::Cancelled | Cancel::Running => self.cancelled += 1,
+                _ => self.left += 1,
+            }
+        }
+        for change in moves.drain(..) {
+            match change.wait()? {
+                Change::Changed => self.moved_on += 1,
+                _ => self.left += 1,
+            }
         }
         Ok(())
-    }
-}
-
-/// What is done with an overdue job. `None`: it is left.
-fn skip_one(scheduler: &Scheduler, job: &JobInfo) -> Option<Skipping> {
-    match &job.recurrence {
-        Some(_) => Some(Skipping::MovesOn(scheduler.realign(&job.key))),
-        // It has the key of its recurring job, which is not to be cancelled.
-        None if job.parent.is_some() => None,
-        None => Some(Skipping::Cancels(scheduler.cancel(&job.key))),
     }
 }
 
@@ -254,22 +237,24 @@ fn skip(place: &Place, restore: &args::Restore, out: &mut Out) -> Result<(), Fai
     let counts = reader.counts()?;
     let (now, scheduler) = (now_of(&counts), open(place, false)?);
     let mut seen = Seen::new(restore.progress, &counts, handler);
-    let (mut skipped, mut skipping) = (Skipped::default(), Vec::new());
+    let (mut skipped, mut cancels, mut moves) = (Skipped::default(), Vec::new(), Vec::new());
     let query = with(Query::new(), handler, Query::name);
     pages(&reader, &query, |job| {
         seen.one();
         if is_overdue(job, now, Some(&hold)) {
-            match skip_one(&scheduler, job) {
-                Some(one) => skipping.push(one),
-                None => skipped.left += 1,
+            match &job.recurrence {
+                Some(_) => moves.push(scheduler.realign(&job.key)),
+                // It has the key of its recurring job, which is not to be cancelled.
+                None if job.parent.is_some() => skipped.left += 1,
+                None => cancels.push(scheduler.cancel(&job.key)),
             }
-            if skipping.len() >= BATCH {
-                skipped.count(&mut skipping)?;
+            if cancels.len() + moves.len() >= BATCH {
+                skipped.count(&mut cancels, &mut moves)?;
             }
         }
         Ok(true)
     })?;
-    skipped.count(&mut skipping)?;
+    skipped.count(&mut cancels, &mut moves)?;
     drop(seen);
     out.thing(&skipped, |skipped| {
         format!(
