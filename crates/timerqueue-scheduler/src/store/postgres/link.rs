@@ -99,23 +99,19 @@ impl Link {
             });
             limited(within, Wire::new(client, settings, more)).await
         })?;
-        let (limit, is_pooled) = (settings.patience, settings.is_pooled);
-        let (lock_wait, is_careful) = (Cell::new(wire::lock_wait(limit)), Cell::new(false));
-        let limit = Cell::new(limit);
-        let (handlers, pruned) = (RefCell::default(), Cell::new(i64::MIN));
         Ok(Self {
             runtime,
             wire,
-            limit,
+            limit: Cell::new(settings.patience),
             hurry: None,
             awaited: RefCell::default(),
-            is_pooled,
+            is_pooled: settings.is_pooled,
             lease: settings.lease,
-            lock_wait,
-            handlers,
-            is_careful,
+            lock_wait: Cell::new(wire::lock_wait(settings.patience)),
+            handlers: RefCell::default(),
+            is_careful: Cell::new(false),
             keeps_keys: Cell::new(false),
-            pruned,
+            pruned: Cell::new(i64::MIN),
             cursors: RefCell::default(),
             priorities: RefCell::default(),
         })

@@ -84,10 +84,9 @@ pub(crate) trait Changes: Rows + Sized {
         if let Some(placed) = old.and_then(|old| self.state_again(old, &mut new, now)) {
             return Ok(placed);
         }
-        let after = match new.after.take().map(|after| self.predecessors(&after)) {
-            None => None,
-            Some(Err(unfollowed)) => return Ok(unfollowed),
-            Some(Ok(after)) => Some(after),
+        let after = match new.after.take().map(|after| self.predecessors(&after)).transpose() {
+            Ok(after) => after,
+            Err(unfollowed) => return Ok(unfollowed),
         };
         let replaced = old.map(|old| {
             let was_running = self.cancel(old) == Cancel::Running;
@@ -400,6 +399,16 @@ impl Recurring {
         let Some(last) = last else { return };
         let before = self.last_nominal.replace(last).filter(|&before| before > last);
         self.reached = before.max(self.reached);
+    }
+
+    /// A run comes among the others. True: it waits for the end of the live one.
+    pub(crate) fn queues(&mut self, run: JobId) -> bool {
+        let waits = self.recurrence.overlap != Overlap::Allow && !self.live.is_empty();
+        match waits {
+            true => self.queued.insert(self.queued.partition_point(|&queued| queued < run), run),
+            false => self.live.push(run),
+        }
+        waits
     }
 
     /// Whether this number of further runs may be put.

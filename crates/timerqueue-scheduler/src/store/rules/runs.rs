@@ -349,15 +349,8 @@ pub(crate) trait Runs: Rows + Sized {
         let run = self
             .edit(parent, |row| {
                 let recurring = row.recurring.as_mut()?;
-                let waits = recurring.recurrence.overlap != Overlap::Allow && !recurring.live.is_empty();
                 recurring.tally.runs += u64::from(counts);
-                let state = if waits {
-                    recurring.queued.push_back(id);
-                    State::Queued
-                } else {
-                    recurring.live.push(id);
-                    State::Waiting
-                };
+                let state = if recurring.queues(id) { State::Queued } else { State::Waiting };
                 let due = occurrence.map_or(now, |occurrence| occurrence.due);
                 Some(Row {
                     id,
@@ -466,18 +459,8 @@ pub(crate) trait Runs: Rows + Sized {
         });
         // Back among the runs of its recurring job, behind the live one.
         if let Some(parent) = parent {
-            let waits = self.edit(parent, |row| {
-                let recurring = row.recurring.as_mut()?;
-                let waits = recurring.recurrence.overlap != Overlap::Allow && !recurring.live.is_empty();
-                if waits {
-                    let place = recurring.queued.partition_point(|&queued| queued < id);
-                    recurring.queued.insert(place, id);
-                } else {
-                    recurring.live.push(id);
-                }
-                Some(waits)
-            });
-            if waits.flatten() == Some(true) {
+            let waits = self.edit(parent, |row| row.recurring.as_mut().is_some_and(|recurring| recurring.queues(id)));
+            if waits == Some(true) {
                 self.edit(id, |row| row.state = State::Queued);
             }
         }
