@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use timerqueue::Runtime;
 use timerqueue_scheduler::rusqlite::Connection;
-use timerqueue_scheduler::store::{Fault, SqliteOptions, SqliteReader};
+use timerqueue_scheduler::store::{Fault, SqliteOptions, SqliteReader, SqliteStore};
 use timerqueue_scheduler::{Error, JobId, JobInfo, Pending, Query, Scheduler, State, Until};
 
 use crate::support::{Folder, Log, until};
@@ -99,6 +99,18 @@ fn k8_a_check_from_outside_tells_its_parts() {
 
 /// Each change of a row by hand that would keep a job from running, or a binding from holding, is
 /// found.
+#[test]
+fn k8_a_wrong_row_of_the_users_is_no_damage() {
+    let folder = Folder::new();
+    let scheduler = folder.scheduler(&Log::default());
+    let rows = "CREATE TABLE ages (age INTEGER CHECK (age > 0)); PRAGMA ignore_check_constraints = 1;
+                INSERT INTO ages VALUES (-1)";
+    Connection::open(folder.file()).unwrap().execute_batch(rows).unwrap();
+    SqliteReader::open(folder.file()).unwrap().check(|_| {}).unwrap();
+    SqliteStore::open(Runtime::global(), folder.file()).unwrap().check().unwrap();
+    let _ = scheduler.put_to("log", &()).send().wait().unwrap();
+}
+
 #[test]
 fn k8_a_check_finds_what_is_wrong_in_rows_members_and_groups() {
     let folder = Folder::new();
