@@ -36,7 +36,7 @@
 //! - `tokio`: async handlers run on the runtime of tokio in which the scheduler is started, or on
 //!   that of `Builder::tokio`.
 //! - `tracing`: a span named `run` for each run, with handler, key, attempt and identity; events
-//!   for failed attempts and dead jobs.
+//!   for failed attempts and dead jobs, and for a store that fails a claim or the end of a run.
 //!
 //! # Schedules
 //!

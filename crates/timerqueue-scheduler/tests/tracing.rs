@@ -7,6 +7,7 @@ use std::fmt::{Debug, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use timerqueue_scheduler::store::{Fault, FaultyStore, StoreCallKind, Trouble};
 use timerqueue_scheduler::{Outcome, Run, Scheduler};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -111,4 +112,27 @@ fn c7_each_run_is_in_a_span_and_failures_are_events() {
     }
     let count = |word: &str| lines.iter().filter(|line| line.starts_with(word)).count();
     assert_eq!(count("enter"), count("exit"));
+}
+
+#[test]
+fn a_store_that_fails_claims_or_ends_of_runs_is_an_event_once() {
+    let (clock, runtime) = bench::clock();
+    let store = FaultyStore::new(&runtime, |call| match call.kind {
+        StoreCallKind::Claim | StoreCallKind::End if call.number <= 3 => Trouble::Fail(Fault::Full),
+        _ => Trouble::None,
+    });
+    let notes = Notes::default();
+    tracing::subscriber::with_default(notes.clone(), || {
+        let builder = Scheduler::builder().runtime(&runtime).store(store).handler("mail", |_: (), _: &Run| {});
+        let scheduler = builder.start().unwrap();
+        *notes.scheduler.lock().unwrap() = Some(scheduler.clone());
+        let placed = scheduler.put_to("mail", &()).key("m").send().wait().unwrap();
+        assert!(placed.added().is_some());
+        clock.advance(bench::HOUR);
+        assert_eq!(scheduler.get("m").wait(), Ok(None));
+        *notes.scheduler.lock().unwrap() = None;
+    });
+    let lines = notes.lines.lock().unwrap();
+    let told = lines.iter().filter(|line| line.starts_with("WARN message=the store has failed")).count();
+    assert_eq!(told, 2, "{lines:#?}");
 }

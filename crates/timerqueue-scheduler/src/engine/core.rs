@@ -473,11 +473,12 @@ impl Core {
             // its own failures make the wait longer.
             (heals && state.asks_at.is_none()).then(|| {
                 state.failures = state.failures.saturating_add(1);
-                let wait = backoff(state.failures);
-                (wait, *state.asks_at.insert(self.runtime.now() + wait))
+                let (failures, wait) = (state.failures, backoff(state.failures));
+                (failures, wait, *state.asks_at.insert(self.runtime.now() + wait))
             })
         };
-        if let Some((wait, at)) = wait {
+        if let Some((failures, wait, at)) = wait {
+            let told = (failures == 1).then(|| error.clone());
             self.later(wait, move |core| {
                 {
                     let mut state = core.state.lock();
@@ -487,6 +488,7 @@ impl Core {
                     state.asks_at = None;
                 }
                 core.pump();
+                tell(told);
             });
         }
         self.close_if_done();
@@ -778,7 +780,11 @@ impl Core {
 
     fn apply_failed(self: &Arc<Self>, error: &Error, ops: Vec<Op>, failures: u32, then: Then) {
         if matches!(error, Error::Store { fault, .. } if fault.heals()) {
-            self.later(backoff(failures + 1), move |core| core.apply_again(ops, failures + 1, then));
+            let told = (failures == 0).then(|| error.clone());
+            self.later(backoff(failures + 1), move |core| {
+                core.apply_again(ops, failures + 1, then);
+                tell(told);
+            });
         } else {
             then(self, Vec::new());
         }
@@ -838,6 +844,17 @@ pub(super) fn if_alive<T>(value: &Weak<T>, work: impl FnOnce(&Arc<T>)) {
     if let Some(value) = value.upgrade() {
         work(&value);
     }
+}
+
+/// The first failure of a claim, or of the end of a run, that is tried again. On a thread of the
+/// pool: a subscriber may call the scheduler.
+fn tell(error: Option<Error>) {
+    #[cfg(feature = "tracing")]
+    if let Some(error) = error {
+        quietly(|| tracing::warn!(%error, "the store has failed, and is asked again"));
+    }
+    #[cfg(not(feature = "tracing"))]
+    drop(error);
 }
 
 fn backoff(failures: u32) -> Duration {
