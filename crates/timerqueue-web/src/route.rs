@@ -400,7 +400,7 @@ impl Route {
         let mut parts = path.split('/').filter(|part| !part.is_empty());
         let parts = [parts.next(), parts.next(), parts.next(), parts.next()];
         Some(match parts {
-            [None, ..] => Self::Overview(query.get("span").and_then(Span::of).unwrap_or_default()),
+            [None, ..] => Self::Overview(query.word("span", Span::of)?.unwrap_or_default()),
             [Some("jobs"), None, ..] => Self::Jobs(Filter::read(query)?),
             [Some("many"), None, ..] => Self::Many(Many::read(query)?),
             [Some("step"), None, ..] => Self::Step,
