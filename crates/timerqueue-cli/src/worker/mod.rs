@@ -170,7 +170,8 @@ fn start(
     let mut builder = Scheduler::builder()
         .runtime(runtime)
         .parallel(worker.parallel)
-        .on_run_end(move |record| log(record, json, quiet));
+        .on_run_end(move |record| log(record, json, quiet))
+        .on_store_error(|error| note(&format!("timerqueue: the store has failed, and is asked again: {error}")));
     if worker.keep_finished.is_some() || worker.remember_keys.is_some() {
         let history = History::new(worker.keep_finished.unwrap_or_default()).rows(worker.keep_last);
         builder = builder.history(history.keys(worker.remember_keys.unwrap_or_default()));

@@ -1,6 +1,7 @@
 //! Files that are missing, damaged, read-only, or have odd names; outputs that are closed.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use timerqueue_scheduler::rusqlite::Connection;
 
-use crate::support::{Ended, Folder, Worker};
+use crate::support::{Ended, Folder, Worker, until};
 
 const LOOKS: [&[&str]; 5] = [&["ls"], &["show", "k"], &["dead"], &["stats"], &["check"]];
 const CHANGES: [&[&str]; 6] = [
@@ -170,6 +171,23 @@ fn a_locked_file_is_looked_at_and_not_changed() {
     assert!(ended.code == 4 && ended.err.contains("lock"), "{ended:?}");
     other.execute_batch("COMMIT").unwrap();
     folder.ok(["cancel", "k"]);
+}
+
+#[test]
+fn a_worker_says_that_its_store_fails() {
+    let folder = Folder::new();
+    folder.ok(["put", "h", "--key", "k"]);
+    let script = "echo >> begun; while [ ! -e go ]; do sleep 0.01; done";
+    let mut worker = folder.command(["worker", "h", "--exec", "sh", "-c", script]);
+    let worker = Worker(worker.stderr(File::create(folder.path("said")).unwrap()).spawn().unwrap());
+    folder.lines("begun", 1);
+    let other = Connection::open(folder.path("jobs.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    std::fs::write(folder.path("go"), "").unwrap();
+    until(|| folder.read("said").contains("asked again")); // after five seconds
+    other.execute_batch("COMMIT").unwrap();
+    until(|| folder.job("k").is_null());
+    drop(worker);
 }
 
 #[test]

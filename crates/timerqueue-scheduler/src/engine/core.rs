@@ -53,7 +53,7 @@ pub(super) const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 type Then = Box<dyn FnOnce(&Arc<Core>, Vec<Applied>) + Send>;
 
 /// A hook that is told of the end of each run.
-pub(crate) type Hook = Box<dyn Fn(&super::RunRecord) + Send + Sync>;
+pub(crate) type Hook<T> = Option<Box<dyn Fn(&T) + Send + Sync>>;
 
 /// Gives the context of the current trace, if there is one.
 pub(crate) type Tracer = Box<dyn Fn() -> Option<String> + Send + Sync>;
@@ -71,7 +71,8 @@ pub(crate) struct Settings {
     pub(crate) owner: u64,
     pub(crate) seed: u64,
     pub(crate) node_name: Arc<str>,
-    pub(crate) hook: Option<Hook>,
+    pub(crate) on_run_end: Hook<super::RunRecord>,
+    pub(crate) on_store_error: Hook<Error>,
     pub(crate) codec: Option<Box<dyn Codec>>,
     /// Gives the context of the trace of a put.
     pub(crate) tracer: Option<Tracer>,
@@ -488,7 +489,7 @@ impl Core {
                     state.asks_at = None;
                 }
                 core.pump();
-                tell(told);
+                core.tell(told);
             });
         }
         self.close_if_done();
@@ -778,12 +779,21 @@ impl Core {
         if self.store.can_fail() { ops.to_vec() } else { Vec::new() }
     }
 
+    /// The first failure of a claim, or of the end of a run, that is tried again. On a thread of the
+    /// pool: code of the user's may call the scheduler.
+    fn tell(&self, error: Option<Error>) {
+        let Some(error) = error else { return };
+        #[cfg(feature = "tracing")]
+        quietly(|| tracing::warn!(%error, "the store has failed, and is asked again"));
+        self.settings.on_store_error.iter().for_each(|hook| quietly(|| hook(&error)));
+    }
+
     fn apply_failed(self: &Arc<Self>, error: &Error, ops: Vec<Op>, failures: u32, then: Then) {
         if matches!(error, Error::Store { fault, .. } if fault.heals()) {
             let told = (failures == 0).then(|| error.clone());
             self.later(backoff(failures + 1), move |core| {
                 core.apply_again(ops, failures + 1, then);
-                tell(told);
+                core.tell(told);
             });
         } else {
             then(self, Vec::new());
@@ -846,17 +856,6 @@ pub(super) fn if_alive<T>(value: &Weak<T>, work: impl FnOnce(&Arc<T>)) {
     }
 }
 
-/// The first failure of a claim, or of the end of a run, that is tried again. On a thread of the
-/// pool: a subscriber may call the scheduler.
-fn tell(error: Option<Error>) {
-    #[cfg(feature = "tracing")]
-    if let Some(error) = error {
-        quietly(|| tracing::warn!(%error, "the store has failed, and is asked again"));
-    }
-    #[cfg(not(feature = "tracing"))]
-    drop(error);
-}
-
 fn backoff(failures: u32) -> Duration {
     FIRST_BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(LONGEST_BACKOFF)
 }
@@ -864,13 +863,14 @@ fn backoff(failures: u32) -> Duration {
 impl Drop for Core {
     /// The last reference may be a run's, in an executor: code of users is dropped without a panic.
     fn drop(&mut self) {
-        let Settings { handlers, hook, codec, tracer, around, binding, .. } = &mut self.settings;
+        let Settings { handlers, on_run_end, on_store_error, codec, tracer, around, binding, .. } = &mut self.settings;
         handlers.drain(..).for_each(|handler| {
             let Handler { call, spawner, .. } = handler;
             quietly(|| drop(call));
             quietly(|| drop(spawner));
         });
-        quietly(|| drop(hook.take()));
+        quietly(|| drop(on_run_end.take()));
+        quietly(|| drop(on_store_error.take()));
         quietly(|| drop(codec.take()));
         quietly(|| drop(tracer.take()));
         around.drain(..).for_each(|hook| quietly(|| drop(hook)));

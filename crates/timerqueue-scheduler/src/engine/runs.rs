@@ -337,7 +337,7 @@ impl Guard {
         #[cfg(feature = "tracing")]
         self.trace(record);
         let RunInner { core, job, .. } = &*self.run;
-        let Some(hook) = &core.settings.hook else { return };
+        let Some(hook) = &core.settings.on_run_end else { return };
         let (key, name) = (Arc::clone(&job.key), Arc::clone(&job.name));
         let record = RunRecord { id: job.held.id, key, name, run: record.clone() };
         hook(&record);

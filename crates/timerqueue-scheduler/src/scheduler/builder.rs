@@ -16,7 +16,7 @@ use crate::engine::{
 };
 #[cfg(feature = "sqlite")]
 use crate::store::SqliteStore;
-use crate::store::{History, MemoryStore, Store, check_name};
+use crate::store::{Error, History, MemoryStore, Store, check_name};
 
 /// The settings of a [`Scheduler`]. Made by [`Scheduler::builder`].
 ///
@@ -262,7 +262,28 @@ impl Builder {
     /// panic is ignored. A close that the hook calls does not wait for the run. A second call of
     /// this method replaces the hook.
     pub fn on_run_end(mut self, hook: impl Fn(&RunRecord) + Send + Sync + 'static) -> Self {
-        self.settings.hook = Some(Box::new(hook));
+        self.settings.on_run_end = Some(Box::new(hook));
+        self
+    }
+
+    /// Called when the store fails a claim, or the end of a run, with an error that may pass: a full
+    /// disk, a lock, a server that does not answer. Both are tried again, for as long as it takes,
+    /// and only the first failure of each is told; until then no job begins, or the run stays
+    /// *running*. On a thread of the pool of the runtime. A panic is ignored. A second call of this
+    /// method replaces the hook. The answers of puts and changes have their errors themselves.
+    ///
+    /// # Examples
+    ///
+    /// A line in a log:
+    ///
+    /// ```
+    /// use timerqueue_scheduler::Scheduler;
+    ///
+    /// let builder = Scheduler::builder().on_store_error(|error| eprintln!("asked again: {error}"));
+    /// # let _ = builder;
+    /// ```
+    pub fn on_store_error(mut self, hook: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        self.settings.on_store_error = Some(Box::new(hook));
         self
     }
 

@@ -1,7 +1,7 @@
 //! A store with faults, for tests of users.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use timerqueue::{ManualClock, Runtime};
@@ -78,6 +78,28 @@ fn answers_are_timed_by_the_kind_of_the_call() {
     };
     assert_eq!((&*of("end", "1.048576"), &*of("end", "4.194304")), ("0", "1"));
     assert_eq!((&*of("change", "0.000256"), &*of("change", "+Inf")), ("1", "2"));
+}
+
+#[test]
+fn a_store_that_fails_a_claim_or_an_end_is_told_of_once() {
+    let (clock, runtime) = clock();
+    let store = FaultyStore::new(&runtime, |call| match call.kind {
+        StoreCallKind::Claim | StoreCallKind::End if call.number <= 3 => Trouble::Fail(Fault::Full),
+        _ => Trouble::None,
+    });
+    let told: Arc<Mutex<Vec<Error>>> = Arc::default();
+    let keep = Arc::clone(&told);
+    let builder = Scheduler::builder().runtime(&runtime).store(store).handler("mail", |_: (), _: &Run| {});
+    let builder = builder.on_store_error(move |error| {
+        keep.lock().unwrap().push(error.clone());
+        panic!("a hook may");
+    });
+    let scheduler = builder.start().unwrap();
+    assert!(scheduler.put_to("mail", &()).key("m").send().wait().is_ok());
+    clock.advance(HOUR);
+    assert_eq!(scheduler.get("m").wait(), Ok(None));
+    let told = told.lock().unwrap().iter().map(|error| fault::<()>(Err(error.clone()))).collect::<Vec<_>>();
+    assert_eq!(told, [Fault::Full, Fault::Full]);
 }
 
 /// An outage of an hour, in the middle of runs: each job runs once, and its end is written when the
