@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::table::{Table, count, place};
+use super::table::Table;
 use crate::store::rules::{Group, GroupRows, KEPT_MICROS, Lane, Member, Row};
 use crate::store::{Bound, Entry, GroupId, JobId, Micros, Node, NodeId, State};
 
@@ -78,16 +78,23 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// A row comes, in its present state; or it goes, or is about to change.
-    pub(super) fn index(&mut self, row: &Row, comes: bool) {
+    /// A row comes, in its present state.
+    pub(super) fn add(&mut self, row: &Row) {
         let Some(jobs) = row.tie.as_ref().and_then(|tie| self.all.get_mut(&tie.group)) else { return };
-        count(&mut jobs.rows, comes);
-        if row.state == State::Running {
-            count(&mut jobs.running, comes);
-        }
+        jobs.rows += 1;
+        jobs.running += u64::from(row.state == State::Running);
         if let (Lane::Group(_), Some(wake)) = (row.lane(), row.wake()) {
-            let has_changed = place(&mut jobs.waiting, (wake, row.id), comes);
-            assert!(has_changed, "a job that waits is among those of its group");
+            jobs.waiting.insert((wake, row.id));
+        }
+    }
+
+    /// A row goes, or is about to change.
+    pub(super) fn take(&mut self, row: &Row) {
+        let Some(jobs) = row.tie.as_ref().and_then(|tie| self.all.get_mut(&tie.group)) else { return };
+        jobs.rows -= 1;
+        jobs.running -= u64::from(row.state == State::Running);
+        if let (Lane::Group(_), Some(wake)) = (row.lane(), row.wake()) {
+            assert!(jobs.waiting.remove(&(wake, row.id)), "a job that waits is among those of its group");
         }
     }
 

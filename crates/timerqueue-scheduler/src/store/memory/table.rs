@@ -92,52 +92,54 @@ pub(super) struct Table {
     pub(super) effects: Effects,
 }
 
-/// Adds one to a count, or takes one away.
-pub(super) fn count(number: &mut u64, comes: bool) {
-    if comes { *number += 1 } else { *number -= 1 }
-}
-
-/// Puts a place into an index, or takes it out. True: the index has changed.
-pub(super) fn place<T: Ord>(index: &mut BTreeSet<T>, place: T, comes: bool) -> bool {
-    if comes { index.insert(place) } else { index.remove(&place) }
-}
-
-/// Puts a row into the indexes, or takes it out of them. Returns its wake instant, if its handler
-/// is not paused.
-fn index(
-    kinds: &mut [Kind],
-    groups: &mut Groups,
-    spans: &mut BTreeSet<(i64, JobId)>,
-    row: &Row,
-    comes: bool,
-) -> Option<Micros> {
+/// Puts a row into the indexes. Returns its wake instant, if its handler is not paused.
+fn add(kinds: &mut [Kind], groups: &mut Groups, spans: &mut BTreeSet<(i64, JobId)>, row: &Row) -> Option<Micros> {
     let kind = &mut kinds[row.kind];
-    groups.index(row, comes);
-    count(&mut kind.states[row.state.index()], comes);
-    if row.is_failing() {
-        count(&mut kind.failing, comes);
-    }
+    groups.add(row);
+    kind.states[row.state.index()] += 1;
+    kind.failing += u64::from(row.is_failing());
     if row.state == State::Running {
-        kind.runs(row.owner, comes);
-        if row.counted {
-            count(&mut kind.counted, comes);
-        }
+        kind.runs(row.owner, true);
+        kind.counted += u64::from(row.counted);
     }
-    if let Some(earliest) = row.earliest() {
-        place(spans, (earliest, row.id), comes);
-    }
+    spans.extend(row.earliest().map(|earliest| (earliest, row.id)));
     let wake = row.wake()?;
-    let of_kind = match row.lane() {
-        Lane::Priority(_) if row.state == State::Recurring => &mut kind.schedules,
-        Lane::Priority(0) => &mut kind.jobs,
-        Lane::Priority(priority) => kind.others.entry(priority).or_default(),
+    match row.lane() {
+        Lane::Priority(_) if row.state == State::Recurring => kind.schedules.insert((wake, row.id)),
+        Lane::Priority(0) => kind.jobs.insert((wake, row.id)),
+        Lane::Priority(priority) => kind.others.entry(priority).or_default().insert((wake, row.id)),
         Lane::Group(_) => return None, // told when the group is settled
     };
-    assert!(place(of_kind, (wake, row.id), comes), "a row with a wake instant is in the index");
-    if of_kind.is_empty() {
-        kind.others.retain(|_, others| !others.is_empty());
-    }
     (!kind.paused).then_some(wake)
+}
+
+/// Takes a row out of the indexes.
+fn take(kinds: &mut [Kind], groups: &mut Groups, spans: &mut BTreeSet<(i64, JobId)>, row: &Row) {
+    let kind = &mut kinds[row.kind];
+    groups.take(row);
+    kind.states[row.state.index()] -= 1;
+    kind.failing -= u64::from(row.is_failing());
+    if row.state == State::Running {
+        kind.runs(row.owner, false);
+        kind.counted -= u64::from(row.counted);
+    }
+    if let Some(earliest) = row.earliest() {
+        spans.remove(&(earliest, row.id));
+    }
+    if let Some(wake) = row.wake() {
+        let place = (wake, row.id);
+        let was_there = match row.lane() {
+            Lane::Priority(_) if row.state == State::Recurring => kind.schedules.remove(&place),
+            Lane::Priority(0) => kind.jobs.remove(&place),
+            Lane::Priority(priority) => {
+                let was_there = kind.others.get_mut(&priority).is_some_and(|others| others.remove(&place));
+                kind.others.retain(|_, others| !others.is_empty());
+                was_there
+            }
+            Lane::Group(_) => return,
+        };
+        assert!(was_there, "a row with a wake instant is in the index");
+    }
 }
 
 impl Table {
@@ -207,7 +209,7 @@ impl Table {
             kinds.push(Kind { name: Arc::clone(&kind.name), paused: kind.paused, ..Kind::default() });
         }
         for row in self.rows.values() {
-            index(&mut kinds, &mut groups, &mut spans, row, true);
+            add(&mut kinds, &mut groups, &mut spans, row);
             if let Some(recurring) = &row.recurring {
                 for run in recurring.live.iter().chain(&recurring.queued) {
                     let run = &self.rows[run];
@@ -253,7 +255,7 @@ impl Rows for Table {
     }
 
     fn insert(&mut self, row: Box<Row>) {
-        let wake = index(&mut self.kinds, &mut self.groups, &mut self.spans, &row, true);
+        let wake = add(&mut self.kinds, &mut self.groups, &mut self.spans, &row);
         self.effects.wake(wake);
         self.effects.notice_step(&row, self.up);
         if row.holds_key {
@@ -266,10 +268,10 @@ impl Rows for Table {
 
     fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R> {
         let row = self.rows.get_mut(&id)?;
-        index(&mut self.kinds, &mut self.groups, &mut self.spans, row, false);
+        take(&mut self.kinds, &mut self.groups, &mut self.spans, row);
         let (held, dead, died) = (row.holds_key, row.state == State::Dead, row.died);
         let result = change(row);
-        let wake = index(&mut self.kinds, &mut self.groups, &mut self.spans, row, true);
+        let wake = add(&mut self.kinds, &mut self.groups, &mut self.spans, row);
         self.effects.wake(wake);
         self.effects.notice_step(row, self.up);
         let (holds, dies, death) = (row.holds_key, row.state == State::Dead, row.died);
@@ -307,7 +309,7 @@ impl Rows for Table {
 
     fn take_out(&mut self, id: JobId) {
         let Some(row) = self.rows.remove(&id) else { return };
-        index(&mut self.kinds, &mut self.groups, &mut self.spans, &row, false);
+        take(&mut self.kinds, &mut self.groups, &mut self.spans, &row);
         if row.holds_key {
             self.free_key(&row.key, id);
         }
