@@ -779,8 +779,8 @@ impl Core {
         if self.store.can_fail() { ops.to_vec() } else { Vec::new() }
     }
 
-    /// The first failure of a claim, or of the end of a run, that is tried again. On a thread of the
-    /// pool: code of the user's may call the scheduler.
+    /// The first failure of a claim, or of the end of a run, that is tried again. On a thread of
+    /// the pool: code of the user's may call the scheduler.
     fn tell(&self, error: Option<Error>) {
         let Some(error) = error else { return };
         #[cfg(feature = "tracing")]
