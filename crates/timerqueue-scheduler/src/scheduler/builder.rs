@@ -266,11 +266,11 @@ impl Builder {
         self
     }
 
-    /// Called when the store fails a claim, or the end of a run, with an error that may pass: a full
-    /// disk, a lock, a server that does not answer. Both are tried again, for as long as it takes,
-    /// and only the first failure of each is told; until then no job begins, or the run stays
-    /// *running*. On a thread of the pool of the runtime. A panic is ignored. A second call of this
-    /// method replaces the hook. The answers of puts and changes have their errors themselves.
+    /// Called when the store fails a claim, or the end of a run, with an error that may pass: a
+    /// full disk, a lock, a server that does not answer. Both are tried again, for as long as it
+    /// takes, and only the first failure of each is told; until then no job begins, or the run
+    /// stays *running*. On a thread of the pool of the runtime. A panic is ignored. A second call
+    /// of this method replaces the hook. Puts and changes have their errors in their answers.
     ///
     /// # Examples
     ///
