@@ -97,8 +97,6 @@ fn k8_a_check_from_outside_tells_its_parts() {
     assert_eq!(fault(reader.check(|_| {})), Fault::Damaged);
 }
 
-/// Each change of a row by hand that would keep a job from running, or a binding from holding, is
-/// found.
 #[test]
 fn k8_a_wrong_row_of_the_users_is_no_damage() {
     let folder = Folder::new();
@@ -111,6 +109,8 @@ fn k8_a_wrong_row_of_the_users_is_no_damage() {
     let _ = scheduler.put_to("log", &()).send().wait().unwrap();
 }
 
+/// Each change of a row by hand that would keep a job from running, or a binding from holding, is
+/// found.
 #[test]
 fn k8_a_check_finds_what_is_wrong_in_rows_members_and_groups() {
     let folder = Folder::new();
