@@ -299,7 +299,8 @@ fn slots_are_in_memory_where_they_are_used_and_are_given_back() {
 
 /// Checks that this thread frees all memory that it allocates in `action`.
 fn comes_back(what: &str, action: impl FnOnce()) {
-    // The list of a process's runtimes keeps its room, and with tests beside this one it grows.
+    // The process has a list of its runtimes. It grows with those of other tests, and keeps its
+    // capacity.
     static ROOM: Once = Once::new();
     ROOM.call_once(|| drop(std::array::from_fn::<_, 64, _>(|_| manual())));
     let before = mine();

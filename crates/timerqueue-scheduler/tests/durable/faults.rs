@@ -544,8 +544,8 @@ fn k7_a_disk_that_is_full_of_the_log_takes_what_needs_no_room() {
     until(|| other.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)) == Ok(0));
     let scheduler = scheduler(&disk.folder, &SqliteOptions::new(), &log);
     rounds(&scheduler, 300);
-    // The other connection keeps the log, as the end of a process by a signal does. Then nothing
-    // has room.
+    // The other connection keeps the log, as the end of a process by a signal does. Then the disk
+    // is full.
     drop(scheduler);
     let filler = std::fs::File::create(disk.path().join("filler"));
     assert!(filler.and_then(|mut file| file.write_all(&vec![1; 1 << 20])).is_err());

@@ -322,7 +322,7 @@ impl Writer {
         }
     }
 
-    /// Once more if the disk was full: the log may have room by now.
+    /// Tries a second time if the disk was full: the log may need no further space by now.
     fn attempt(&mut self, batch: &[(Write, Instant)]) -> Result<(Vec<Answer>, Effects), Failure> {
         match self.attempt_once(batch) {
             Err(failure) if failure.fault == Fault::Full => self.attempt_once(batch),
@@ -425,9 +425,9 @@ impl Writer {
         self.flush_soon();
     }
 
-    /// The log may be what the disk is full of, and no commit is made that a checkpoint would
-    /// follow. After this one the next commit begins the log anew, in the room that it has. It
-    /// flushes the log first, so a log in doubt was written again before.
+    /// Makes a checkpoint. The log may have filled the disk, and SQLite makes checkpoints only
+    /// after commits, which fail. Afterwards the next commit writes to the log from its start. The
+    /// checkpoint flushes the log first, so a log in doubt was written again before.
     fn empty_log(&mut self) {
         let emptied = self.db.query_row("PRAGMA wal_checkpoint", [], |_| Ok(()));
         if emptied.is_err_and(|error| Failure::from(error).fault == Fault::Io) {
