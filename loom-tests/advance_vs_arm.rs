@@ -7,6 +7,11 @@
 //!                                          sets the clock to 1, sweeps: nothing is due
 //!     inserts the timer at 1: no sweep follows
 //!
+//!   ends its runtime                     advances
+//!                                          takes a due tick
+//!     finds no due tick, and no callback that runs: returns
+//!                                          the runtime has ended: gives up the tick
+//!
 //!   drops its runtime                    advances
 //!                                          takes a reference, to look for the next deadline
 //!     closes the runtime, drops its reference
@@ -129,6 +134,31 @@ fn a_delay_reset_during_an_advance_is_not_left_behind() {
             assert!(due.is_none_or(|due| due > clock.now()), "due at {due:?}, and no sweep follows");
         });
     }
+}
+
+/// S89. A runtime that ends while its clock is advanced: its callback has run or is handed back,
+/// unless the shutdown says that it has not waited.
+///
+/// Seen to fail with: `run_due` that takes a tick, or sweeps, and does not `enter_by_hand`; `put`
+/// that does not look whether the runtime has ended.
+#[test]
+fn a_shutdown_beside_an_advance_hands_back_what_does_not_run() {
+    explore_all(|| {
+        let clock = ManualClock::new();
+        let runtime = start(&clock);
+        let fired = Arc::new(Tally::new(0));
+        let seen = Arc::clone(&fired);
+        let timer = OnceTimer::on(&runtime, DUE, move |_| {
+            seen.fetch_add(1, Relaxed);
+        });
+        let driver = advances(&clock, DUE);
+        let (unfired, ended) = runtime.shutdown_now(Duration::ZERO);
+        if ended.is_ok() {
+            assert_eq!(fired.load(Relaxed) + unfired.len(), 1);
+        }
+        driver.join().unwrap();
+        drop((unfired, timer));
+    });
 }
 
 /// S24. The data of a panic handler is dropped with no lock held, and its destructor may use the

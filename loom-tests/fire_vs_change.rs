@@ -121,3 +121,33 @@ fn a_callback_may_restart_its_own_timer() {
         });
     }
 }
+
+/// S89. The runtime ends while a worker has the void job of a changed timer, whose new tick has
+/// come due: the callback runs, or is handed back.
+///
+/// ```text
+///   a worker                             shutdown
+///     begins: void, a tick is deferred
+///                                          closes the shard, discards all jobs
+///     the shard is closed: disposes the timer
+/// ```
+///
+/// Seen to fail with: `settle` that disposes the timer if the shard is closed.
+#[test]
+fn a_tick_that_a_void_job_settles_runs_or_is_handed_back() {
+    for kind in KINDS {
+        explore_all(move || {
+            let (stage, jobs) = Stage::with_job(kind, MissedTicks::Rebase);
+            assert!(stage.change(Duration::ZERO).is_some());
+            assert!(stage.sweep_at(DUE + 1).is_empty(), "the job is queued still");
+            stage.engine.keep_unfired();
+            let worker = spawn(&stage, |stage| stage.run(jobs));
+            stage.engine.close();
+            worker.join().unwrap();
+            let unfired = stage.engine.take_unfired();
+            assert_eq!(stage.begun().len() + unfired.len(), 1);
+            drop(unfired);
+            stage.end();
+        });
+    }
+}

@@ -351,12 +351,20 @@ impl Agenda {
     pub(crate) fn run_due(&self) -> u64 {
         let mut swept = Vec::new();
         while let Some((_, engine, queue)) = self.find(self.virtual_time.now(), true) {
+            engine.enter_by_hand();
             engine.sweep_by_hand(queue, &mut swept);
             self.put(&engine, swept.drain(..));
+            engine.leave_by_hand();
         }
         let (mut run, mut scope) = (0, None::<(*const Engine, Scope)>);
         loop {
-            let next = self.due.lock().pop();
+            let next = {
+                let mut due = self.due.lock();
+                let next = due.pop();
+                // With the lock held: a shutdown finds it in the list, or waits for it.
+                next.iter().for_each(|due| due.engine.enter_by_hand());
+                next
+            };
             let Some(Due { engine, tick, .. }) = next else {
                 self.due.lock().shrink_to(KEPT); // an instant may have many due timers
                 return run;
@@ -373,6 +381,7 @@ impl Agenda {
             self.begun.store(number, Relaxed);
             let outer = self.running.swap(number, Relaxed);
             run += u64::from(engine.run_by_hand(tick, |deferred| self.put(&engine, [deferred])));
+            engine.leave_by_hand();
             self.running.store(outer, Relaxed);
         }
     }
@@ -399,7 +408,12 @@ impl Agenda {
     /// Gives swept ticks and wakers their place among those that are about to run.
     fn put(&self, engine: &Arc<Engine>, swept: impl IntoIterator<Item = InOrder>) {
         let next = self.virtual_time.armed();
-        self.due.lock().extend(swept.into_iter().map(|due| Due::new(engine, due, next)));
+        let mut due = self.due.lock();
+        if engine.is_closed() {
+            drop(due); // a shutdown looks into the list once
+            return swept.into_iter().for_each(|tick| tick.expired.discard(engine));
+        }
+        due.extend(swept.into_iter().map(|due| Due::new(engine, due, next)));
     }
 
     /// The earliest due point of all queues, exactly, on the clock which stands still in suspend;

@@ -120,9 +120,10 @@ impl CallbackJob {
         let Some(mut firing) = self.firing.take() else { return };
         let engine = &self.engine;
         let _scope = Scope::enter(Owner::of(engine).core());
+        engine.enter_by_hand();
         if !self.given_back {
             inside(engine.address(), || engine.run_by_hand(firing.into(), |deferred| engine.submit(deferred.expired)));
-            return;
+            return engine.leave_by_hand();
         }
         let (entry, scheduled) = (firing.entry.clone(), firing.scheduled);
         if entry.wall_index().is_some() {
@@ -130,6 +131,7 @@ impl CallbackJob {
         }
         let run = || firing.run(engine, |deferred| dispose(&deferred.entry));
         inside(engine.address(), || engine.count_by_hand(scheduled, run));
+        engine.leave_by_hand();
         dispose(&entry);
     }
 }
@@ -214,9 +216,14 @@ impl Engine {
             (entry.get().claim(key) == Claim::Queue).then(|| entry.get().due(key))
         };
         if let Some(scheduled) = claimed {
-            self.by_hand.share_other();
-            self.give_up(Firing { entry, scheduled, missed: 0 });
+            self.give_up_uncounted(entry, scheduled);
         }
+    }
+
+    /// As [`Self::give_up`], of a tick that no shard has counted as claimed, since it is closed.
+    fn give_up_uncounted(&self, entry: EntryRef, scheduled: u64) {
+        self.by_hand.share_other();
+        self.give_up(Firing { entry, scheduled, missed: 0 });
     }
 
     /// The callbacks that were kept, in the order of their due points. None is kept any more.
@@ -260,9 +267,9 @@ impl Firing {
         let node = &self.entry;
         match node.get().begin() {
             Begin::Run => {}
-            Begin::RunAndSettle => settle(node, &mut put),
+            Begin::RunAndSettle => settle(engine, node, &mut put),
             Begin::Settle => {
-                settle(node, &mut put);
+                settle(engine, node, &mut put);
                 return Ran::Void;
             }
             Begin::Refused => return Ran::Void,
@@ -282,7 +289,7 @@ impl Firing {
         }
         match node.get().end() {
             End::Done => {}
-            End::Settle => settle(node, &mut put),
+            End::Settle => settle(engine, node, &mut put),
             End::DropPayload => finish_disposal(node),
         }
         Ran::Callback
@@ -291,19 +298,17 @@ impl Firing {
 
 /// The thread that took the timer's job, or ended its callback, claims the deferred tick, if it is
 /// still deferred (I11).
-fn settle(node: &EntryRef, put: &mut impl FnMut(Firing)) {
-    let shard = node.shard();
-    let mut inner = shard.lock();
+fn settle(engine: &Engine, node: &EntryRef, put: &mut impl FnMut(Firing)) {
+    let mut inner = node.shard().lock();
     if !node.get().state.settle() {
         return;
     }
-    if !inner.is_open() {
-        drop(inner);
-        // the runtime was shut down: the callback will not run, and the waiters are woken
-        dispose(node);
-    } else {
+    if inner.is_open() {
         let firing = inner.take_deferred_tick(node);
         drop(inner);
-        put(firing);
+        return put(firing);
     }
+    let scheduled = node.get().due(inner.queue.key());
+    drop(inner);
+    engine.give_up_uncounted(node.clone(), scheduled);
 }

@@ -40,8 +40,8 @@ pub(crate) use self::wall_registry::{change_wall, start_wall};
 use crate::alarm::{Clock, Loss, SharedAlarm};
 use crate::one_drop::OneDrop;
 use crate::pool::{BATCH, Counts, Metrics, Pool, Ran, Tick};
-use crate::sync::unmodelled::{self, AtomicUsize, OnceLock, fence};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use crate::sync::unmodelled::{self, OnceLock};
+use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sys::cpu;
 use crate::sys::fork::ForkGuard;
 use crate::sys::topology::{CoreId, queues_of};
@@ -386,7 +386,7 @@ impl Engine {
     /// For the driver of a manual clock, and for an executor of the program's: runs a swept tick or
     /// waker. Returns whether a callback or waker ran. `put` takes a deferred tick, before the
     /// callback begins or after it has ended: it must be passed on at once, since the callback may
-    /// block.
+    /// block. Caller: is inside of [`Self::enter_by_hand`].
     pub(crate) fn run_by_hand(&self, tick: InOrder, mut put: impl FnMut(InOrder)) -> bool {
         let InOrder { scheduled, expired, .. } = tick;
         self.count_by_hand(scheduled, || match expired {
@@ -413,16 +413,24 @@ impl Engine {
     fn count_by_hand(&self, scheduled: u64, run: impl FnOnce() -> Ran) -> bool {
         let late = self.clock.now().saturating_sub(scheduled);
         self.by_hand.share_begin();
-        self.running_by_hand.fetch_add(1, Ordering::Relaxed);
-        // pairs with `wait_for_driver`: either its thread sees the count, or this thread sees the
-        // end
-        fence(Ordering::SeqCst);
         let ran = run();
         if ran != Ran::Void {
             self.by_hand.share_ran(ran, late);
         }
-        self.running_by_hand.fetch_sub(1, Ordering::Release);
         ran != Ran::Void
+    }
+
+    /// A thread that is not of the pool is about to claim ticks, or has some: a shutdown waits for
+    /// it.
+    fn enter_by_hand(&self) {
+        self.running_by_hand.fetch_add(1, Ordering::Relaxed);
+        // pairs with `wait_for_driver`: either its thread sees the count, or this thread sees the
+        // end
+        fence(Ordering::SeqCst);
+    }
+
+    fn leave_by_hand(&self) {
+        self.running_by_hand.fetch_sub(1, Ordering::Release);
     }
 
     fn shard(&self, queue: usize) -> &Shard {

@@ -377,7 +377,7 @@ impl Runtime {
     ///
     /// Each callback of a one-shot has run, runs, or is handed back, exactly once, unless its timer
     /// is disposed or stopped before. A timer whose callbacks run is handed back too if a further
-    /// tick waits, but not while the callback of an exclusive timer runs. Timed cancels are not
+    /// tick waits; an exclusive one, if its callback ends within the limit. Timed cancels are not
     /// handed back, nor are futures, nor jobs that an
     /// [executor of the program's](RuntimeBuilder::callback_executor) has. After
     /// [`ShutdownError::TimedOut`] callbacks that a thread was about to begin may be missing.

@@ -171,3 +171,52 @@ fn s89_in_a_storm_each_callback_runs_once_or_is_handed_back() {
         }
     });
 }
+
+/// On virtual time, while another thread advances the clock: each callback has run or is handed
+/// back when the shutdown returns.
+#[test]
+fn s89_beside_an_advance_each_callback_runs_once_or_is_handed_back() {
+    for round in 0..300 {
+        let (clock, runtime) = manual();
+        let ran = Count::new();
+        let timers: Vec<_> = (0..20).map(|i| OnceTimer::on(&runtime, ms(1 + i / 5), ran.callback())).collect();
+        thread::scope(|scope| {
+            let advance = scope.spawn(|| clock.advance(ms(10)));
+            while ran.get() < round % 20 {
+                std::hint::spin_loop();
+            }
+            let (unfired, ended) = runtime.shutdown_now(PATIENCE);
+            ended.expect("no callback blocks");
+            assert_eq!(ran.get() + unfired.len(), 20);
+            drop(unfired);
+            advance.join().expect("no panic");
+        });
+        drop(timers);
+    }
+}
+
+/// A tick that came due while the callback of its exclusive timer ran.
+#[test]
+fn s89_a_tick_that_waits_for_the_end_of_a_callback_is_handed_back() {
+    let runtime = Runtime::builder().start().expect("the system has threads");
+    let (gate, ran) = (Gate::new(), Count::new());
+    let (held, runs) = (gate.clone(), ran.clone());
+    let timer = TimerBuilder::on(&runtime).due(Duration::ZERO).start_exclusive(move |_| {
+        runs.bump();
+        held.wait();
+    });
+    eventually("the callback runs", || ran.get() == 1);
+    assert_eq!(timer.change(Duration::ZERO, NEVER), Changed::WasIdle);
+    let unfired = thread::scope(|scope| {
+        let ending = scope.spawn(|| runtime.shutdown_now(PATIENCE));
+        eventually("the runtime ends", || runtime.is_shut_down());
+        gate.open();
+        let (unfired, ended) = ending.join().expect("no panic");
+        ended.expect("the gate is open");
+        unfired
+    });
+    assert_eq!(unfired.len(), 1);
+    unfired.into_iter().for_each(CallbackJob::run);
+    assert_eq!(ran.get(), 2);
+    drop(timer);
+}
