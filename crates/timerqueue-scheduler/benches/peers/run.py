@@ -87,18 +87,19 @@ def contenders(where):
             rust("a timer, no jobs", "nowhere", "ours", "timer", "timerqueue", "late"),
         ]
     every = "put run late idle grow nodes"
+    most = every + " held"
     return [
-        rust("this store", "server", "ours", "ours", "timerqueue-scheduler", every),
-        node("graphile-worker", "server", "graphile.mjs", every),
-        node("pg-boss", "server", "pgboss.mjs", every),
-        python("oban", "server", every),
+        rust("this store", "server", "ours", "ours", "timerqueue-scheduler", most),
+        node("graphile-worker", "server", "graphile.mjs", most),
+        node("pg-boss", "server", "pgboss.mjs", most),
+        python("oban", "server", most),
         python("procrastinate", "server", every),
-        python("pgqueuer", "server", every),
+        python("pgqueuer", "server", most),
         rust("apalis-postgres", "server", "apalis", "apalis", "apalis-postgres"),
         rust("underway", "server", "underway", "underway", "underway"),
         rust("River, as shipped", "server", "river", "river", "riverqueue", every),
-        rust("River, as in its benchmark", "server", "river", "river-bench", "riverqueue", every),
-        rust("awa", "server", "awa", "awa", "awa", every),
+        rust("River, as in its benchmark", "server", "river", "river-bench", "riverqueue", most),
+        rust("awa", "server", "awa", "awa", "awa", most),
         rust("durare", "server", "durare", "durare", "durare", every),
     ]
 
@@ -283,6 +284,26 @@ class Bench:
                     spent = max(a["to"] for a in answers) - min(a["from"] for a in answers)
                     self.note(contender, "nodes", nodes, {"rate": sum(a["ran"] for a in answers) / spent})
 
+    def held(self):
+        """Rounds of 10,000 due jobs for a process with 16 places, and now and then puts of 16 callers, while another session holds a snapshot from
+        the second round on: the server may remove no dead row."""
+        for contender in self.present("held"):
+            place, holder = self.place(contender, "held", True), None
+            for jobs in range(0, 310_000, 10_000):
+                self.drive(contender, "due", place, 10_000, 1)
+                answers = self.drive(contender, "node", place, 16, 60)
+                if answers.get("ran"):
+                    self.note(contender, "held run", jobs, {"rate": answers["ran"] / (answers["to"] - answers["from"])})
+                if jobs % 100_000 == 0:
+                    self.note(contender, "held put", jobs, self.drive(contender, "put", place, 16, self.options.seconds))
+                holder = holder or subprocess.Popen(
+                    ["psql", place, "-qXc", "BEGIN ISOLATION LEVEL REPEATABLE READ", "-c", "SELECT count(*) FROM pg_class", "-c", "SELECT pg_sleep(86400)"],
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            self.servers.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(86400)%' AND pid <> pg_backend_pid()")
+            holder.wait()
+
     def idle(self):
         """All contenders rest at the same time."""
         seconds = self.options.idle
@@ -385,6 +406,8 @@ def table(data, where):
         "grow put": "Puts a second of 16 callers, by waiting jobs",
         "grow run": "Claims and settles a second of 16 workers, by waiting jobs",
         "nodes": "Claims and settles a second, by processes of four workers",
+        "held run": "Claims and settles a second of 16 workers, after so many jobs, nearly all of them beside a snapshot that is held",
+        "held put": "Puts a second of 16 callers, after so many jobs, as above",
     }
     names = {"late": ["first", "p50", "p99", "worst", "early", "ran"], "idle": ["wakes", "calls", "queries"]}
     for work, title in titles.items():
@@ -402,7 +425,7 @@ def table(data, where):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("where", choices=["file", "server", "table"])
-    parser.add_argument("--works", default="", help="of put,run,fill,late,idle, and of a server grow,nodes; default: all")
+    parser.add_argument("--works", default="", help="of put,run,fill,late,idle, and of a server grow,nodes,held; default: all but held")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2, help="of each put and run")
     parser.add_argument("--idle", type=int, default=10, help="the seconds of rest")
