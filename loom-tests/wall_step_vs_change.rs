@@ -514,6 +514,26 @@ fn a_timer_changed_while_its_runtime_ends_waits_no_more() {
     }
 }
 
+/// S89. A timer that has fired too early is handed back where its runtime ends meanwhile.
+///
+/// Seen to fail with: `has_come` that disposes the timer if the shard is closed.
+#[test]
+fn a_timer_that_fires_early_while_its_runtime_ends_is_handed_back() {
+    explore_all(|| {
+        let (stage, jobs) = Stage::due(true);
+        stage.manual.virtual_time.set_wall(wall(TIME - 5));
+        stage.manual.engine.keep_unfired();
+        let worker = worker(&stage, jobs);
+        stage.manual.engine.close();
+        worker.join().unwrap();
+        let unfired = stage.manual.engine.take_unfired();
+        assert_eq!((unfired.len(), stage.called(TIME)), (1, 0));
+        drop(unfired);
+        stage.timer.dispose();
+        stage.is_over();
+    });
+}
+
 #[test]
 fn a_change_a_step_and_a_tick_happen_in_one_order() {
     for in_pool in [false, true] {

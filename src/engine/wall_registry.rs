@@ -307,15 +307,15 @@ fn has_come(firing: &Firing) -> Option<SystemTime> {
     let shard = entry.shard();
     let mut inner = shard.lock();
     let at = inner.walls.time(entry)?;
-    let has_come = shard.clock.wall() >= at || firing.missed == Firing::GIVEN_BACK;
-    if has_come || !inner.is_open() {
+    if shard.clock.wall() >= at || firing.missed == Firing::GIVEN_BACK {
         let held = inner.walls.remove(entry);
         drop(inner);
         drop(held);
-        if !has_come {
-            entry::dispose(entry); // the runtime has ended
-        }
-        return has_come.then_some(at);
+        return Some(at);
+    }
+    if !inner.is_open() {
+        entry.get().state.defer(); // the end of this callback gives it up
+        return None;
     }
     inner.touch(shard);
     let aim = Aim::new(&inner.engine()?.walls, &shard.clock);

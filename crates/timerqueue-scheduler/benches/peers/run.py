@@ -289,7 +289,7 @@ class Bench:
         the second round on: the server may remove no dead row."""
         for contender in self.present("held"):
             place, holder = self.place(contender, "held", True), None
-            for jobs in range(0, 310_000, 10_000):
+            for jobs in range(0, 210_000, 10_000):
                 self.drive(contender, "due", place, 10_000, 1)
                 answers = self.drive(contender, "node", place, 16, 60)
                 if answers.get("ran"):
