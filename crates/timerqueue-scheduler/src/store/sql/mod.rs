@@ -24,6 +24,8 @@ use super::{Finished, Invalid, JobId, LinkEnds, MAX_PRIORITY, Micros, Mutation, 
 pub(super) use self::groups::{Claimable, group_of};
 #[cfg(feature = "sqlite")]
 pub(super) use self::texts::FILE;
+#[cfg(all(test, feature = "sqlite"))]
+pub(super) use self::texts::OF_FILE;
 pub(super) use self::texts::Texts;
 #[cfg(feature = "postgres")]
 pub(super) use self::texts::{SERVER, next_due};

@@ -134,6 +134,7 @@ spellings! { $
     by_failing: " INDEXED BY timerqueue_failing_list" | "",
     by_queued: " INDEXED BY timerqueue_queued_list" | "",
     by_dead: " INDEXED BY timerqueue_dead_list" | "",
+    by_death: " INDEXED BY timerqueue_dead" | "",
     by_recurring: " INDEXED BY timerqueue_recurring" | "",
     // On a server the numbers come from the index of recurring rows that wait.
     zoned: "handler.name = $1 AND job.id > $2 AND job.state = 4 AND job.paused = 0 AND job.recurring LIKE '%\"zone\":\"%' \
@@ -168,6 +169,9 @@ macro_rules! texts {
 
         #[cfg(feature = "sqlite")]
         pub(in crate::store) const FILE: Texts = Texts { $($name: text!(file $file $(| $server)?),)+ };
+        /// Those of a file, for a look at their plans.
+        #[cfg(all(test, feature = "sqlite"))]
+        pub(in crate::store) const OF_FILE: &[&str] = &[$(FILE.$name),+];
         #[cfg(feature = "postgres")]
         pub(in crate::store) const SERVER: Texts = Texts { $($name: text!(server $file $(| $server)?),)+ };
     };
@@ -188,8 +192,8 @@ texts! {
     bury: ["UPDATE " jobs " SET state = 3, wake = NULL, earliest = NULL, holds_key = false, lease = NULL" no_process ", died = $1, error = $2 WHERE id = $3"],
     discard: ["DELETE FROM " jobs " WHERE id = $1 AND state = 3 RETURNING handler"],
     /// The death so many deaths ago.
-    death: ["SELECT died FROM " jobs " WHERE state = 3 ORDER BY died DESC LIMIT 1 OFFSET $1"],
-    dead: ["SELECT id FROM " jobs " WHERE state = 3 AND died <= $1 ORDER BY died LIMIT 1"],
+    death: ["SELECT died FROM " jobs by_death " WHERE state = 3 ORDER BY died DESC LIMIT 1 OFFSET $1"],
+    dead: ["SELECT id FROM " jobs by_death " WHERE state = 3 AND died <= $1 ORDER BY died LIMIT 1"],
     /// Keeps a done job.
     finish: [
         put_finished " (id, key, handler, payload, ended, last, node, result, keep_until, key_until) \

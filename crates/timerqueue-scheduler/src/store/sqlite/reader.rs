@@ -143,6 +143,7 @@ pub(super) fn finished(db: &Connection, key: Option<&str>, limit: usize) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::sql::OF_FILE;
 
     /// The plans of SQLite for a statement.
     fn plan(db: &Connection, sql: &str) -> String {
@@ -164,6 +165,18 @@ mod tests {
         for sql in DUE.into_iter().chain([RUNNING]) {
             let plan = plan(&db, sql);
             assert!(plan.contains("SEARCH job USING") && !plan.contains("SCAN job"), "{sql}: {plan}");
+        }
+        // What sorts has few rows, or an order that no index has.
+        let sorts = [FILE.runs, FILE.list_running, FILE.list_running_back, FILE.running, FILE.windows];
+        let sorted = [FILE.soonest_failing, FILE.soonest_queued, FILE.soonest_running, FILE.soonest_recurring];
+        for &sql in OF_FILE {
+            if db.prepare(sql).is_err() {
+                continue; // a part of a statement, or a table that comes later
+            }
+            let plan = plan(&db, sql) + ";";
+            let scans = ["timerqueue_jobs", "job", "j"].map(|jobs| plan.contains(&format!("SCAN {jobs};")));
+            assert_eq!(scans, [false; 3], "{sql}: {plan}");
+            assert!(!plan.contains("TEMP B-TREE") || sorts.contains(&sql) || sorted.contains(&sql), "{sql}: {plan}");
         }
         // A claim reads an index alone, and that of jobs without a priority as before.
         let (first, of_priority) = (FILE.first, FILE.first_of_priority);
