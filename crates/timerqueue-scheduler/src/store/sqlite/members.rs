@@ -40,14 +40,15 @@ impl Work<'_> {
     }
 }
 
+/// The first instant at which a group of a handler has a due job: of a process and of none, or of
+/// all. By member: a walk over all groups would cost more with each of them.
+pub(super) const FIRST_GROUP: &str = "SELECT min(head) FROM timerqueue_affinities WHERE handler = $1 AND head IS NOT NULL \
+     AND member IN (SELECT 0 UNION ALL SELECT id FROM timerqueue_members WHERE $2 IS NULL OR process = $2)";
+
 /// Groups.
 impl Work<'_> {
-    /// The first instant at which a group of this process, or of none, has a due job.
-    pub(super) fn first_group(&mut self) -> Option<Micros> {
-        let sql = "SELECT min(head) FROM timerqueue_affinities AS one JOIN timerqueue_handlers AS handler \
-                   ON handler.id = one.handler WHERE NOT handler.paused AND head IS NOT NULL AND member IN \
-                   (SELECT 0 UNION ALL SELECT id FROM timerqueue_members WHERE process = $1)";
-        let process = self.facts.process;
-        self.number(sql, values![process]).map(Micros::new)
+    /// See [`FIRST_GROUP`].
+    pub(super) fn first_group(&mut self, kind: usize, process: Option<i64>) -> Option<Micros> {
+        self.number(FIRST_GROUP, values![kind, process]).map(Micros::new)
     }
 }

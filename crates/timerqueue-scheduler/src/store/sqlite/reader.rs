@@ -142,6 +142,7 @@ pub(super) fn finished(db: &Connection, key: Option<&str>, limit: usize) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use super::super::members::FIRST_GROUP;
     use super::*;
     use crate::store::sql::OF_FILE;
 
@@ -187,6 +188,11 @@ mod tests {
                 "{plan}"
             );
         }
+        let plan_of_groups = plan(&db, FIRST_GROUP);
+        assert!(
+            plan_of_groups.contains("INDEX timerqueue_affinity_heads (handler=? AND member=? AND"),
+            "{plan_of_groups}"
+        );
         let done = [FILE.done_last, FILE.done_first, FILE.done_last_of, FILE.done_first_of, FILE.done_last_with];
         for sql in done.into_iter().chain([FILE.done_first_with, FILE.finished_over, FILE.finished_surplus]) {
             let plan = plan(&db, sql);

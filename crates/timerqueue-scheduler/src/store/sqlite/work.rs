@@ -377,13 +377,12 @@ impl Dialect for File<'_> {
 
     fn next_group(work: &mut Work<'_>, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
         work.flush();
-        let all = "SELECT min(head) FROM timerqueue_affinities WHERE handler = $1 AND head IS NOT NULL";
         let own = "SELECT min(head) FROM timerqueue_affinities WHERE handler = $1 AND member IN (0, $2) AND head > $3";
         let first = kinds.iter().filter_map(|&kind| match of {
-            None => work.number(all, values![kind]),
-            Some((member, now)) => work.number(own, values![kind, member, now]),
+            None => work.first_group(kind, None),
+            Some((member, now)) => work.number(own, values![kind, member, now]).map(Micros::new),
         });
-        first.min().map(Micros::new)
+        first.min()
     }
 
     /// A walk over all members, which a claim of each of them at the same time would make as often

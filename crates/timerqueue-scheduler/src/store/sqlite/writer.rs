@@ -544,7 +544,9 @@ impl Writer {
         let mut work = Work::on(&self.db, &mut memory, self.alive.number(), self.shared.history);
         let first = |&kind: &usize| [work.first_wake(kind), work.first_schedule(kind).map(|(wake, _)| wake)];
         let heads: Vec<_> = kinds.iter().flat_map(first).collect();
-        let wake = heads.into_iter().chain([work.first_group()]).flatten().min();
+        let process = Some(work.facts.process);
+        let groups = kinds.iter().map(|&kind| work.first_group(kind, process));
+        let wake = heads.into_iter().chain(groups).flatten().min();
         let cancelled = work.cancelled_runs();
         work.finish()?;
         (self.memory, self.foreign) = (Some(memory), false);
