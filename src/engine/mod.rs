@@ -80,7 +80,8 @@ pub(crate) struct Engine {
     shared_alarms: Box<[SharedAlarm]>,
     /// The place of this engine in the agenda of a manual clock.
     membership: OnceLock<Box<dyn Membership>>,
-    /// Callbacks that run now on the driver of a manual clock, or on an executor of the program's.
+    /// Sweeps and ticks that the driver of a manual clock, or an executor of the program's, has
+    /// begun: see [`Self::enter_by_hand`].
     running_by_hand: AtomicUsize,
     /// The callbacks that will not run, if the program asks for them: see [`Self::keep_unfired`]. A
     /// leaf lock.
@@ -390,7 +391,7 @@ impl Engine {
     pub(crate) fn run_by_hand(&self, tick: InOrder, mut put: impl FnMut(InOrder)) -> bool {
         let InOrder { scheduled, expired, .. } = tick;
         self.count_by_hand(scheduled, || match expired {
-            // A callback of the same instant has shut the runtime down.
+            // A callback of the same instant, or another thread, has shut the runtime down.
             Expired::Tick(firing) if self.is_closed() => {
                 if self.give_up(firing) {
                     self.by_hand.share_other(); // it begins once more
@@ -450,9 +451,10 @@ impl Engine {
     }
 
     /// After closing: waits up to `limit` until the driver of a manual clock, or an executor of the
-    /// program's, runs no callback. Does not wait if the calling thread is the driver. A caller
-    /// inside of handed-over callbacks waits neither for these callbacks nor for others that wait
-    /// here, since they would wait for each other. False: a callback still runs.
+    /// program's, has no tick of this runtime and runs no callback. Does not wait if the calling
+    /// thread is the driver. A caller inside of handed-over callbacks waits neither for these
+    /// callbacks nor for others that wait here, since they would wait for each other. False: a
+    /// callback still runs.
     ///
     /// It looks each millisecond. A callback that tells of its end would have to look for waiters
     /// after each run, for a wait that a shutdown alone has, and only if a callback runs at that

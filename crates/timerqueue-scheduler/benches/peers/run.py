@@ -301,7 +301,7 @@ class Bench:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                 )
-            self.servers.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(86400)%' AND pid <> pg_backend_pid()")
+            self.servers.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(86400)%' AND pid <> pg_backend_pid()")
             holder.wait()
 
     def idle(self):
