@@ -158,7 +158,7 @@ fn config(workers: usize, max_threads: usize) -> PoolConfig {
         pin_to: Vec::new(),
         mask: None,
         may_open_files: true,
-        timing: Timing::REAL,
+        timing: Timing { first_look: u32::MAX, ..Timing::REAL },
     }
 }
 
@@ -186,14 +186,16 @@ impl Notes {
         notes
     }
 
-    /// A worker from which others can steal.
-    fn worker(&self) -> OneDrop<WorkerLocal<u32>> {
-        self.pool.join()
+    /// Its workers look at the clock: the turns of other queues come.
+    fn with_turns(mut self) -> Self {
+        self.pool.config.timing = Timing::REAL;
+        self
     }
 
-    /// One that does not look at the clock: the turn of others does not come, however long a stall.
-    fn worker_without_turns(&self) -> WorkerLocal<u32> {
-        WorkerLocal::new(0, self.pool.now(), u32::MAX)
+    /// A worker from which others can steal. It does not look at the clock: the turn of others does
+    /// not come, however long this thread stands still.
+    fn worker(&self) -> OneDrop<WorkerLocal<u32>> {
+        self.pool.join()
     }
 
     fn stall_check(&self) -> &StallCheck {
@@ -285,6 +287,7 @@ fn a_worker_that_rests_for_short_times_leaves_the_stall_check_armed() {
     notes.runs(&local);
     notes.was_set(&[STALL_CHECK]);
     // The alarm stays set, for the next demand.
+    local.pace.set_job_ns(1); // no thread is woken, however long the first one took
     notes.push_local(&local, [2]);
     notes.pool.share(&notes, &local);
     notes.was_set(&[]);
@@ -433,7 +436,7 @@ fn rest_is_no_part_of_the_pace_and_each_tick_of_a_batch_is() {
 #[test]
 fn a_batch_is_in_the_deque_once_and_while_ticks_are_left() {
     let notes = Notes::watched();
-    let local = Rc::new(notes.worker_without_turns());
+    let local = Rc::new(notes.worker());
     local.pace.set_job_ns(u64::MAX);
     let looks = Rc::new(RefCell::new(Vec::new()));
     let (worker, look) = (Rc::clone(&local), Rc::clone(&looks));
@@ -447,7 +450,7 @@ fn a_batch_is_in_the_deque_once_and_while_ticks_are_left() {
 #[test]
 fn a_job_that_was_out_of_the_deque_for_a_moment_is_told_of() {
     let notes = Arc::new(Notes::watched());
-    let local = Rc::new(notes.worker_without_turns());
+    let local = Rc::new(notes.worker());
     local.pace.set_job_ns(u64::MAX);
     let (worker, others) = (Rc::clone(&local), Arc::clone(&notes));
     DURING.set(Some(Box::new(move |tick| {
@@ -605,7 +608,7 @@ fn s29_a_deque_never_grows() {
 fn s31_a_worker_with_jobs_of_its_own_takes_some_from_elsewhere() {
     const OTHERS: u32 = 1_000;
     const INJECTED: u32 = 2_000;
-    let notes = Notes::new(1, 2);
+    let notes = Notes::new(1, 2).with_turns();
     let (local, stuck) = (notes.worker(), notes.worker());
     notes.push_local(&stuck, OTHERS..OTHERS + 9);
     (0..9).for_each(|job| submit(&notes, INJECTED + job));
@@ -620,13 +623,13 @@ fn s31_a_worker_with_jobs_of_its_own_takes_some_from_elsewhere() {
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "{stolen} {injected} {own}");
     }
-    assert!(own > stolen + injected, "its own come first: {own}");
+    assert!(own >= stolen + injected, "never more than every second one, however slow the machine: {own}");
 }
 
 /// The turn of other queues comes in the middle of a batch.
 #[test]
 fn s31_a_batch_of_long_ticks_lets_a_job_from_elsewhere_pass() {
-    let notes = Notes::new(1, 2);
+    let notes = Notes::new(1, 2).with_turns();
     let local = notes.worker();
     submit(&notes, 7);
     run_jobs(&notes, &local, batch([SLOW; 10]));
