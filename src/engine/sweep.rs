@@ -312,8 +312,11 @@ mod tests {
         for _ in 0..50 {
             let timer = OnceTimer::on(&runtime, Duration::from_millis(2), |_| {});
             // None, where the timer has fired before this thread went on.
-            let Some(shard) = engine.shards().find(|shard| shard.lock().queue.len() > 0) else { continue };
-            let due = shard.lock().armed;
+            let armed = |shard| {
+                let state = Shard::lock(shard);
+                (state.queue.len() > 0).then_some((shard, state.armed))
+            };
+            let Some((shard, due)) = engine.shards().find_map(armed) else { continue };
             while engine.clock.now() < due - Lead::MOST_NS * 9 / 10 {
                 std::hint::spin_loop();
             }
