@@ -71,8 +71,8 @@ fn c4_a_cron_line_in_a_time_zone() {
     assert_eq!(due, schedule.next_after(SystemTime::now()).unwrap().due());
     // A day passes on the server.
     two.set_clock(Duration::from_secs(86_400));
-    until("the night has come", || two.keys() == ["nightly"]);
-    assert_eq!(two.nominal("nightly"), [micros(due)]);
+    until("the night has come", || !two.keys().is_empty());
+    assert_eq!(two.occurrences("nightly"), [micros(due)]);
 }
 
 #[test]
