@@ -69,10 +69,12 @@ fn s56_a_step_is_followed_by_jobs_of_the_pool() {
         // This thread may move meanwhile: the last page of each queue ends no job.
         let timers: Vec<_> = (0..3 * AT_ONCE + 2 * PAGE).map(|_| WallTimer::on(&runtime, far, |_| {})).collect();
         let engine = runtime.engine();
-        assert!(is_followed(engine) && runtime.metrics().fired() == 0);
+        // Another program may have set the clock.
+        eventually("no step is left to be followed", || is_followed(engine));
+        let before = runtime.metrics().fired();
         engine.walls.step();
         eventually("the pool has followed the step", || is_followed(engine));
-        eventually("in four jobs", || runtime.metrics().fired() >= 4);
+        eventually("in four jobs", || runtime.metrics().fired() >= before + 4);
         // A step during a step.
         for _ in 0..50 {
             engine.walls.step();
