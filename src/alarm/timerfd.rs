@@ -33,12 +33,12 @@
 //! - *Events* carry a tag that no foreign set has. An event without this tag comes from a foreign
 //!   set.
 //! - *Blocked threads* do not notice that the set's descriptor is closed, and closed timers do not
-//!   wake them. So no wait is longer than the age of the runtime (or [`FIRST_LOOK_MS`]), and a wait
-//!   that ends without an event checks all descriptors. These checks soon become rare: seventeen in
-//!   a day for a thread that waits all the time. The error of the next call is not enough: when all
-//!   alarms are set, no call comes, and the kernel has taken closed timers out of the set. Without
-//!   the checks, a runtime whose descriptors were closed while it waits stays silent for ever
-//!   (tried: eight of the ten tests of `closed_descriptors.rs` fail).
+//!   wake them. So a thread that waits, or is about to, checks all descriptors at a runtime age of
+//!   [`FIRST_LOOK`], twice that, and so on: seventeen times in a day. The error of the next call is
+//!   not enough: when all alarms are set, no call comes, and the kernel has taken closed timers out
+//!   of the set. Without the checks, a runtime whose descriptors were closed while it waits stays
+//!   silent for ever (tried: eight of the ten tests of `closed_descriptors.rs` fail), and so does a
+//!   timer beside another that ticks often.
 //!
 //! A failing call is no proof that a descriptor was closed. A sandbox that the program enters late
 //! may refuse the call; then the same call fails without a descriptor in the same way, where the
@@ -70,7 +70,7 @@ use super::loss::{Cause, Failure};
 use super::rundown::Rundown;
 use super::{Backend, Event, Loss, SharedAlarm, SystemClock};
 use crate::sync::Ordering;
-use crate::sync::unmodelled::{AtomicBool, OnceLock};
+use crate::sync::unmodelled::{AtomicBool, AtomicU64, OnceLock};
 use crate::sys::fork::ForkGuard;
 use crate::sys::os::descriptor_limit;
 
@@ -85,8 +85,8 @@ const WALL: u64 = EVENT_MASK - 2;
 const EVENTS_AT_ONCE: usize = 4;
 const NS_PER_SEC: u64 = 1_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
-/// The shortest wait after which a thread checks the descriptors.
-const FIRST_LOOK_MS: u64 = 1_000;
+/// The age of a runtime at which the descriptors are first checked, in nanoseconds.
+const FIRST_LOOK: u64 = NS_PER_SEC;
 /// No more than one in so many of the descriptors that the process may open are timers: a program
 /// needs some too.
 const SHARE_OF_DESCRIPTORS: usize = 4;
@@ -132,6 +132,8 @@ pub(crate) struct TimerFd {
     /// Timers are set to lengths of time instead of instants.
     by_length: AtomicBool,
     opened: u64,
+    /// The age at which the descriptors are checked next, in nanoseconds.
+    next_look: AtomicU64,
     origin: ForkGuard,
     loss: Loss,
     rundown: Rundown,
@@ -287,6 +289,7 @@ impl TimerFd {
             clock,
             by_length: AtomicBool::new(by_length),
             opened,
+            next_look: AtomicU64::new(FIRST_LOOK),
             origin,
             loss: Loss::default(),
             rundown: Rundown::new(),
@@ -396,9 +399,11 @@ impl TimerFd {
         members
     }
 
-    /// Checks that all descriptors are still open and ours.
+    /// Checks that all descriptors are still open and ours. (Of several threads whose wait ends at
+    /// the same time each does so, before it waits again: else it might wait for a foreign set.)
     #[cold]
-    fn look(&self) {
+    fn look(&self, age: u64) {
+        self.next_look.store(age.saturating_mul(2), Ordering::Relaxed);
         if self.loss.is_noted() {
             return;
         }
@@ -477,10 +482,15 @@ impl Backend for TimerFd {
             if self.loss.is_noted() {
                 return report(Event::Lost);
             }
-            let age_ms = self.clock.floor().saturating_sub(self.opened) / NS_PER_MS;
-            let limit = libc::c_int::try_from(age_ms.max(FIRST_LOOK_MS)).unwrap_or(libc::c_int::MAX);
+            let age = self.clock.floor().saturating_sub(self.opened);
+            let look_at = self.next_look.load(Ordering::Relaxed);
+            if age >= look_at {
+                self.look(age);
+                continue;
+            }
+            let limit = libc::c_int::try_from((look_at - age).div_ceil(NS_PER_MS)).unwrap_or(libc::c_int::MAX);
             match self.loss.waiting(|| wait_for(self.epoll.as_raw_fd(), &mut events, limit)) {
-                Ok(0) => self.look(),
+                Ok(0) => self.look(look_at),
                 Ok(n) => break n,
                 // A signal is a return without an event.
                 Err(Failure::System(libc::EINTR)) => return,
@@ -642,7 +652,7 @@ mod tests {
         }
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status}");
         assert!(alarms.follow_wall(), "but its parent does");
-        alarms.look();
+        alarms.look(FIRST_LOOK);
         assert!(!alarms.loss.is_noted(), "{}", alarms.loss.message());
     }
 

@@ -207,6 +207,33 @@ fn s33_each_descriptor_may_be_closed() {
     });
 }
 
+/// The same, where a timer of one queue keeps both threads from waiting for long.
+#[test]
+fn s33_a_closed_descriptor_is_missed_beside_a_periodic_timer() {
+    in_child(module_path!(), "s33_a_closed_descriptor_is_missed_beside_a_periodic_timer", || {
+        let mut runtimes = Vec::new();
+        for closed in 0.. {
+            let (builder, told) = told(Runtime::builder().queues(2).workers(2).thread_name("tq-often"));
+            let others = own_descriptors();
+            let runtime = builder.start().expect("it starts");
+            works(&runtime);
+            let often = Timer::on(&runtime, ms(2), ms(2), |_| thread::sleep(ms(3)));
+            let ours = own_descriptors().into_iter().filter(|fd| !others.contains(fd)).nth(closed);
+            let Some(fd) = ours else {
+                assert!(closed >= 7, "{closed}");
+                break;
+            };
+            runtimes.push((fd, runtime, often, told));
+        }
+        // Not before all are open: else one would get the number of another's.
+        runtimes.iter().for_each(|&(fd, ..)| close(fd));
+        for (_, runtime, _, told) in &runtimes {
+            eventually("the handler is told", || told.len() > 0);
+            has_ended(runtime, "tq-often");
+        }
+    });
+}
+
 fn own_descriptors() -> Vec<libc::c_int> {
     let all = std::fs::read_dir("/proc/self/fd").expect("a /proc to look into").flatten();
     let mut all: Vec<libc::c_int> = all.filter_map(|fd| fd.file_name().to_str()?.parse().ok()).collect();
