@@ -623,7 +623,7 @@ fn s31_a_worker_with_jobs_of_its_own_takes_some_from_elsewhere() {
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "{stolen} {injected} {own}");
     }
-    assert!(own >= stolen + injected, "never more than every second one, however slow the machine: {own}");
+    assert!(own > stolen + injected, "its own come first: {own}");
 }
 
 /// The turn of other queues comes in the middle of a batch.
